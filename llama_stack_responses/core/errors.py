@@ -1,0 +1,102 @@
+"""What can go wrong, in OpenAI's terms.
+
+`ApiError` is the one exception that crosses the layers: whoever notices a
+problem says there which HTTP status, type, code and parameter OpenAI would
+report, and the wire prints it. Anything else that reaches the wire is a bug
+and becomes a 500 whose cause is logged and not shown.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+RESPONSE_ERROR_CODES: Final = frozenset(
+    {
+        "server_error",
+        "rate_limit_exceeded",
+        "invalid_prompt",
+        "data_residency_mismatch",
+        "bio_policy",
+        "misalignment_policy_violation",
+        "vector_store_timeout",
+        "invalid_image",
+        "invalid_image_format",
+        "invalid_base64_image",
+        "invalid_image_url",
+        "image_too_large",
+        "image_too_small",
+        "image_parse_error",
+        "image_content_policy_violation",
+        "invalid_image_mode",
+        "image_file_too_large",
+        "unsupported_image_media_type",
+        "empty_image_file",
+        "failed_to_download_image",
+        "image_file_not_found",
+        "context_length_exceeded",
+    }
+)
+"""`response.error.code`: the closed list of `openai.types.responses.ResponseError`, and
+`context_length_exceeded`, which OpenAI sends too and Codex acts on."""
+
+
+class ApiError(Exception):
+    """An error that the client is told about.
+
+    Args:
+        status: the HTTP status, used when no byte of the answer has gone out yet.
+        message: one sentence that says what is wrong and what to do.
+        type: OpenAI's error type; by default the one that goes with `status`.
+        code: OpenAI's error code, or None.
+        param: the request's field at fault, such as `input[3].type`, or None.
+        retry_after: seconds after which a retry may succeed, or None.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        type: str | None = None,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.type = type or _type_of(status)
+        self.code = code
+        self.param = param
+        self.retry_after = retry_after
+
+    def body(self) -> dict[str, Any]:
+        """The HTTP body: `{"error": {"message", "type", "param", "code"}}`."""
+        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+
+    def response_error(self) -> dict[str, str]:
+        """The `error` of a failed response: a code of the types' closed list, and the message."""
+        code = self.code if self.code in RESPONSE_ERROR_CODES else None
+        if code is None:
+            code = "rate_limit_exceeded" if self.status == 429 else "server_error"
+        return {"code": code, "message": self.message}
+
+
+def _type_of(status: int) -> str:
+    if status == 401:
+        return "authentication_error"
+    if status == 403:
+        return "permission_error"
+    if status == 429:
+        return "rate_limit_error"
+    return "invalid_request_error" if status < 500 else "server_error"
+
+
+def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A 400 whose `param` names the field at fault."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def not_found(response_id: str) -> ApiError:
+    """The 404 of a response that is unknown, deleted, or another user's."""
+    return ApiError(404, f"Response with id '{response_id}' not found.", param="response_id")

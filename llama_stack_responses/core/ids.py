@@ -1,0 +1,24 @@
+"""Ids, as OpenAI spells them: a prefix that tells the kind, an underscore, and 128 random bits or fewer."""
+
+from __future__ import annotations
+
+import re
+from secrets import token_hex
+
+from .errors import bad_request
+
+_RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z]{16,64}")
+
+
+def new_id(prefix: str) -> str:
+    """`prefix`, an underscore and 96 random bits in hex: unguessable, and short in a store's keys."""
+    return f"{prefix}_{token_hex(12)}"
+
+
+def check_response_id(value: str, param: str) -> str:
+    """The id itself, if it has the form of a response id; a 400 that names `param` if not."""
+    if not _RESPONSE_ID.fullmatch(value):
+        raise bad_request(
+            f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'resp_'.", param, "invalid_value"
+        )
+    return value

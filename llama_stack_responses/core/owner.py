@@ -1,0 +1,22 @@
+"""Whose a stored thing is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The user who made a response, as the host authenticated them.
+
+    Attributes:
+        principal: the user's name; empty for the one anonymous owner of a stack without auth.
+        attributes: the user's groups, such as `{"teams": ["search"]}`.
+    """
+
+    principal: str = ""
+    attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+
+ANONYMOUS = Owner()
