@@ -57,7 +57,7 @@ class ApiError(Exception):
         status: int,
         message: str,
         *,
-        type: str | None = None,
+        type: str | None = None,  # noqa: A002 (OpenAI's name)
         code: str | None = None,
         param: str | None = None,
         retry_after: float | None = None,

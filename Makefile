@@ -1,0 +1,58 @@
+# `make` alone lists the targets.
+.DEFAULT_GOAL := help
+SHELL := bash
+
+PYTHON := .venv/bin/python
+# A stamp says that an environment is up to date with the files that describe it.
+READY := .venv/.ready
+READY_OGX := .venv-ogx/.ready
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+.PHONY: install
+install: $(READY) ## Set up .venv: llama-stack, this package, and what tests and demo need
+
+$(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install scripts/find-python
+	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,dev constraints/standalone.txt
+	@touch $@
+
+$(READY_OGX): pyproject.toml constraints/ogx.txt scripts/install scripts/find-python
+	@scripts/install .venv-ogx constraints/ogx.txt ogx,test
+	@touch $@
+
+.PHONY: demo
+demo: $(READY) ## Hold a short conversation with a real small model, then clean up
+	@$(PYTHON) demo/demo.py
+
+.PHONY: serve
+serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses your own model server)
+	@$(PYTHON) demo/serve.py
+
+.PHONY: test
+test: $(READY) $(READY_OGX) ## Run all tests: unit, contract and integration, then the live ones on ogx
+	$(PYTHON) -m pytest
+	.venv-ogx/bin/python -m pytest -m live
+
+.PHONY: lint
+lint: $(READY) ## Check style and formatting
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+.PHONY: format
+format: $(READY) ## Repair style and formatting
+	.venv/bin/ruff check --fix .
+	.venv/bin/ruff format .
+
+.PHONY: types
+types: $(READY) ## Check types
+	.venv/bin/mypy
+
+.PHONY: constraints
+constraints: $(READY) ## Resolve every dependency again and pin the newest versions that go together
+	@scripts/renew-constraints .venv/bin/uv
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	rm -rf .venv .venv-ogx dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""A complete OpenAI Responses API for Llama Stack."""

@@ -1,0 +1,195 @@
+"""Chat chunks in, deltas out: what providers do differently ends here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from llama_stack_responses.core.deltas import (
+    Annotation,
+    Delta,
+    Finish,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    Usage,
+)
+from llama_stack_responses.core.errors import ApiError
+
+from .profile import Profile
+from .thinking import ThinkingSplitter
+
+logger = logging.getLogger(__name__)
+
+_FINISH: Final[dict[str, FinishReason]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "end_turn": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "abort": "cancelled",
+    "cancelled": "cancelled",
+}
+_BROKEN: Final = frozenset({"error", "timeout"})
+_LOWEST_LOGPROB: Final = -9999.0
+
+
+class ChunkReader:
+    """Reads the chunks of one model round.
+
+    It knows: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between
+    inline tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose
+    index is always 0; usage in a chunk of its own or in every chunk (the last one counts); chunks without
+    choices; null content.
+    """
+
+    def __init__(self, profile: Profile) -> None:
+        self.service_tier: str | None = None
+        self._splitter = ThinkingSplitter(profile.inline_thinking) if profile.inline_thinking else None
+        self._finish: str | None = None
+        self._usage: Any = None
+        self._call_ids: dict[int, tuple[int, str]] = {}
+
+    def read(self, chunk: Any) -> list[Delta]:
+        """The deltas of one chunk, in the order in which they are to be shown."""
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        if not chunk.choices:
+            return []
+        choice = chunk.choices[0]
+        if choice.finish_reason:
+            self._finish = choice.finish_reason
+            self.service_tier = getattr(chunk, "service_tier", None)
+        delta = choice.delta
+        if delta is None:
+            return []
+        fields: dict[str, Any] = delta.__dict__
+        if extra := delta.__pydantic_extra__:
+            fields = fields | extra
+        return self._deltas(fields, choice)
+
+    def end(self) -> list[Delta]:
+        """The last deltas of the round, `Finish` the very last.
+
+        Raises:
+            ApiError: the stream ended without a finish reason, or with one that says it broke.
+        """
+        if self._finish is None:
+            raise ApiError(502, "The inference provider's stream ended before the answer was finished.")
+        if self._finish in _BROKEN:
+            raise ApiError(502, f"The inference provider broke off the answer: {self._finish}.")
+        reason = _FINISH.get(self._finish)
+        if reason is None:
+            logger.warning("unknown finish reason %r is taken as 'stop'", self._finish)
+        rest = _pieces(self._splitter.end()) if self._splitter else []
+        return [*rest, Finish(reason or "stop", _usage(self._usage))]
+
+    def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
+        out: list[Delta] = [Reasoning(text) for text in _reasoning(fields) if text]
+        if content := fields.get("content"):
+            self._content(out, content, choice)
+        if refusal := fields.get("refusal"):
+            out.append(Refusal(refusal))
+        for annotation in fields.get("annotations") or ():
+            out.extend(_annotation(annotation))
+        out.extend(self._call(call) for call in fields.get("tool_calls") or ())
+        return out
+
+    def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
+        if not isinstance(content, str):
+            out.extend(_content_list(content))
+            return
+        shown = choice.logprobs
+        logprobs = [_logprob(entry) for entry in shown.content or ()] if shown else None
+        if self._splitter is None:
+            out.append(Text(content, logprobs))
+            return
+        pieces = _pieces(self._splitter.feed(content))
+        # A token that crosses a tag belongs to both sides; its logprob is shown for neither.
+        if len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content:
+            pieces[0].logprobs = logprobs
+        out.extend(pieces)
+
+    def _call(self, call: Any) -> ToolCall:
+        index, call_id = _get(call, "index") or 0, _get(call, "id") or ""
+        generation, known_id = self._call_ids.get(index, (0, ""))
+        if call_id and known_id and call_id != known_id:
+            # Some servers give every parallel call the index 0; a new id is then a new call.
+            generation += 1
+        self._call_ids[index] = generation, call_id or known_id
+        function = _get(call, "function")
+        return ToolCall((index, generation), _get(function, "name") or "", call_id, _get(function, "arguments") or "")
+
+
+def _get(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+def _pieces(pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
+    return [Reasoning(text) if is_reasoning else Text(text) for is_reasoning, text in pieces]
+
+
+def _reasoning(fields: dict[str, Any]) -> Iterator[str]:
+    for name in ("reasoning_content", "reasoning"):
+        if isinstance(text := fields.get(name), str) and text:
+            yield text
+            return
+    for block in fields.get("thinking_blocks") or ():
+        yield _get(block, "thinking") or ""
+
+
+def _content_list(parts: Iterable[Any]) -> Iterator[Delta]:
+    """Content as a list of `{type: text}` and `{type: thinking}` parts."""
+    for part in parts:
+        if text := _get(part, "text"):
+            yield Text(text)
+        thinking = _get(part, "thinking") or ()
+        if isinstance(thinking, str):
+            yield Reasoning(thinking)
+        else:
+            yield from (Reasoning(text) for inner in thinking if (text := _get(inner, "text")))
+
+
+def _annotation(value: Any) -> Iterator[Annotation]:
+    """A chat annotation `{type: url_citation, url_citation: {...}}` in the Responses' flat shape."""
+    citation = _get(value, "url_citation")
+    if citation is None:
+        return
+    names = ("url", "title", "start_index", "end_index")
+    flat = {"type": "url_citation"} | {name: _get(citation, name) for name in names}
+    if all(value is not None for value in flat.values()):
+        yield Annotation(flat)
+
+
+def _logprob(entry: Any) -> dict[str, Any]:
+    tops = _get(entry, "top_logprobs") or ()
+    return _token(entry) | {"top_logprobs": [_token(top) for top in tops]}
+
+
+def _token(entry: Any) -> dict[str, Any]:
+    token = _get(entry, "token")
+    encoded = _get(entry, "bytes")
+    return {
+        "token": token,
+        "bytes": list(token.encode()) if encoded is None else list(encoded),
+        # JSON has no -inf, which some servers send for an impossible token.
+        "logprob": max(_get(entry, "logprob"), _LOWEST_LOGPROB),
+    }
+
+
+def _usage(usage: Any) -> Usage:
+    of_prompt, of_completion = _get(usage, "prompt_tokens_details"), _get(usage, "completion_tokens_details")
+    return Usage(
+        input_tokens=_get(usage, "prompt_tokens") or 0,
+        output_tokens=_get(usage, "completion_tokens") or 0,
+        cached_tokens=_get(of_prompt, "cached_tokens") or 0,
+        cache_write_tokens=_get(of_prompt, "cache_write_tokens") or 0,
+        reasoning_tokens=_get(of_completion, "reasoning_tokens") or 0,
+    )

@@ -1,0 +1,27 @@
+"""What the loop needs of an inference provider."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from llama_stack_responses.core.errors import ApiError
+
+
+class Inference(Protocol):
+    """Runs chat completions, streamed, on whatever provider the model's name leads to."""
+
+    async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
+        """Sends a chat request and returns its chunks once the provider has accepted it.
+
+        A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. Closing the iterator,
+        or cancelling the task that reads it, ends the generation.
+
+        Raises:
+            ApiError: the provider refused the request or could not be reached.
+        """
+        ...
+
+    def explain(self, error: Exception) -> ApiError:
+        """What to tell the client about an error that the chunks raised."""
+        ...

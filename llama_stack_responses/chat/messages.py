@@ -1,0 +1,239 @@
+"""Responses items in, chat messages out, by the model's profile."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from llama_stack_responses.core.errors import bad_request
+
+from .profile import Profile
+
+Json = dict[str, Any]
+
+_ATTACHED: Final = "(see the attachment in the next message)"
+
+
+@dataclass(frozen=True, slots=True)
+class FileContent:
+    """A stored file, read for the model."""
+
+    filename: str
+    media_type: str
+    base64: str
+
+    @property
+    def data_url(self) -> str:
+        return f"data:{self.media_type};base64,{self.base64}"
+
+
+def chat_messages(
+    items: Sequence[Json],
+    profile: Profile,
+    *,
+    instructions: str | None = None,
+    files: Mapping[str, FileContent] | None = None,
+    all_reasoning: bool = False,
+) -> list[Json]:
+    """The chat messages that say what `items` say.
+
+    Args:
+        items: normalised items, the history first; every tool call has its output among them.
+        profile: what the model's template allows.
+        instructions: the first system message.
+        files: the stored files that the items name by id.
+        all_reasoning: replay the reasoning of all turns, not only what came since the last user message.
+
+    Raises:
+        ApiError: an item holds media that the model does not take.
+    """
+    builder = _Builder(profile, files or {}, _outputs(items), 0 if all_reasoning else _turn_start(items))
+    if instructions:
+        builder.system("system", instructions)
+    for number, item in enumerate(items):
+        builder.add(number, item)
+    return _merge_system(builder.finish(), profile)
+
+
+@dataclass(slots=True)
+class _Assistant:
+    """The assistant message in the making, and the calls in it that wait for their outputs."""
+
+    text: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[Json] = field(default_factory=list)
+
+
+class _Builder:
+    def __init__(
+        self, profile: Profile, files: Mapping[str, FileContent], outputs: dict[str, deque[Json]], turn_start: int
+    ) -> None:
+        self._profile = profile
+        self._files = files
+        self._outputs = outputs
+        self._turn_start = turn_start
+        self._messages: list[Json] = []
+        self._assistant: _Assistant | None = None
+
+    def add(self, number: int, item: Json) -> None:
+        match item["type"]:
+            case "message" if item["role"] == "assistant":
+                self._open().text.append(_plain_text(item["content"]))
+            case "message":
+                self._flush()
+                self._message(item)
+            case "reasoning":
+                if number >= self._turn_start:
+                    self._open().reasoning.append(_reasoning_text(item))
+            case "function_call":
+                self._open().calls.append(item)
+            case "function_call_output":
+                # It was placed right after its call, where chat templates want it.
+                self._flush()
+
+    def finish(self) -> list[Json]:
+        self._flush()
+        return self._messages
+
+    def system(self, role: str, content: str) -> None:
+        role = self._profile.developer_role if role == "developer" else role
+        self._messages.append({"role": role, "content": content})
+
+    def _message(self, item: Json) -> None:
+        if item["role"] == "user":
+            self._messages.append({"role": "user", "content": self._user_content(item["content"])})
+        else:
+            self.system(item["role"], _plain_text(item["content"]))
+
+    def _open(self) -> _Assistant:
+        self._assistant = self._assistant or _Assistant()
+        return self._assistant
+
+    def _flush(self) -> None:
+        assistant, self._assistant = self._assistant, None
+        if assistant is None or not (assistant.text or assistant.calls):
+            return
+        message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
+        self._add_reasoning(message, "\n".join(filter(None, assistant.reasoning)))
+        if assistant.calls:
+            message["tool_calls"] = [_chat_call(call) for call in assistant.calls]
+        elif message["content"] is None:
+            message["content"] = ""
+        self._messages.append(message)
+        self._tool_messages(assistant.calls)
+
+    def _add_reasoning(self, message: Json, reasoning: str) -> None:
+        where = self._profile.reasoning_replay
+        if not reasoning or where == "none":
+            return
+        if where == "think_tags":
+            tags = self._profile.inline_thinking
+            opening, closing = (tags.open, tags.close) if tags else ("<think>", "</think>")
+            message["content"] = f"{opening}\n{reasoning}\n{closing}\n\n{message['content'] or ''}"
+        else:
+            message[where] = reasoning
+
+    def _tool_messages(self, calls: Iterable[Json]) -> None:
+        media: list[Json] = []
+        for call in calls:
+            waiting = self._outputs[call["call_id"]]
+            if waiting:
+                content = self._tool_content(waiting.popleft()["output"], media)
+                self._messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": content})
+        if media:
+            self._messages.append({"role": "user", "content": media})
+
+    def _tool_content(self, output: Any, media: list[Json]) -> Any:
+        if isinstance(output, str):
+            return output
+        parts = [self._part(part) for part in output]
+        attachments = [part for part in parts if part["type"] != "text"]
+        if attachments and self._profile.tool_media == "tool_message":
+            return parts
+        media.extend(attachments)
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        return "\n".join(texts + [_ATTACHED] * bool(attachments))
+
+    def _user_content(self, parts: Sequence[Json]) -> Any:
+        if len(parts) == 1 and parts[0]["type"] == "input_text":
+            return parts[0]["text"]
+        return [self._part(part) for part in parts]
+
+    def _part(self, part: Json) -> Json:
+        match part["type"]:
+            case "input_image":
+                return self._image(part)
+            case "input_file":
+                return self._file(part)
+            case "input_audio":
+                self._allow(self._profile.audio, "audio")
+                return {"type": "input_audio", "input_audio": part["input_audio"]}
+            case _:
+                return {"type": "text", "text": part["text"]}
+
+    def _image(self, part: Json) -> Json:
+        self._allow(self._profile.images, "images")
+        url = self._files[part["file_id"]].data_url if "file_id" in part else part["image_url"]
+        image = {"url": url}
+        if (detail := part.get("detail", "auto")) != "auto":
+            image["detail"] = detail
+        return {"type": "image_url", "image_url": image}
+
+    def _file(self, part: Json) -> Json:
+        self._allow(self._profile.files, "files")
+        if "file_id" in part:
+            stored = self._files[part["file_id"]]
+            return {"type": "file", "file": {"filename": stored.filename, "file_data": stored.data_url}}
+        file = {name: part[name] for name in ("filename", "file_data") if name in part}
+        return {"type": "file", "file": file}
+
+    def _allow(self, allowed: bool, what: str) -> None:
+        if not allowed:
+            raise bad_request(f"This model does not take {what} as input.", "input", "unsupported_value")
+
+
+def _outputs(items: Iterable[Json]) -> dict[str, deque[Json]]:
+    """The outputs that wait for their call, by call id; ids may repeat over the turns of a history."""
+    waiting: dict[str, deque[Json]] = defaultdict(deque)
+    for item in items:
+        if item["type"] == "function_call_output":
+            waiting[item["call_id"]].append(item)
+    return waiting
+
+
+def _turn_start(items: Sequence[Json]) -> int:
+    """The number of the last user message: where the turn that is going on began."""
+    numbers = range(len(items) - 1, -1, -1)
+    return next((n for n in numbers if items[n]["type"] == "message" and items[n]["role"] == "user"), 0)
+
+
+def _plain_text(parts: Iterable[Json]) -> str:
+    return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
+
+
+def _reasoning_text(item: Json) -> str:
+    """The reasoning itself, or its summary where that is all there is."""
+    parts = item.get("content") or item.get("summary") or ()
+    return "\n".join(part["text"] for part in parts)
+
+
+def _chat_call(call: Json) -> Json:
+    function = {"name": call["name"], "arguments": call["arguments"]}
+    return {"id": call["call_id"], "type": "function", "function": function}
+
+
+def _merge_system(messages: list[Json], profile: Profile) -> list[Json]:
+    if profile.system_messages == "keep":
+        return messages
+    system = ("system", "developer")
+    end = next((n for n, message in enumerate(messages) if message["role"] not in system), len(messages))
+    if profile.system_messages == "merge_all":
+        first = [message for message in messages if message["role"] in system]
+        rest = [message for message in messages if message["role"] not in system]
+    else:
+        first, rest = messages[:end], messages[end:]
+    if len(first) < 2:
+        return first + rest
+    return [{"role": first[0]["role"], "content": "\n\n".join(message["content"] for message in first)}, *rest]

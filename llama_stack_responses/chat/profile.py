@@ -1,0 +1,62 @@
+"""What one family of models needs of a chat request, and how its answers are to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class InlineThinking(BaseModel):
+    """Reasoning that the model writes into its text, between two tags.
+
+    Attributes:
+        open: the tag before the reasoning.
+        close: the tag after it.
+        starts_open: the opening tag stands in the prompt, so the text begins inside the reasoning.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    open: str = Field(default="<think>", min_length=1)
+    close: str = Field(default="</think>", min_length=1)
+    starts_open: bool = False
+
+
+class Profile(BaseModel):
+    """How to talk to the models whose name matches.
+
+    Attributes:
+        match: shell-style pattern on the whole model name, such as `local/qwen3*`.
+        system_messages: several system and developer messages stay as they are (`keep`), those before the first
+            other message are merged (`merge_leading`), or all are merged into the first (`merge_all`).
+        developer_role: the role that developer messages get.
+        reasoning_replay: the field of an assistant message in which earlier reasoning goes back to the
+            model, `think_tags` for its text, or `none`.
+        reasoning_context: whose reasoning goes back: that since the last user message, or all of it.
+        tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
+        images, files, audio: whether the model takes such input; a request with it is refused if not.
+        inline_thinking: set for models whose server does not separate the reasoning from the text.
+        max_tokens_field: the chat request's name for the bound on output tokens.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    match: str = "*"
+    system_messages: Literal["keep", "merge_leading", "merge_all"] = "merge_leading"
+    developer_role: Literal["system", "developer"] = "system"
+    reasoning_replay: Literal["reasoning_content", "reasoning", "think_tags", "none"] = "reasoning_content"
+    reasoning_context: Literal["current_turn", "all_turns"] = "current_turn"
+    tool_media: Literal["tool_message", "user_message"] = "user_message"
+    images: bool = True
+    files: bool = True
+    audio: bool = True
+    inline_thinking: InlineThinking | None = None
+    max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+
+
+def profile_for(model: str, profiles: Sequence[Profile]) -> Profile:
+    """The first profile that matches the model's name, or the default one."""
+    return next((profile for profile in profiles if fnmatchcase(model, profile.match)), Profile())

@@ -1,0 +1,91 @@
+"""The chat request of one model round."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from llama_stack_responses.core.request import CreateRequest
+
+from .profile import Profile
+
+Json = dict[str, Any]
+
+_FORWARDED: Final = (
+    "temperature",
+    "top_p",
+    "user",
+    "safety_identifier",
+    "service_tier",
+    "prompt_cache_key",
+    "prompt_cache_retention",
+)
+"""Fields that a chat request has under the same name; they go upstream when the client sets them."""
+
+
+def chat_request(
+    request: CreateRequest, profile: Profile, messages: list[Json], tools: list[Json], max_tokens: int | None
+) -> Json:
+    """The chat request: always streamed, always with usage.
+
+    Args:
+        request: what the client asked for.
+        profile: what the model needs.
+        messages: the whole conversation so far.
+        tools: the chat functions of the tools that the model may see.
+        max_tokens: what is left of the response's bound on output tokens, or None.
+    """
+    chat: Json = {
+        "model": request.model,
+        "messages": messages,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **request.passthrough,
+    }
+    chat |= {name: value for name in _FORWARDED if (value := getattr(request, name)) is not None}
+    if max_tokens is not None:
+        chat[profile.max_tokens_field] = max_tokens
+    if request.reasoning and request.reasoning.get("effort"):
+        chat["reasoning_effort"] = request.reasoning["effort"]
+    _add_tools(chat, request, tools)
+    _add_text(chat, request)
+    _add_logprobs(chat, request)
+    return chat
+
+
+def _add_tools(chat: Json, request: CreateRequest, tools: list[Json]) -> None:
+    if not tools:
+        return
+    chat["tools"] = tools
+    if request.tool_choice is not None:
+        chat["tool_choice"] = _tool_choice(request.tool_choice)
+    if request.parallel_tool_calls is not None:
+        chat["parallel_tool_calls"] = request.parallel_tool_calls
+
+
+def _tool_choice(choice: str | Json) -> str | Json:
+    if isinstance(choice, str):
+        return choice
+    if choice["type"] == "allowed_tools":
+        # All tools stay visible, which keeps the prompt's prefix cached; the loop holds calls to the list.
+        return str(choice["mode"])
+    return {"type": "function", "function": {"name": choice["name"]}}
+
+
+def _add_text(chat: Json, request: CreateRequest) -> None:
+    text = request.text or {}
+    if verbosity := text.get("verbosity"):
+        chat["verbosity"] = verbosity
+    form = text.get("format") or {"type": "text"}
+    if form["type"] == "json_object":
+        chat["response_format"] = {"type": "json_object"}
+    elif form["type"] == "json_schema":
+        names = ("name", "description", "schema", "strict")
+        schema = {name: form[name] for name in names if form.get(name) is not None}
+        chat["response_format"] = {"type": "json_schema", "json_schema": schema}
+
+
+def _add_logprobs(chat: Json, request: CreateRequest) -> None:
+    if request.wants_logprobs:
+        chat["logprobs"] = True
+        if request.top_logprobs:
+            chat["top_logprobs"] = request.top_logprobs

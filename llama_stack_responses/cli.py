@@ -1,0 +1,75 @@
+"""The command `llama-stack-responses`: it writes a template's config.yaml for `llama stack run`."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+PACKAGE = Path(__file__).parent
+
+
+class CommandError(Exception):
+    """What the command could not do, in one sentence for the person who typed it."""
+
+
+def templates_folder() -> Path:
+    """The templates lie in the package once it is installed, and beside it in a checkout."""
+    installed = PACKAGE / "templates"
+    return installed if installed.is_dir() else PACKAGE.parent / "templates"
+
+
+def template_names() -> list[str]:
+    """Every template that `init` can write."""
+    return sorted(path.parent.name for path in templates_folder().glob("*/config.yaml"))
+
+
+def write_template(name: str, folder: Path, *, force: bool) -> Path:
+    """Write the template's config.yaml into `folder`, which is made if need be, and say where it lies."""
+    if name not in template_names():
+        raise CommandError(f"There is no template {name!r}; choose one of: {', '.join(template_names())}.")
+    target = folder / "config.yaml"
+    if target.exists() and not force:
+        raise CommandError(f"{target} is already there; use --force to overwrite it, or choose another folder.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((templates_folder() / name / "config.yaml").read_bytes())
+    except OSError as error:
+        raise CommandError(f"Cannot write {target}: {error.strerror or error}.") from error
+    return target
+
+
+def init(arguments: argparse.Namespace) -> None:
+    """Run `llama-stack-responses init`."""
+    target = write_template(arguments.template, arguments.dir, force=arguments.force)
+    print(f"Wrote {target}. Its first lines say what can be set. Start it with:\n")
+    print(f"  llama stack run {shlex.quote(str(target))}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="llama-stack-responses", description="The OpenAI Responses API for Llama Stack, on your own models."
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('llama-stack-responses')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    command = commands.add_parser(
+        "init", help="write a template's config.yaml into a folder", description="Write a template's config.yaml."
+    )
+    command.add_argument("template", metavar="TEMPLATE", help=f"one of: {', '.join(template_names())}")
+    command.add_argument("dir", metavar="DIR", type=Path, help="the folder to write to; it is made if need be")
+    command.add_argument("--force", action="store_true", help="overwrite a config.yaml that is already there")
+    command.set_defaults(run=init)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command: 0 when it is done, 1 when it cannot be, 2 when it was typed wrong."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        arguments.run(arguments)
+    except CommandError as error:
+        print(f"llama-stack-responses: {error}", file=sys.stderr)
+        return 1
+    return 0

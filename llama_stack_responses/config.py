@@ -1,0 +1,105 @@
+"""The provider's part of a stack's configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from .chat.profile import Profile
+
+_DAY = 86_400.0
+
+
+class MemoryStore(BaseModel):
+    """Responses live in this process and are gone when it ends; the oldest go first when a bound is reached.
+
+    Attributes:
+        max_records: stored records, at most; a response makes about eight.
+        max_bytes: bytes of stored values, at most.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["memory"]
+    max_records: int = Field(default=200_000, ge=1)
+    max_bytes: int = Field(default=256 * 2**20, ge=1)
+
+
+class SqliteStore(BaseModel):
+    """Responses live in one SQLite file, which all workers of a server share.
+
+    Attributes:
+        path: the file; its folder is made. `~` is the home folder.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["sqlite"] = "sqlite"
+    path: Path = Path("~/.llama-stack-responses/responses.db")
+
+
+Store = Annotated[MemoryStore | SqliteStore, Field(discriminator="type")]
+
+
+class Limits(BaseModel):
+    """Bounds on what one request may ask for.
+
+    Attributes:
+        request_bytes: size of a request's body, at most.
+        input_items: items in one request, at most.
+        rounds: model rounds of one response, at most; past them it ends as incomplete (`max_messages`).
+        inference_idle_seconds: how long a provider may stay silent before the response fails.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    request_bytes: int = Field(default=64 * 2**20, ge=1)
+    input_items: int = Field(default=20_000, ge=1)
+    rounds: int = Field(default=64, ge=1)
+    inference_idle_seconds: float = Field(default=600.0, gt=0)
+
+
+class ResponsesConfig(BaseModel):
+    """Configuration of the provider `inline::kv`.
+
+    Attributes:
+        store: where responses are kept.
+        retention_days: how long a response is kept; null keeps it for ever.
+        sweep_seconds: how often expired responses are dropped.
+        store_chat_completions: whether the host may also write every model round, with its whole message
+            list, to its own inference store: quadratic in a conversation's length, and not bound by `store: false`.
+        profiles: what single models need; the first whose `match` fits the model's name counts.
+        passthrough: request fields that OpenAI does not have and that go to the provider as they are.
+        limits: bounds on one request.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    store: Store = Field(default_factory=SqliteStore)
+    retention_days: float | None = Field(default=30.0, gt=0)
+    sweep_seconds: float = Field(default=600.0, gt=0)
+    store_chat_completions: bool = False
+    profiles: list[Profile] = Field(default_factory=list)
+    passthrough: list[str] = Field(
+        default_factory=lambda: [
+            "seed",
+            "stop",
+            "top_k",
+            "min_p",
+            "repetition_penalty",
+            "frequency_penalty",
+            "presence_penalty",
+            "logit_bias",
+            "chat_template_kwargs",
+            "cache_salt",
+            "priority",
+        ]
+    )
+    limits: Limits = Field(default_factory=Limits)
+
+    @property
+    def retention_seconds(self) -> float | None:
+        """The retention in seconds, or None for ever."""
+        return None if self.retention_days is None else self.retention_days * _DAY

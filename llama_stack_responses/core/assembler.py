@@ -1,0 +1,343 @@
+"""Deltas in; events and the finished response out.
+
+The assembler does no I/O and never awaits. It alone makes item ids, output
+indices, content indices and sequence numbers. `response` is the object that
+the events so far describe, but for the items that are still open, which stand
+there as they were when they were added. So a caller who streams forwards the
+events, a caller who does not drops them, and there is no second path.
+
+A dict that has gone out in an event or stands in `response["output"]` is never
+changed afterwards: closing an item puts a new dict in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from . import events
+from .calls import CallKind, HiddenCall
+from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
+from .errors import ApiError
+from .events import Event, Json
+from .ids import new_id
+from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, PartKind
+
+ItemStatus = Literal["completed", "incomplete"]
+Phase = Literal["commentary", "final_answer"]
+
+_TERMINAL = {"completed": events.completed, "failed": events.failed}
+
+
+@dataclass(slots=True)
+class _OpenPart:
+    """A content part that is still being written."""
+
+    kind: PartKind
+    index: int
+    fragments: list[str] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+    annotations: list[Json] = field(default_factory=list)
+
+    def finished(self) -> Json:
+        part = self.kind.part("".join(self.fragments))
+        if self.kind is OUTPUT_TEXT:
+            part["logprobs"], part["annotations"] = self.logprobs, self.annotations
+        return part
+
+
+@dataclass(slots=True)
+class _OpenItem:
+    """An item that is still being written."""
+
+    id: str
+    index: int
+    blank: Json
+    content: list[Json] = field(default_factory=list)
+    summary: list[Json] = field(default_factory=list)
+    part: _OpenPart | None = None
+    overtaken: bool = False
+
+    def parts(self, kind: PartKind) -> list[Json]:
+        return self.content if kind.holder == "content" else self.summary
+
+
+@dataclass(slots=True)
+class _OpenCall:
+    """A tool call that is still being written; it has an item once its name is known to be whole."""
+
+    name: str = ""
+    call_id: str = ""
+    fragments: list[str] = field(default_factory=list)
+    opened: bool = False
+    kind: CallKind | None = None
+    item: _OpenItem | None = None
+
+
+class Assembler:
+    """Builds one response.
+
+    Args:
+        response: the response object in status `in_progress`, its `output` empty; the assembler owns it from here on.
+        kind_of: how a call of the tool with this name looks to the client, or None when the client
+            does not see it: such calls come out of `hidden_calls`.
+        show_logprobs: whether the client asked for the logprobs of the text.
+    """
+
+    def __init__(
+        self, response: Json, kind_of: Callable[[str], CallKind | None], *, show_logprobs: bool = False
+    ) -> None:
+        self.response = response
+        self.hidden_calls: list[HiddenCall] = []
+        self._output: list[Json] = response["output"]
+        self._kind_of = kind_of
+        self._show_logprobs = show_logprobs
+        self._sequence_number = 0
+        self._message: _OpenItem | None = None
+        self._reasoning: _OpenItem | None = None
+        self._calls: dict[Hashable, _OpenCall] = {}
+        self._call_ids: set[str] = set()
+        self._error: ApiError | None = None
+
+    # the response's life
+
+    def start(self) -> list[Event]:
+        """The two events that begin every response."""
+        snapshot = self._snapshot()
+        return [events.created(self._next(), snapshot), events.in_progress(self._next(), snapshot)]
+
+    def feed(self, delta: Delta) -> list[Event]:
+        """Takes one delta and returns the events that it makes, often one, sometimes none."""
+        match delta:
+            case Text():
+                return self._text(delta)
+            case Reasoning():
+                return self._reason(delta)
+            case ToolCall():
+                return self._tool_call(delta)
+            case Refusal():
+                return self._refuse(delta)
+            case Annotation():
+                return self._annotate(delta.value)
+            case Finish():
+                self._add_usage(delta.usage)
+                return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
+
+    def close(self, status: ItemStatus) -> list[Event]:
+        """Closes every open item; the next delta opens a new one."""
+        out: list[Event] = []
+        phase: Phase = "commentary" if self._calls else "final_answer"
+        self._close_reasoning(out, status)
+        self._close_message(out, status, phase)
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            self._close_call(out, call, status)
+        return out
+
+    def settle(
+        self,
+        status: Literal["completed", "incomplete", "failed", "cancelled"],
+        *,
+        completed_at: int | None = None,
+        incomplete_reason: str | None = None,
+        error: ApiError | None = None,
+    ) -> None:
+        """Gives the closed response its last fields. Until `end` it can be settled anew."""
+        self._error = error
+        self.response |= {
+            "status": status,
+            "completed_at": completed_at,
+            "incomplete_details": {"reason": incomplete_reason} if incomplete_reason else None,
+            "error": error.response_error() if error else None,
+        }
+
+    def end(self) -> list[Event]:
+        """The terminal event, after the `error` event where there was an error."""
+        out: list[Event] = []
+        if error := self._error:
+            out.append(
+                events.error(self._next(), error.code or error.response_error()["code"], error.message, error.param)
+            )
+        terminal = _TERMINAL.get(self.response["status"], events.incomplete)
+        out.append(terminal(self._next(), self._snapshot()))
+        return out
+
+    # text, refusals and reasoning
+
+    def _text(self, delta: Text) -> list[Event]:
+        item = self._message
+        out: list[Event] = []
+        part = item.part if item and not item.overtaken else None
+        if item is None or part is None or part.kind is not OUTPUT_TEXT:
+            item, part, out = self._open_message_part(OUTPUT_TEXT)
+        part.fragments.append(delta.text)
+        logprobs: list[Json] = []
+        if delta.logprobs and self._show_logprobs:
+            part.logprobs.extend(delta.logprobs)
+            logprobs = events.event_logprobs(delta.logprobs)
+        out.append(events.output_text_delta(self._next(), item.id, item.index, part.index, delta.text, logprobs))
+        return out
+
+    def _refuse(self, delta: Refusal) -> list[Event]:
+        item, part, out = self._open_message_part(REFUSAL)
+        self._append(out, item, part, delta.text)
+        return out
+
+    def _reason(self, delta: Reasoning) -> list[Event]:
+        out: list[Event] = []
+        if self._message:
+            self._message.overtaken = True
+        if self._reasoning is None:
+            self._reasoning = self._add(out, "rs", {"type": "reasoning", "status": "in_progress", "summary": []})
+        part = self._part(out, self._reasoning, SUMMARY_TEXT if delta.summary else REASONING_TEXT)
+        self._append(out, self._reasoning, part, delta.text)
+        return out
+
+    def _annotate(self, annotation: Json) -> list[Event]:
+        item = self._message
+        if item is None or item.part is None or item.part.kind is not OUTPUT_TEXT:
+            return []
+        part = item.part
+        index = len(part.annotations)
+        part.annotations.append(annotation)
+        return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
+
+    def _open_message_part(self, kind: PartKind) -> tuple[_OpenItem, _OpenPart, list[Event]]:
+        """The open part of this kind; text after reasoning starts a message of its own."""
+        out: list[Event] = []
+        if self._message and self._message.overtaken:
+            self._close_message(out, "completed", "commentary")
+        self._close_reasoning(out, "completed")
+        if self._message is None:
+            blank = {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
+            self._message = self._add(out, "msg", blank)
+        return self._message, self._part(out, self._message, kind), out
+
+    def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> _OpenPart:
+        if item.part and item.part.kind is kind:
+            return item.part
+        self._close_part(out, item)
+        item.part = part = _OpenPart(kind, len(item.parts(kind)))
+        out.append(kind.added(self._next(), item.id, item.index, part.index, kind.part("")))
+        return part
+
+    def _append(self, out: list[Event], item: _OpenItem, part: _OpenPart, text: str) -> None:
+        part.fragments.append(text)
+        out.append(part.kind.delta(self._next(), item.id, item.index, part.index, text))
+
+    def _close_part(self, out: list[Event], item: _OpenItem) -> None:
+        part, item.part = item.part, None
+        if part is None:
+            return
+        kind, finished = part.kind, part.finished()
+        item.parts(kind).append(finished)
+        out.append(kind.done(self._next(), item.id, item.index, part.index, finished))
+        out.append(kind.closed(self._next(), item.id, item.index, part.index, finished))
+
+    def _close_message(self, out: list[Event], status: ItemStatus, phase: Phase) -> None:
+        item, self._message = self._message, None
+        if item:
+            self._close_part(out, item)
+            self._done(out, item.index, item.blank | {"status": status, "content": item.content, "phase": phase})
+
+    def _close_reasoning(self, out: list[Event], status: ItemStatus) -> None:
+        item, self._reasoning = self._reasoning, None
+        if item:
+            self._close_part(out, item)
+            final = item.blank | {"status": status, "summary": item.summary}
+            if item.content:
+                final["content"] = item.content
+            self._done(out, item.index, final)
+
+    # tool calls
+
+    def _tool_call(self, delta: ToolCall) -> list[Event]:
+        out: list[Event] = []
+        call = self._calls.get(delta.key)
+        if call is None:
+            call = self._calls[delta.key] = _OpenCall()
+            self._close_reasoning(out, "completed")
+            self._close_message(out, "completed", "commentary")
+        if not call.opened:
+            call.call_id = call.call_id or delta.call_id
+            call.name += delta.name if delta.name != call.name else ""
+        if delta.arguments:
+            # A name can come in pieces, so it is whole only when arguments follow it.
+            if call.name and not call.opened:
+                self._open_call(out, call)
+            self._append_arguments(out, call, delta.arguments)
+        return out
+
+    def _open_call(self, out: list[Event], call: _OpenCall) -> None:
+        call.opened = True
+        call.kind = kind = self._kind_of(call.name)
+        if not call.call_id or call.call_id in self._call_ids:
+            call.call_id = new_id("call")
+        self._call_ids.add(call.call_id)
+        if kind:
+            blank = {"type": kind.type, "status": "in_progress", "call_id": call.call_id, "name": call.name}
+            call.item = self._add(out, kind.id_prefix, blank | {kind.key: ""})
+        early, call.fragments = call.fragments, []
+        for fragment in early:
+            self._append_arguments(out, call, fragment)
+
+    def _append_arguments(self, out: list[Event], call: _OpenCall, arguments: str) -> None:
+        call.fragments.append(arguments)
+        if call.kind and call.item:
+            out.append(call.kind.delta(self._next(), call.item.id, call.item.index, arguments))
+
+    def _close_call(self, out: list[Event], call: _OpenCall, status: ItemStatus) -> None:
+        if not call.opened:
+            self._open_call(out, call)
+        text = "".join(call.fragments)
+        if (kind := call.kind) and (item := call.item):
+            out.append(kind.done(self._next(), item.id, item.index, text))
+            self._done(out, item.index, item.blank | {"status": status, kind.key: text})
+        else:
+            self.hidden_calls.append(HiddenCall(call.name, call.call_id, text))
+
+    # numbers and snapshots
+
+    def _next(self) -> int:
+        number = self._sequence_number
+        self._sequence_number = number + 1
+        return number
+
+    def _add(self, out: list[Event], prefix: str, blank: Json) -> _OpenItem:
+        item = _OpenItem(new_id(prefix), len(self._output), {})
+        item.blank = {"id": item.id, **blank}
+        self._output.append(item.blank)
+        out.append(events.output_item_added(self._next(), item.index, item.blank))
+        return item
+
+    def _done(self, out: list[Event], index: int, final: Json) -> None:
+        self._output[index] = final
+        out.append(events.output_item_done(self._next(), index, final))
+
+    def _snapshot(self) -> dict[str, Any]:
+        return self.response | {"output": list(self._output)}
+
+    def _add_usage(self, usage: Usage) -> None:
+        old = self.response["usage"] or _NO_USAGE
+        of_input, of_output = old["input_tokens_details"], old["output_tokens_details"]
+        input_tokens = old["input_tokens"] + usage.input_tokens
+        output_tokens = old["output_tokens"] + usage.output_tokens
+        self.response["usage"] = {
+            "input_tokens": input_tokens,
+            "input_tokens_details": {
+                "cached_tokens": of_input["cached_tokens"] + usage.cached_tokens,
+                "cache_write_tokens": of_input["cache_write_tokens"] + usage.cache_write_tokens,
+            },
+            "output_tokens": output_tokens,
+            "output_tokens_details": {"reasoning_tokens": of_output["reasoning_tokens"] + usage.reasoning_tokens},
+            "total_tokens": input_tokens + output_tokens,
+        }
+
+
+_NO_USAGE: Json = {
+    "input_tokens": 0,
+    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+    "output_tokens": 0,
+    "output_tokens_details": {"reasoning_tokens": 0},
+}

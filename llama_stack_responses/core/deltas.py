@@ -1,0 +1,81 @@
+"""The one vocabulary that every inference dialect is translated into.
+
+A dialect adapter yields these and nothing else; the assembler consumes these
+and nothing else. They are values: no ids, no indices, no sequence numbers.
+They are not frozen only because a frozen dataclass costs three times as much
+to make, and one is made for every streamed token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "cancelled"]
+
+
+@dataclass(slots=True)
+class Text:
+    """A piece of the visible answer.
+
+    `logprobs` holds one `{token, bytes, logprob, top_logprobs}` for each token of the piece,
+    as `openai.types.responses.response_output_text.Logprob` has them.
+    """
+
+    text: str
+    logprobs: list[dict[str, Any]] | None = None
+
+
+@dataclass(slots=True)
+class Refusal:
+    """A piece of the model's refusal."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class Reasoning:
+    """A piece of the model's reasoning, or of the provider's summary of it."""
+
+    text: str
+    summary: bool = False
+
+
+@dataclass(slots=True)
+class Annotation:
+    """A citation on the text so far: one of `ResponseOutputText.annotations`."""
+
+    value: dict[str, Any]
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A fragment of a tool call; the fragments with the same `key` are one call."""
+
+    key: Hashable
+    name: str = ""
+    call_id: str = ""
+    arguments: str = ""
+
+
+@dataclass(slots=True)
+class Usage:
+    """The tokens of one model round."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(slots=True)
+class Finish:
+    """The end of one model round; always its last delta."""
+
+    reason: FinishReason
+    usage: Usage = field(default_factory=Usage)
+
+
+Delta = Text | Refusal | Reasoning | Annotation | ToolCall | Finish

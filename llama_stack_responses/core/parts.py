@@ -1,0 +1,91 @@
+"""The kinds of streamed content: how each is spelled in an item and in events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from . import events
+from .events import Event, Json
+
+PartEvent = Callable[[int, str, int, int, Json], Event]
+"""`(sequence_number, item_id, output_index, index in the item, the part) -> event`"""
+
+
+@dataclass(frozen=True, slots=True)
+class PartKind:
+    """One kind of content part.
+
+    Attributes:
+        type: the part's `type`.
+        item: the type of the items that hold such parts.
+        holder: the item's list that holds them.
+        key: the part's field that holds the text.
+        added, done, closed: the events when a part opens, when its text ends, and when it closes.
+        delta: the event for a piece of text; output text has a richer one of its own.
+    """
+
+    type: str
+    item: Literal["message", "reasoning"]
+    holder: Literal["content", "summary"]
+    key: Literal["text", "refusal"]
+    added: PartEvent
+    delta: Callable[[int, str, int, int, str], Event]
+    done: PartEvent
+    closed: PartEvent
+
+    def part(self, text: str) -> Json:
+        """A part of this kind that holds `text`."""
+        part: dict[str, Any] = {"type": self.type, self.key: text}
+        if self is OUTPUT_TEXT:
+            part["annotations"] = []
+            part["logprobs"] = []
+        return part
+
+
+def _text_delta(sequence_number: int, item_id: str, output_index: int, content_index: int, delta: str) -> Event:
+    return events.output_text_delta(sequence_number, item_id, output_index, content_index, delta, [])
+
+
+OUTPUT_TEXT = PartKind(
+    "output_text",
+    "message",
+    "content",
+    "text",
+    events.content_part_added,
+    _text_delta,
+    events.output_text_done,
+    events.content_part_done,
+)
+REFUSAL = PartKind(
+    "refusal",
+    "message",
+    "content",
+    "refusal",
+    events.content_part_added,
+    events.refusal_delta,
+    events.refusal_done,
+    events.content_part_done,
+)
+REASONING_TEXT = PartKind(
+    "reasoning_text",
+    "reasoning",
+    "content",
+    "text",
+    events.content_part_added,
+    events.reasoning_text_delta,
+    events.reasoning_text_done,
+    events.content_part_done,
+)
+SUMMARY_TEXT = PartKind(
+    "summary_text",
+    "reasoning",
+    "summary",
+    "text",
+    events.reasoning_summary_part_added,
+    events.reasoning_summary_text_delta,
+    events.reasoning_summary_text_done,
+    events.reasoning_summary_part_done,
+)
+PART_KINDS = {kind.type: kind for kind in (OUTPUT_TEXT, REFUSAL, REASONING_TEXT, SUMMARY_TEXT)}

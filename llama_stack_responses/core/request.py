@@ -1,0 +1,442 @@
+"""The body of a request for a response: every field checked once, here, and in one form afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from .errors import bad_request
+from .ids import check_response_id
+from .items import check_input
+from .shapes import (
+    DEFAULT_LIMITS,
+    At,
+    Check,
+    Limits,
+    an_object,
+    array,
+    boolean,
+    check_count,
+    check_json,
+    integer,
+    invalid,
+    invalid_type,
+    kind,
+    missing,
+    number,
+    one_of,
+    record,
+    shown,
+    string,
+    tagged,
+)
+
+DEFAULT_PASSTHROUGH: Final = frozenset(
+    {
+        "seed",
+        "stop",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "frequency_penalty",
+        "presence_penalty",
+        "chat_template_kwargs",
+        "cache_salt",
+        "priority",
+        "logit_bias",
+    }
+)
+"""Fields that are not OpenAI's and go to the engine as they are, unless the operator says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRequest:
+    """What a client asked for: OpenAI's fields by their names, checked.
+
+    A client that left a field out, or sent null, gets the value that stands here; None is for those where the model or
+    the upstream may have a default of its own. The values are the client's own JSON and are shared with the response
+    that echoes them: they are read, never changed.
+
+    Attributes:
+        input: as the client sent it.
+        input_items: `input` as items in the form in which they are stored; empty without an `input`.
+        tools: each with its `type`, and a function with its `name`, `parameters` and `strict`.
+        passthrough: fields for the engine, by name, that OpenAI does not have.
+    """
+
+    model: str
+    input: str | list[Any] | None = None
+    input_items: list[dict[str, Any]] = field(default_factory=list)
+    instructions: str | None = None
+    previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    context_management: list[dict[str, Any]] = field(default_factory=list)
+    truncation: Literal["auto", "disabled"] = "disabled"
+    image: dict[str, Any] | None = None
+
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_logprobs: int | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] = field(default_factory=list)
+
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    background: bool = False
+    store: bool = True
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    access_programs: dict[str, Any] | None = None
+    moderation: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    user: str | None = None
+
+    passthrough: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether output text carries log probabilities: asked for by name, or by a number of alternatives."""
+        return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
+
+
+def parse_create(
+    body: Any, *, passthrough: frozenset[str] = DEFAULT_PASSTHROUGH, limits: Limits = DEFAULT_LIMITS
+) -> CreateRequest:
+    """The request that a decoded JSON body makes.
+
+    Args:
+        body: any JSON value.
+        passthrough: names of fields that are not OpenAI's and go to the engine; all others are ignored.
+        limits: how much the request may hold.
+
+    Raises:
+        ApiError: 400; `param` is the path of what is wrong, such as `tools[1].name`.
+    """
+    if not isinstance(body, dict):
+        message = f"Invalid request body: expected a JSON object, but got {kind(body)} instead."
+        raise bad_request(message, code="invalid_type")
+    check_json(body)
+    top = At("", limits)
+    if body.get("model") is None:
+        raise missing(top.key("model"))
+    given = {name: check(body[name], top.key(name)) for name, check in _FIELDS.items() if body.get(name) is not None}
+    _check_together(given)
+    _refuse_unsupported(given)
+    return CreateRequest(
+        input_items=given.pop("input", []),
+        input=body.get("input"),
+        passthrough={name: body[name] for name in passthrough - _FIELDS.keys() if body.get(name) is not None},
+        **given,
+    )
+
+
+# What one field may be
+
+
+_METADATA_VALUE: Final = string(0, 512)
+
+
+def _metadata(value: Any, at: At) -> dict[str, str]:
+    """At most 16 pairs of a key of 64 characters and a string of 512."""
+    pairs = an_object(value, at)
+    if len(pairs) > 16:
+        why = (
+            "too many properties. Expected an object with at most 16 properties, "
+            f"but got an object with {len(pairs)} properties instead."
+        )
+        raise invalid(at, why, "object_above_max_properties")
+    for key, text in pairs.items():
+        if len(key) > 64:
+            why = f"the key '{shown(key)}' is too long. Expected keys with maximum length 64."
+            raise invalid(at, why, "string_above_max_length")
+        _METADATA_VALUE(text, at.key(key))
+    return pairs
+
+
+def _conversation(value: Any, at: At) -> str | dict[str, Any]:
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    conversation: str | dict[str, Any]
+    conversation = (string(1, 64) if isinstance(value, str) else record({"id": string(1, 64)}, "id"))(value, at)
+    return conversation
+
+
+def _previous_response_id(value: Any, at: At) -> str:
+    return check_response_id(string()(value, at), at.path)
+
+
+_SUMMARY: Final = one_of("auto", "concise", "detailed")
+
+_REASONING: Final = record(
+    {
+        "effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        "summary": _SUMMARY,
+        "generate_summary": _SUMMARY,
+        "context": one_of("auto", "current_turn", "all_turns"),
+        "mode": string(1, 64),
+    }
+)
+
+_FORMATS: Final[Mapping[str, Check]] = {
+    "text": record({}),
+    "json_object": record({}),
+    "json_schema": record(
+        {
+            "name": string(1, 64, "[a-zA-Z0-9_-]+"),
+            "description": string(),
+            "schema": an_object,
+            "strict": boolean,
+        },
+        "name",
+        "schema",
+    ),
+}
+
+_TEXT: Final = record({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
+
+_POLICY: Final = record({"mode": one_of("score", "block")}, "mode")
+
+_MODERATION: Final = record({"model": string(1, 512), "policy": record({"input": _POLICY, "output": _POLICY})}, "model")
+
+_PROMPT: Final = record({"id": string(1, 512), "variables": an_object, "version": string(1, 64)}, "id")
+
+_CACHE_OPTIONS: Final = record(
+    {
+        "mode": one_of("implicit", "explicit"),
+        "ttl": one_of("30m", "12h"),
+        "prewarm": boolean,
+        "comparison_response_id": string(1, 512),
+    }
+)
+
+_CONTEXT_ENTRY: Final = record({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
+
+_INCLUDABLE: Final = one_of(
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+)
+
+
+# Tools
+
+_FUNCTION: Final = record(
+    {
+        "name": string(1, 128, "[a-zA-Z0-9_.-]+"),
+        "description": string(),
+        "parameters": an_object,
+        "strict": boolean,
+        "allowed_callers": array(one_of("direct", "programmatic")),
+        "async": boolean,
+        "defer_loading": boolean,
+        "output_schema": an_object,
+    },
+    "name",
+)
+
+
+def _function(value: Any, at: At) -> dict[str, Any]:
+    """A function that the client runs. OpenAI's type has `parameters` and `strict` always, if need be as null."""
+    checked = _FUNCTION(value, at)
+    return {"name": checked["name"], "parameters": None, "strict": None, **checked}
+
+
+_TOOLS: Final[Mapping[str, Check]] = {"function": _function}
+"""The tools that this server takes, by type."""
+
+_UNSUPPORTED_TOOLS: Final = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "namespace",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+"""The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
+
+_TOOL_LIST: Final = array(tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS))
+
+
+def _tools(value: Any, at: At) -> list[dict[str, Any]]:
+    tools: list[dict[str, Any]] = _TOOL_LIST(value, at)
+    check_count(tools, at, at.limits.max_tools)
+    seen: set[str] = set()
+    for position, tool in enumerate(tools):
+        if tool["name"] in seen:
+            raise invalid(at.index(position).key("name"), f"another tool has the name '{tool['name']}' already.")
+        seen.add(tool["name"])
+    return tools
+
+
+_TOOL_NAMES: Final[Mapping[str, Check]] = {"function": record({"name": string(1, 128)}, "name")}
+"""How a choice names a tool, by the tool's type."""
+
+_CHOICE_MODE: Final = one_of("none", "auto", "required")
+
+_CHOICES: Final[Mapping[str, Check]] = {
+    **_TOOL_NAMES,
+    "allowed_tools": record(
+        {
+            "mode": one_of("auto", "required"),
+            "tools": array(tagged("tool", _TOOL_NAMES, _UNSUPPORTED_TOOLS), low=1),
+        },
+        "mode",
+        "tools",
+    ),
+}
+"""The choices of a tool that this server takes, by type, beside the modes."""
+
+_UNSUPPORTED_CHOICES: Final = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+"""The choices that OpenAI takes and this server does not yet; one that it learns moves to `_CHOICES`."""
+
+_CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
+
+
+def _tool_choice(value: Any, at: At) -> str | dict[str, Any]:
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    choice: str | dict[str, Any] = (_CHOICE_MODE if isinstance(value, str) else _CHOICE)(value, at)
+    return choice
+
+
+# The whole request
+
+_FIELDS: Final[Mapping[str, Check]] = {
+    "access_programs": record({"cyber": one_of("standard", "daybreak_blue", "daybreak_red")}),
+    "background": boolean,
+    "context_management": array(_CONTEXT_ENTRY),
+    "conversation": _conversation,
+    "image": record({"context_compression": one_of("auto", "enabled", "disabled")}),
+    "include": array(_INCLUDABLE),
+    "input": check_input,
+    "instructions": string(),
+    "max_output_tokens": integer(1),
+    "max_tool_calls": integer(1),
+    "metadata": _metadata,
+    "model": string(1, 512),
+    "moderation": _MODERATION,
+    "parallel_tool_calls": boolean,
+    "previous_response_id": _previous_response_id,
+    "prompt": _PROMPT,
+    "prompt_cache_key": string(0, 512),
+    "prompt_cache_options": _CACHE_OPTIONS,
+    "prompt_cache_retention": one_of("in_memory", "24h"),
+    "reasoning": _REASONING,
+    "safety_identifier": string(0, 128),
+    "service_tier": one_of("auto", "default", "flex", "scale", "priority", "fast", "ultrafast"),
+    "store": boolean,
+    "stream": boolean,
+    "stream_options": record({"include_obfuscation": boolean}),
+    "temperature": number(0, 2),
+    "text": _TEXT,
+    "tool_choice": _tool_choice,
+    "tools": _tools,
+    "top_logprobs": integer(0, 20),
+    "top_p": number(0, 1),
+    "truncation": one_of("auto", "disabled"),
+    "user": string(0, 512),
+}
+"""OpenAI's fields. Null is accepted for each but the model, and means that it was left out."""
+
+_UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "background": (bool, "'background': true"),
+    "conversation": (bool, "'conversation'"),
+    "prompt": (bool, "'prompt'"),
+    "context_management": (bool, "'context_management'"),
+    "moderation": (bool, "'moderation'"),
+    "truncation": (lambda truncation: truncation == "auto", "'truncation': 'auto'"),
+    "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
+    "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),
+}
+"""What this server cannot do yet, by field: which values ask for it, and what a message calls it.
+
+A request that asks for one of these is refused: doing something else without a word would be worse.
+"""
+
+
+def _refuse_unsupported(given: Mapping[str, Any]) -> None:
+    for name, (asks_for_it, what) in _UNSUPPORTED.items():
+        if name in given and asks_for_it(given[name]):
+            raise bad_request(
+                f"Unsupported parameter: {what} is not supported by this server.", name, "unsupported_parameter"
+            )
+
+
+def _check_together(given: Mapping[str, Any]) -> None:
+    """What the fields must be in view of each other."""
+    if "previous_response_id" in given and "conversation" in given:
+        raise bad_request(
+            "Mutually exclusive parameters: only one of 'previous_response_id' and 'conversation' can be given.",
+            "previous_response_id",
+            "mutually_exclusive_parameters",
+        )
+    if not given.get("input") and given.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
+        raise bad_request(
+            "Missing required parameter: 'input'. Without it, 'previous_response_id' must be given.",
+            "input",
+            "missing_required_parameter",
+        )
+    if "stream_options" in given and not given.get("stream"):
+        raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+    _check_choice(given.get("tool_choice", "auto"), given.get("tools", []))
+
+
+def _check_choice(choice: str | dict[str, Any], tools: list[dict[str, Any]]) -> None:
+    """The tools that a choice names must be there."""
+    if isinstance(choice, str):
+        if choice == "required" and not tools:
+            message = "Tool choice 'required' must be specified with 'tools' parameter."
+            raise bad_request(message, "tool_choice")
+        return
+    known = {(tool["type"], tool["name"]) for tool in tools}
+    for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
+        if (wanted["type"], wanted["name"]) not in known:
+            message = f"Tool choice '{shown(wanted['name'])}' not found in 'tools' parameter."
+            raise bad_request(message, "tool_choice")

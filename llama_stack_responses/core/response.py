@@ -1,0 +1,112 @@
+"""The response object: every field that OpenAI's has, from the moment it exists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .request import CreateRequest
+
+
+def new_response(request: CreateRequest, *, id: str, created_at: float) -> dict[str, Any]:  # noqa: A002 - the field's name
+    """The response to `request` before anything happened: in progress, without output.
+
+    It has all keys of `openai.types.responses.Response`, in the order of OpenAI's JSON; what is not known or not asked
+    for is null where OpenAI's type has null, and OpenAI's default elsewhere. Lists and objects that echo the request
+    are the request's own.
+
+    Args:
+        id: the response's id, `resp_...`.
+        created_at: Unix time in seconds.
+    """
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "in_progress",
+        "background": request.background,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "input_transformations": None,
+        **_echo(request),
+        "output": [],
+        "prompt_cache_diagnostics": None,
+        "tool_usage": None,
+        "usage": None,
+    }
+
+
+def usage(
+    input_tokens: int = 0,
+    output_tokens: int = 0,
+    *,
+    cached_tokens: int = 0,
+    cache_write_tokens: int = 0,
+    reasoning_tokens: int = 0,
+) -> dict[str, Any]:
+    """A response's `usage`, in tokens; without arguments that of a response for which no model ran.
+
+    Args:
+        cached_tokens: of `input_tokens`, those read from a cache.
+        cache_write_tokens: of `input_tokens`, those written to a cache.
+        reasoning_tokens: of `output_tokens`, those that are reasoning.
+    """
+    return {
+        "input_tokens": input_tokens,
+        "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": cache_write_tokens},
+        "output_tokens": output_tokens,
+        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
+        "total_tokens": input_tokens + output_tokens,
+    }
+
+
+def _echo(request: CreateRequest) -> dict[str, Any]:
+    """What the response repeats of the request, with the defaults that apply where the client gave no value."""
+    return {
+        "access_programs": request.access_programs or None,
+        "conversation": None,
+        "image": _image(request),
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata,
+        "model": request.model,
+        "moderation": None,
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "previous_response_id": request.previous_response_id,
+        "prompt": request.prompt,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_options": _cache_options(request),
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {"effort": None, "summary": None, **(request.reasoning or {})},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": _service_tier(request),
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {"format": {"type": "text"}, "verbosity": "medium", **(request.text or {})},
+        "tool_choice": request.tool_choice or "auto",
+        "tools": request.tools,
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation,
+        "user": request.user,
+    }
+
+
+def _image(request: CreateRequest) -> dict[str, Any] | None:
+    """The policy in effect: `auto` is a request and not a policy."""
+    image = request.image
+    return image if image and image.get("context_compression") == "disabled" else None
+
+
+def _cache_options(request: CreateRequest) -> dict[str, Any] | None:
+    options = request.prompt_cache_options
+    if options is None:
+        return None
+    echoed = {name: option for name, option in options.items() if name != "prewarm"}
+    return {"mode": "implicit", "ttl": "30m", **echoed}
+
+
+def _service_tier(request: CreateRequest) -> str:
+    """The tier that serves the request, until the upstream says otherwise: the only one there is, or the one wanted."""
+    wanted = request.service_tier or "auto"
+    return {"auto": "default", "fast": "priority"}.get(wanted, wanted)

@@ -1,0 +1,81 @@
+"""What a request stands on: the responses before it and the items that it names by id."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .access import Access
+from .core.errors import ApiError, bad_request
+from .core.owner import Owner
+from .store.archive import Archive, StoredResponse
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The conversation before a request.
+
+    Attributes:
+        base: the archive's name of this history, or None when there is none.
+        items: all its items, oldest first.
+    """
+
+    base: str | None
+    items: list[Json]
+
+
+class Historian:
+    """Reads histories out of the archive, for users who may see them."""
+
+    def __init__(self, archive: Archive, access: Access) -> None:
+        self._archive = archive
+        self._access = access
+
+    async def before(self, previous_response_id: str | None) -> History:
+        """The input and output of the whole chain that ends with this response.
+
+        Raises:
+            ApiError: 400 `previous_response_not_found`, also for another user's response.
+        """
+        if previous_response_id is None:
+            return History(None, [])
+        stored = await self._archive.load(previous_response_id)
+        if stored is None or not self._access.allows("read", previous_response_id, stored.owner):
+            raise bad_request(
+                f"Previous response with id '{previous_response_id}' not found.",
+                "previous_response_id",
+                "previous_response_not_found",
+            )
+        return History(stored.history, await self._archive.history(stored.history))
+
+    async def dereference(self, owner: Owner, items: list[Json]) -> list[Json]:
+        """The items with every `item_reference` replaced by the stored item that it names.
+
+        Raises:
+            ApiError: 404 for an item that is unknown, was not stored, or is another user's.
+        """
+        if not any(item["type"] == "item_reference" for item in items):
+            return items
+        return [await self._item(owner, item) if item["type"] == "item_reference" else item for item in items]
+
+    async def input_of(self, stored: StoredResponse) -> list[Json]:
+        """All items that a stored response was made from, oldest first."""
+        return await self._archive.history(stored.input)
+
+    async def _item(self, owner: Owner, reference: Json) -> Json:
+        item = await self._archive.find_item(owner, reference["id"])
+        if item is None:
+            raise ApiError(
+                404,
+                f"Item with id '{reference['id']}' not found. Items are not persisted when `store` is set to false. "
+                "Try again with `store` set to true, or remove this item from your input.",
+                param="input",
+            )
+        return item
+
+
+def without_cut_calls(items: list[Json]) -> list[Json]:
+    """The items that a model can continue from: calls that were cut off while they were written are left out."""
+    return [item for item in items if not (item["type"] == "function_call" and item.get("status") == "incomplete")]

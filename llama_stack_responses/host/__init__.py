@@ -1,0 +1,40 @@
+"""The only folder that imports the host: llama-stack, or OGX, which it became."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_stack_responses.config import MemoryStore, ResponsesConfig
+from llama_stack_responses.files import NoFiles
+from llama_stack_responses.impl import OpenAIResponsesImpl
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.sqlite import SqliteRecords
+
+from .files import HostFiles
+from .identity import HostAccess
+from .inference import HostInference
+from .platform import AccessRule, Api
+
+__all__ = ["get_provider_impl"]
+
+
+async def get_provider_impl(
+    config: ResponsesConfig, deps: dict[Api, Any], policy: list[AccessRule]
+) -> OpenAIResponsesImpl:
+    """Builds the provider: everything that lives longer than a request is made here and passed in.
+
+    The host calls this in an event loop that does not serve requests, so nothing made here may be bound to a loop.
+    """
+    inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
+    files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
+    archive = Archive(_records(config), retention=config.retention_seconds)
+    return OpenAIResponsesImpl(config, archive, inference, files, HostAccess(policy))
+
+
+def _records(config: ResponsesConfig) -> Records:
+    store = config.store
+    if isinstance(store, MemoryStore):
+        return MemoryRecords(store.max_records, store.max_bytes)
+    return SqliteRecords(store.path.expanduser())

@@ -1,0 +1,143 @@
+"""The host's inference providers, and what their errors mean to a client."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import openai
+
+from llama_stack_responses.core.errors import ApiError
+
+from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
+
+logger = logging.getLogger(__name__)
+
+_TOO_LONG: Final = re.compile(
+    r"context[ _](length|size|window)|maximum context|prompt is too long|too many (input )?tokens", re.IGNORECASE
+)
+
+
+class HostInference:
+    """Chat completions through the host's router.
+
+    Args:
+        router: the host's implementation of its Inference API.
+        store_chat_completions: whether the router may write what it sees to the host's inference store.
+    """
+
+    def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
+        if not store_chat_completions and getattr(router, "store", None) is not None:
+            # A copy, so that the host goes on storing what is asked of its own chat routes.
+            router = copy.copy(router)
+            router.store = None
+        self._router = router
+
+    async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
+        """Sends the request; returns once the provider has answered with its status line.
+
+        The request is not validated again: the host's models know fewer values than OpenAI's clients send.
+        """
+        try:
+            chunks: AsyncGenerator[Any] = await self._router.openai_chat_completion(
+                ChatRequest.model_construct(**request)
+            )
+        except Exception as error:
+            raise self.explain(error) from error
+        return chunks
+
+    def explain(self, error: Exception) -> ApiError:
+        """The client's view of a provider's error: never a bare 500, never a secret of the provider's."""
+        match error:
+            case ApiError():
+                return error
+            case openai.APIStatusError():
+                return _of_status(error)
+            case openai.APITimeoutError() | TimeoutError():
+                return ApiError(504, "The inference provider did not answer in time. Try again, or raise its timeout.")
+            case openai.APIConnectionError() | ConnectionError():
+                return _unreachable(error)
+            case openai.APIError():
+                return _of_frame(error)
+            case ModelNotFoundError() | UnsupportedModelError():
+                return _no_model(str(error))
+            case ModelTypeError() | ValueError() | NotImplementedError():
+                return ApiError(400, f"The inference provider does not take this request: {error}")
+        return _of_transport(error)
+
+
+def _of_status(error: openai.APIStatusError) -> ApiError:
+    message = _message(error)
+    match error.status_code:
+        case 401 | 403:
+            # The provider's text may quote the key.
+            return ApiError(
+                502,
+                f"The inference provider refused the credentials it was given ({error.status_code}). "
+                "Check the provider's API key in the stack's configuration.",
+            )
+        case 404:
+            return _no_model(message)
+        case 408:
+            return ApiError(504, f"The inference provider timed out: {message}")
+        case 429:
+            return ApiError(429, message, code="rate_limit_exceeded", retry_after=_retry_after(error))
+        case status if status >= 500:
+            return ApiError(
+                502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)
+            )
+    return _refused(message)
+
+
+def _of_frame(error: openai.APIError) -> ApiError:
+    """An error that the provider sent in the middle of its stream."""
+    message = _message(error)
+    if _TOO_LONG.search(message):
+        return _refused(message)
+    if error.code == "rate_limit_exceeded":
+        return ApiError(429, message, code="rate_limit_exceeded")
+    return ApiError(502, f"The inference provider failed in the middle of its answer: {message}")
+
+
+def _of_transport(error: Exception) -> ApiError:
+    """Errors of the HTTP libraries that a provider may use, known by the names of their base classes."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    if "TimeoutException" in names:
+        return ApiError(504, "The inference provider did not answer in time.")
+    if names & {"TransportError", "HTTPError", "ClientError"}:
+        return _unreachable(error)
+    logger.error("the inference provider raised an unexpected error", exc_info=error)
+    return ApiError(502, f"The inference provider failed ({type(error).__name__}). The server's log has the details.")
+
+
+def _unreachable(error: Exception) -> ApiError:
+    cause = error.__cause__ or error
+    return ApiError(
+        502,
+        f"The connection to the inference provider failed ({type(cause).__name__}). "
+        "Check that the model server is running and that the stack's configuration has its URL.",
+    )
+
+
+def _no_model(message: str) -> ApiError:
+    return ApiError(404, message, param="model", code="model_not_found")
+
+
+def _refused(message: str) -> ApiError:
+    code = "context_length_exceeded" if _TOO_LONG.search(message) else None
+    return ApiError(400, message, param="input" if code else None, code=code)
+
+
+def _message(error: openai.APIError) -> str:
+    body = error.body
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    text = inner.get("message") if isinstance(inner, dict) else inner
+    return str(text or error.message)
+
+
+def _retry_after(error: openai.APIStatusError) -> float | None:
+    value = error.response.headers.get("retry-after", "")
+    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None

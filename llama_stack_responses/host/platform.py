@@ -1,0 +1,45 @@
+"""The host's names that this package uses, from whichever of the two hosts is running.
+
+llama-stack became OGX: the same extension points under other package names. The one that is
+already imported is the one that loads us.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING or "ogx" not in sys.modules:
+    from llama_stack.core.access_control.access_control import is_action_allowed
+    from llama_stack.core.datatypes import AccessRule, User
+    from llama_stack.core.request_headers import get_authenticated_user
+    from llama_stack.core.server import fastapi_router_registry
+    from llama_stack_api import Api, InlineProviderSpec
+    from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
+    from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
+    from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+else:
+    from ogx.core.access_control.access_control import is_action_allowed
+    from ogx.core.datatypes import AccessRule, User
+    from ogx.core.request_headers import get_authenticated_user
+    from ogx.core.server import fastapi_router_registry
+    from ogx_api import Api, InlineProviderSpec
+    from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
+    from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
+    from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+
+__all__ = [
+    "AccessRule",
+    "Api",
+    "ChatRequest",
+    "InlineProviderSpec",
+    "ModelNotFoundError",
+    "ModelTypeError",
+    "RetrieveFileContentRequest",
+    "RetrieveFileRequest",
+    "UnsupportedModelError",
+    "User",
+    "fastapi_router_registry",
+    "get_authenticated_user",
+    "is_action_allowed",
+]

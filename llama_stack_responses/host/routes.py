@@ -1,0 +1,39 @@
+"""Brings our own wire into the host.
+
+The host types its `/v1/responses` routes with its own models, which refuse much of what OpenAI's
+clients send. It builds the routes of an API with a factory that it finds in a table; we enter ours there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from llama_stack_responses.impl import OpenAIResponsesImpl
+from llama_stack_responses.wire.router import create_router
+
+from .platform import fastapi_router_registry
+
+
+def enter_router() -> None:
+    """Makes the host build our routes for our implementation, and its own for any other.
+
+    Raises:
+        RuntimeError: the host has no such table.
+    """
+    factories = getattr(fastapi_router_registry, "_ROUTER_FACTORIES", None)
+    if factories is None:
+        raise RuntimeError(
+            "This version of the host has no table of router factories, so llama-stack-responses cannot serve its "
+            "routes: use llama-stack 0.7.3 or ogx 1.5.0."
+        )
+    of_host = factories.get("responses")
+
+    def build(impl: Any) -> APIRouter:
+        if isinstance(impl, OpenAIResponsesImpl) or of_host is None:
+            return create_router(impl)
+        router: APIRouter = of_host(impl)
+        return router
+
+    factories["responses"] = build

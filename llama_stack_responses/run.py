@@ -1,0 +1,112 @@
+"""A response in the making: the task that makes it, and what those who wait for it can ask."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .core.assembler import Assembler
+from .core.errors import ApiError
+from .outbox import Outbox
+from .turn import Turn
+
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """Runs one turn to its end and keeps what came of it.
+
+    Args:
+        turn: the loop.
+        assembler: the response that the loop builds.
+        outbox: where its events go.
+        keep: stores the finished response; awaited before the terminal event goes out, so that whoever
+            sees that event can already continue from the response.
+    """
+
+    def __init__(
+        self, turn: Turn, assembler: Assembler, outbox: Outbox, keep: Callable[[Json], Awaitable[None]]
+    ) -> None:
+        self.outbox = outbox
+        self._turn = turn
+        self._assembler = assembler
+        self._keep = keep
+        self._error: ApiError | None = None
+        self._begun = False
+        self._settling = False
+        self._task = asyncio.create_task(self._main())
+
+    async def begin(self, patience: float) -> None:
+        """Waits until the provider has accepted the request, but no longer than `patience` seconds.
+
+        From then on the answer counts as begun: whatever goes wrong becomes part of the response.
+
+        Raises:
+            ApiError: the provider refused in that time; nothing is stored.
+        """
+        await asyncio.wait([self._task, self._turn.accepted], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+        if self._error and not self._turn.accepted.done():
+            raise self._error
+        self._begun = True
+
+    async def finish(self) -> Json:
+        """Waits for the end and returns the final response.
+
+        Raises:
+            ApiError: the provider failed; if it had accepted the request, what it said is stored.
+        """
+        await self.settled()
+        if self._error:
+            raise self._error
+        return self._assembler.response
+
+    def abandon(self) -> None:
+        """Ends the response because nobody waits for it any more; what was said is kept as cancelled."""
+        if not self._settling:
+            self._task.cancel()
+
+    async def settled(self) -> None:
+        """Waits until the task has ended, whatever came of it."""
+        await asyncio.wait([self._task])
+
+    async def _main(self) -> None:
+        try:
+            self.outbox.put(self._assembler.start())
+            ending = await self._turn.run()
+            completed_at = int(time.time()) if ending.status == "completed" else None
+            self._assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+            await self._conclude()
+        except ApiError as error:
+            await self._fail(error)
+        except asyncio.CancelledError:
+            self.outbox.put(self._assembler.close("incomplete"))
+            self._assembler.settle("cancelled")
+            await self._conclude()
+        except Exception as error:
+            logger.exception("%s failed", self._assembler.response["id"])
+            await self._fail(ApiError(500, f"The server failed while it made the response ({type(error).__name__})."))
+        finally:
+            self.outbox.end()
+
+    async def _fail(self, error: ApiError) -> None:
+        self._error = error
+        if self._begun or self._turn.accepted.done():
+            self.outbox.put(self._assembler.close("incomplete"))
+            self._assembler.settle("failed", error=error)
+            await self._conclude()
+
+    async def _conclude(self) -> None:
+        """Stores the settled response and lets its terminal event go."""
+        self._settling = True
+        try:
+            await self._keep(self._assembler.response)
+        except ApiError as error:
+            logger.error("%s could not be stored: %s", self._assembler.response["id"], error)
+            self._error = error
+            self._assembler.settle("failed", error=error)
+        self.outbox.put(self._assembler.end())

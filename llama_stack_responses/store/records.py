@@ -1,0 +1,117 @@
+"""Records: the key-value store that everything durable stands on.
+
+A backend offers four things: many keys read in one round trip, a commit that
+happens whole or not at all and only if its conditions hold, an ordered range,
+and expiry. Everything else (responses, histories, references between them) is
+built above it, so a new backend is one small class that passes
+`tests/contract/test_records.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A stored value. `version` is 1 for a fresh key and one more after each `Put`."""
+
+    value: bytes
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write `key`, whether it is there or not. `expires_at` is in seconds since the epoch; None is never."""
+
+    key: str
+    value: bytes
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ensure:
+    """Write `key` if it is absent; if it is there, leave value, version and expiry as they are."""
+
+    key: str
+    value: bytes
+    expires_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove `key`; nothing happens if it is absent."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionIs:
+    """`key` has exactly this version; None says that it is absent.
+
+    Versions tell writes to one life of a key apart: a key that was deleted and written again starts at 1 again.
+    """
+
+    key: str
+    version: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Empty:
+    """No key begins with `prefix` (at least one character), other than the key `but`.
+
+    With it, shared content can be dropped without a race: who drops it commits `Delete(content)` on condition
+    `Empty("references of content")`; who uses it commits `Put(reference)` on condition `VersionIs(content, ...)`.
+    """
+
+    prefix: str
+    but: str | None = None
+
+
+type Op = Put | Ensure | Delete
+type Condition = VersionIs | Empty
+
+
+class Conflict(Exception):  # noqa: N818 - a condition that did not hold is an answer, not an error
+    """A commit was not made, because of `failed`: all of its conditions that did not hold."""
+
+    def __init__(self, failed: Sequence[Condition]) -> None:
+        super().__init__(f"the store changed: {', '.join(map(repr, failed))}")
+        self.failed = tuple(failed)
+
+
+class Records(Protocol):
+    """A transactional key-value store.
+
+    Keys are ASCII and ordered by their bytes. A key whose `expires_at` has passed is absent for every call and every
+    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503, and a
+    commit that raises has written nothing. Instances may be made in one event loop and used in another.
+    """
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+        """The records of those `keys` that are there, read in one round trip."""
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        """Do `ops` in order, all or nothing, if each of `conditions` holds in the state before them.
+
+        What a returned commit wrote survives the death of the process. A call that is cancelled may have been made.
+
+        Raises:
+            Conflict: at least one condition does not hold; nothing was written.
+        """
+
+    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+        """At most `limit` records with start <= key < end, in the order of their keys, or from the last backwards."""
+
+    async def sweep(self, now: float) -> int:
+        """Remove records that expired by `now` (seconds since the epoch): a bounded number, which is returned."""
+
+    async def close(self) -> None:
+        """Give back threads, files and connections. The next call opens them again."""
+
+
+def after_prefix(prefix: str) -> str:
+    """The first key behind all keys that begin with `prefix`: the `end` of their range."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -1,0 +1,131 @@
+"""Threads that take jobs off one queue and answer in the event loop that asked.
+
+An executor would wake the loop once for every job and run each alone. Here a
+thread takes whatever waits, works it off as one group, and wakes the loop
+once: that is what makes a group of commits cost one transaction.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import Empty as NothingWaits
+from queue import SimpleQueue
+from typing import Any, Protocol
+
+
+@dataclass(slots=True, eq=False)
+class Job[C]:
+    """One call, and what came of it. `call` gets what the handler works with, such as a connection."""
+
+    call: Callable[[C], Any]
+    future: asyncio.Future[Any]
+    result: Any = field(default=None, init=False)
+    error: BaseException | None = field(default=None, init=False)
+
+    def answer(self) -> None:
+        """Settle the future, in its loop; a caller that has gone is not told."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class Handler[C](Protocol):
+    """What one thread does with its jobs. Made, used and closed in that thread."""
+
+    def handle(self, jobs: list[Job[C]]) -> None:
+        """Set each job's `result` or `error`."""
+
+    def close(self) -> None:
+        """Give back what the handler holds."""
+
+
+class Worker[C]:
+    """Daemon threads over one queue; they start with the first job and end with `stop`.
+
+    Args:
+        name: the threads' name.
+        make: makes a thread's handler; must not fail.
+        threads: how many.
+        group: the most jobs that are handed to a handler at once.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Handler[C]], *, threads: int, group: int) -> None:
+        self._name = name
+        self._make = make
+        self._size = threads
+        self._group = group
+        self._queue: SimpleQueue[Job[C] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+
+    def submit(self, call: Callable[[C], Any]) -> asyncio.Future[Any]:
+        """Queue a call; the future is of the running loop."""
+        if not self._threads:
+            self._start()
+        future = asyncio.get_running_loop().create_future()
+        self._queue.put(Job(call, future))
+        return future
+
+    def _start(self) -> None:
+        # Each set of threads has its own queue, so that what ends one set cannot end the next.
+        self._queue = SimpleQueue()
+        self._threads = [
+            threading.Thread(target=self._run, args=(self._queue,), name=self._name, daemon=True)
+            for _ in range(self._size)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    async def stop(self) -> None:
+        """Finish what is queued and end the threads."""
+        threads, self._threads = self._threads, []
+        for _ in threads:
+            self._queue.put(None)
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+
+    def _run(self, queue: SimpleQueue[Job[C] | None]) -> None:
+        handler = self._make()
+        running = True
+        while running:
+            jobs, running = _take(queue, self._group)
+            if jobs:
+                handler.handle(jobs)
+                _answer(jobs)
+        handler.close()
+
+
+def _take[C](queue: SimpleQueue[Job[C] | None], most: int) -> tuple[list[Job[C]], bool]:
+    """The jobs that wait, at least one unless the thread is to end, and whether it goes on."""
+    jobs: list[Job[C]] = []
+    job = queue.get()
+    while job is not None:
+        jobs.append(job)
+        if len(jobs) == most:
+            return jobs, True
+        try:
+            job = queue.get_nowait()
+        except NothingWaits:
+            return jobs, True
+    return jobs, False
+
+
+def _answer[C](jobs: list[Job[C]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[Job[C]]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.future.get_loop(), []).append(job)
+    for loop, of_loop in by_loop.items():
+        # A loop that was closed meanwhile has nobody left to tell.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_answer_all, of_loop)
+
+
+def _answer_all[C](jobs: list[Job[C]]) -> None:
+    for job in jobs:
+        job.answer()

@@ -1,0 +1,180 @@
+"""The one loop: a model round, the calls that the model made, the next round."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from .chat.chunks import ChunkReader
+from .chat.inference import Inference
+from .chat.messages import FileContent, chat_messages
+from .chat.profile import Profile
+from .chat.request import chat_request
+from .core.assembler import Assembler
+from .core.deltas import Delta, Finish, FinishReason
+from .core.errors import ApiError
+from .core.request import CreateRequest
+from .outbox import Outbox
+from .tools.toolset import Toolset
+from .watchdog import Watchdog
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a turn ended without an error."""
+
+    status: Literal["completed", "incomplete", "cancelled"]
+    incomplete_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnLimits:
+    """Bounds on one response.
+
+    Attributes:
+        rounds: model rounds, at most.
+        idle_seconds: how long the provider may stay silent.
+    """
+
+    rounds: int
+    idle_seconds: float
+
+
+_CUT: Final[dict[FinishReason, Ending]] = {
+    "length": Ending("incomplete", "max_output_tokens"),
+    "content_filter": Ending("incomplete", "content_filter"),
+    "cancelled": Ending("cancelled"),
+}
+"""What cuts a turn off, by the finish reason of the round."""
+
+
+class Turn:
+    """Makes one response: feeds what the model streams to the assembler and answers its hidden calls.
+
+    Args:
+        request: what the client asked for.
+        items: the history and the input, normalised, references resolved.
+        files: the stored files that the items name by id.
+        assembler: builds the response; knows the calls of `toolset`.
+        outbox: where the events go.
+
+    Attributes:
+        accepted: done once the provider has accepted the first request.
+    """
+
+    def __init__(
+        self,
+        request: CreateRequest,
+        items: list[Json],
+        files: Mapping[str, FileContent],
+        *,
+        profile: Profile,
+        toolset: Toolset,
+        assembler: Assembler,
+        inference: Inference,
+        outbox: Outbox,
+        limits: TurnLimits,
+    ) -> None:
+        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._request = request
+        self._items = items
+        self._files = files
+        self._profile = profile
+        self._toolset = toolset
+        self._assembler = assembler
+        self._inference = inference
+        self._outbox = outbox
+        self._limits = limits
+        self._said: list[Json] = []
+        self._output_said = 0
+
+    async def run(self) -> Ending:
+        """Runs rounds until the model has answered or the client has to act.
+
+        Raises:
+            ApiError: the provider failed. What was said so far stands open in the assembler.
+        """
+        for _ in range(self._limits.rounds):
+            left = self._tokens_left()
+            if left is not None and left <= 0:
+                return Ending("incomplete", "max_output_tokens")
+            if cut := _CUT.get(await self._round(left)):
+                return cut
+            if self._toolset.shown_calls or not self._assembler.hidden_calls:
+                return Ending("completed")
+            self._answer_hidden_calls()
+        return Ending("incomplete", "max_messages")
+
+    async def _round(self, max_tokens: int | None) -> FinishReason:
+        try:
+            with Watchdog(self._limits.idle_seconds) as watchdog:
+                stream = await self._inference.open(self._chat_request(max_tokens))
+                self._accept()
+                reader = ChunkReader(self._profile)
+                async with aclosing(stream) as chunks:
+                    async for chunk in chunks:
+                        watchdog.pat()
+                        for delta in reader.read(chunk):
+                            self._outbox.put(self._assembler.feed(delta))
+                        if self._outbox.full:
+                            with watchdog.asleep():
+                                await self._outbox.drained()
+        except ApiError:
+            raise
+        except Exception as error:
+            raise self._inference.explain(error) from error
+        return self._finish(reader)
+
+    def _accept(self) -> None:
+        if not self.accepted.done():
+            self.accepted.set_result(None)
+
+    def _finish(self, reader: ChunkReader) -> FinishReason:
+        deltas: list[Delta] = reader.end()
+        for delta in deltas:
+            self._outbox.put(self._assembler.feed(delta))
+        if reader.service_tier:
+            self._assembler.response["service_tier"] = reader.service_tier
+        last = deltas[-1]
+        assert isinstance(last, Finish)
+        return last.reason
+
+    def _chat_request(self, max_tokens: int | None) -> Json:
+        messages = chat_messages(
+            [*self._items, *self._said],
+            self._profile,
+            instructions=self._request.instructions,
+            files=self._files,
+            all_reasoning=self._all_reasoning(),
+        )
+        return chat_request(self._request, self._profile, messages, self._toolset.chat_tools(), max_tokens)
+
+    def _all_reasoning(self) -> bool:
+        asked = (self._request.reasoning or {}).get("context") or "auto"
+        return (self._profile.reasoning_context if asked == "auto" else asked) == "all_turns"
+
+    def _tokens_left(self) -> int | None:
+        bound = self._request.max_output_tokens
+        if bound is None:
+            return None
+        usage = self._assembler.response["usage"]
+        return bound - (usage["output_tokens"] if usage else 0)
+
+    def _answer_hidden_calls(self) -> None:
+        """Puts what this round said into the conversation of the next one, the hidden calls with their answers."""
+        output = self._assembler.response["output"]
+        self._said += output[self._output_said :]
+        self._output_said = len(output)
+        calls, self._assembler.hidden_calls = self._assembler.hidden_calls, []
+        for call in calls:
+            self._said.append(
+                {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+            )
+        for call in calls:
+            answer = self._toolset.refusal(call)
+            self._said.append({"type": "function_call_output", "call_id": call.call_id, "output": answer})

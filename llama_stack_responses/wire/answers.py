@@ -1,0 +1,114 @@
+"""The two ways in which a response goes out: as a stream of events, and as one JSON object."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.run import Run
+
+from . import sse
+
+HEADERS_WAIT: Final = 2.0
+"""Seconds for which an event stream waits for the provider's verdict before its headers go out."""
+
+KEEP_ALIVE_AFTER: Final = 15.0
+"""Seconds of silence after which a stream shows that it lives."""
+
+
+class Json(Response):
+    """A JSON answer with the request's id."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
+        super().__init__(content, status, {"x-request-id": new_id("req")} | (headers or {}))
+
+    def render(self, content: Any) -> bytes:
+        return sse.dumps(content)
+
+
+def failure(error: ApiError) -> Json:
+    """The HTTP form of an error."""
+    after = error.retry_after
+    return Json(error.body(), error.status, {"retry-after": f"{after:g}"} if after is not None else None)
+
+
+class RunAsJson(Response):
+    """Waits for a response and sends it whole."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with _abandoned_with_client(self._run, receive):
+            try:
+                answer = Json(await self._run.finish())
+            except ApiError as error:
+                answer = failure(error)
+            await answer(scope, receive, send)
+
+
+class RunAsEvents(Response):
+    """Sends a response's events as they come, several that are ready together in one write."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(media_type="text/event-stream", headers=_stream_headers())
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with _abandoned_with_client(self._run, receive):
+            try:
+                await self._run.begin(HEADERS_WAIT)
+            except ApiError as error:
+                await failure(error)(scope, receive, send)
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": self._head()})
+            while (events := await self._run.outbox.take(KEEP_ALIVE_AFTER)) is not None:
+                await _send_more(send, sse.encode(events) if events else sse.KEEP_ALIVE)
+            await send({"type": "http.response.body", "body": sse.DONE})
+
+    def _head(self) -> list[tuple[bytes, bytes]]:
+        return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+
+
+class StoredEvents(Response):
+    """The events of a finished response, from a given one on, in one piece."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: list[dict[str, Any]]) -> None:
+        super().__init__(sse.encode(events) + sse.DONE, headers=_stream_headers())
+
+
+def _stream_headers() -> dict[str, str]:
+    # Without the second one, nginx collects the events until its buffer is full.
+    return {"cache-control": "no-cache", "x-accel-buffering": "no", "x-request-id": new_id("req")}
+
+
+async def _send_more(send: Send, body: bytes) -> None:
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+@contextmanager
+def _abandoned_with_client(run: Run, receive: Receive) -> Iterator[None]:
+    """Ends the run as soon as the client is gone, and in any case when the block is left early."""
+    watcher = asyncio.ensure_future(_gone(receive))
+    watcher.add_done_callback(lambda _: run.abandon())
+    try:
+        yield
+    finally:
+        watcher.cancel()
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,190 @@
+"""The routes under `/v1/responses`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, cast
+
+import orjson
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.replay import replay
+from llama_stack_responses.impl import OpenAIResponsesImpl, Page
+
+from .answers import Json, RunAsEvents, RunAsJson, StoredEvents, failure
+
+logger = logging.getLogger(__name__)
+
+_MAX_PAGE: Final = 100
+
+
+class ErrorsAsJson(APIRoute):
+    """A route whose errors have OpenAI's form."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except ApiError as error:
+                return failure(error)
+            except Exception:
+                logger.exception("%s %s failed", request.method, request.url.path)
+                return failure(ApiError(500, "The server had an error while processing your request."))
+
+        return handler
+
+
+def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
+    """The Responses API's routes for one implementation. Has no side effects: the host calls it more than once."""
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
+    router.add_api_route("", _create(impl), methods=["POST"], summary="Create a model response")
+    router.add_api_route("", _list(impl), methods=["GET"], summary="List responses")
+    router.add_api_route("/{response_id}", _retrieve(impl), methods=["GET"], summary="Retrieve a response")
+    router.add_api_route("/{response_id}", _delete(impl), methods=["DELETE"], summary="Delete a response")
+    router.add_api_route("/{response_id}/cancel", _cancel(impl), methods=["POST"], summary="Cancel a response")
+    router.add_api_route(
+        "/{response_id}/input_items", _input_items(impl), methods=["GET"], summary="List a response's input items"
+    )
+    return router
+
+
+Handler = Callable[..., Coroutine[Any, Any, Response]]
+
+
+def _create(impl: OpenAIResponsesImpl) -> Handler:
+    async def create_response(request: Request) -> Response:
+        body = _decode(await _read(request, impl.config.limits.request_bytes))
+        run = await impl.create(body)
+        return RunAsEvents(run) if body.get("stream") else RunAsJson(run)
+
+    return create_response
+
+
+def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
+    async def retrieve_response(response_id: str, request: Request) -> Response:
+        query = Query(request)
+        stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
+        response = await impl.retrieve(response_id)
+        if not stream:
+            return Json(response)
+        return StoredEvents([e for e in replay(response) if after is None or e["sequence_number"] > after])
+
+    return retrieve_response
+
+
+def _list(impl: OpenAIResponsesImpl) -> Handler:
+    async def list_responses(request: Request) -> Response:
+        query = Query(request)
+        page = await impl.list(
+            limit=query.integer("limit", 1, _MAX_PAGE) or 20,
+            after=query.text("after"),
+            order=query.order(),
+            model=query.text("model"),
+        )
+        return _page(page)
+
+    return list_responses
+
+
+def _delete(impl: OpenAIResponsesImpl) -> Handler:
+    async def delete_response(response_id: str) -> Response:
+        await impl.delete(response_id)
+        return Json({"id": response_id, "object": "response.deleted", "deleted": True})
+
+    return delete_response
+
+
+def _cancel(impl: OpenAIResponsesImpl) -> Handler:
+    async def cancel_response(response_id: str) -> Response:
+        return Json(await impl.cancel(response_id))
+
+    return cancel_response
+
+
+def _input_items(impl: OpenAIResponsesImpl) -> Handler:
+    async def list_input_items(response_id: str, request: Request) -> Response:
+        query = Query(request)
+        page = await impl.input_items(
+            response_id,
+            limit=query.integer("limit", 1, _MAX_PAGE) or 20,
+            after=query.text("after"),
+            order=query.order(),
+        )
+        return _page(page)
+
+    return list_input_items
+
+
+class Query:
+    """The query of a request, read as OpenAI reads it."""
+
+    def __init__(self, request: Request) -> None:
+        self._query = request.query_params
+
+    def text(self, name: str) -> str | None:
+        """The value, or None when it is missing or empty."""
+        return self._query.get(name) or None
+
+    def flag(self, name: str) -> bool:
+        """`true` or `false`; false when it is missing."""
+        value = self._query.get(name, "false").lower()
+        if value not in ("true", "false"):
+            raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
+        return value == "true"
+
+    def integer(self, name: str, low: int, high: int | None) -> int | None:
+        """A whole number from `low` to `high`, or None when it is missing."""
+        if (value := self._query.get(name)) is None:
+            return None
+        if not value.isdecimal() or int(value) < low or (high is not None and int(value) > high):
+            bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
+        return int(value)
+
+    def order(self) -> Literal["asc", "desc"]:
+        """`asc` or `desc`; OpenAI's default is the newest first."""
+        value = self._query.get("order", "desc")
+        if value not in ("asc", "desc"):
+            raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
+        return cast("Literal['asc', 'desc']", value)
+
+
+def _page(page: Page) -> Json:
+    data = page.data
+    return Json(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": page.has_more,
+        }
+    )
+
+
+async def _read(request: Request, limit: int) -> bytes:
+    """The body, if it has no more than `limit` bytes; it is not collected past that."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > limit:
+            raise ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(
+            f"We could not parse the JSON body of your request: {error}. The body must be a JSON object."
+        ) from error
+    if not isinstance(value, dict):
+        raise bad_request("The request's body must be a JSON object.")
+    return value

@@ -1,0 +1,1 @@
+"""What the tests run against: a scripted upstream, live stacks, and judges of the wire."""

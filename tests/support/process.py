@@ -1,0 +1,104 @@
+"""Child processes that a test run starts and never leaves behind, and the ports they listen on."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+TETHER = Path(__file__).with_name("tether.py")
+GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+
+
+class StartError(RuntimeError):
+    """A process ended, or said nothing, while somebody waited for it to be ready."""
+
+
+class Child:
+    """A command in its own process group, its output in a file, tied to the life of the thread that started it.
+
+    Start it from the main thread: the kernel ends it when the thread that forked it ends, not only the process.
+    """
+
+    def __init__(
+        self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    ) -> None:
+        """Start `command` with exactly `env` (None: this process's), both of its streams appended to `log`."""
+        self.log = log
+        self._killed = False
+        with log.open("ab") as output:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=None if env is None else dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """The process id, which is the group's id too."""
+        return self._popen.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended: None while it runs, a negative signal number if a signal ended it."""
+        return self._popen.poll()
+
+    def tail(self, lines: int = 40) -> str:
+        """The last lines of its output."""
+        text = self.log.read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def wait_ready[Answer](self, probe: Callable[[], Answer | None], *, seconds: float, every: float = 0.05) -> Answer:
+        """What `probe` answers once that is not None; StartError if the process ends or `seconds` pass before."""
+        deadline = time.monotonic() + seconds
+        while (answer := probe()) is None:
+            if self.returncode is not None:
+                raise StartError(f"ended with {self.returncode} before it was ready; its output ends:\n{self.tail()}")
+            if time.monotonic() > deadline:
+                raise StartError(f"not ready after {seconds:g} s; its output ends:\n{self.tail()}")
+            time.sleep(every)
+        return answer
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone."""
+        self._popen.send_signal(number)
+
+    def stop(self, grace: float = GRACE) -> int:
+        """SIGTERM, then SIGKILL to the whole group after `grace` seconds; returns how the process ended."""
+        self._popen.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._popen.wait(grace)
+        return self.kill()
+
+    def kill(self) -> int:
+        """SIGKILL to the whole group, so that no worker outlives it; returns how the process ended."""
+        if not self._killed:  # once only: later the number may be somebody else's
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGKILL)
+        self._killed = True
+        return self._popen.wait()
+
+
+def free_port() -> int:
+    """A port on 127.0.0.1 that nobody else is handed for the next minute.
+
+    A connection is made and closed on it, so the port rests in TIME_WAIT: the kernel gives it to no one who asks for
+    any port, while a server that names it (with SO_REUSEADDR, as asyncio and uvicorn do) can listen at once.
+    """
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        address: tuple[str, int] = listener.getsockname()
+        with socket.create_connection(address):
+            accepted, _ = listener.accept()
+            accepted.close()  # who closes first keeps the port in TIME_WAIT
+    return address[1]

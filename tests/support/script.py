@@ -1,0 +1,135 @@
+"""What a scripted upstream is told to answer: one `Reply` a request, made of chat-completion chunks.
+
+    reply(reasoning("Let me ", "see."), text("Hello", " world"), interval=0.01)
+    reply(tool_call(0, "call_1", "weather", '{"city":', ' "Oslo"}'))
+    reply(text("Hel"), end="drop")
+    error(429, "slow down", headers={"retry-after": "3"})
+
+A chunk is a dict in one of these shapes, told apart by their keys:
+
+- `{"choices": [...]}`, `{"object": ...}`: a whole chat.completion.chunk; what it lacks of id, model, ... is added;
+- `{"delta": {...}}` and/or `{"finish_reason": ...}`: one choice, with its logprobs, finish reason, ...;
+- `{"raw": "..."}`: these characters as they are, for frames that are malformed or only comments;
+- anything else: the choice's delta.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
+from typing import Any, Literal
+
+type Chunk = dict[str, Any]
+type End = Literal["done", "no_finish", "drop", "hang", "error_frame"]
+type UsageMode = Literal["own_chunk", "every_chunk", "last_chunk", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How one chat request is answered.
+
+    `delay` seconds pass before the status line and `interval` seconds between chunks. With `hold` set, the stream
+    waits after that many chunks until it is released. `end` says how a stream ends:
+
+    - `done`: a finish reason (added if no chunk has one) and `[DONE]`;
+    - `no_finish`: `[DONE]` and never a finish reason;
+    - `drop`: the TCP connection is closed, mid-body;
+    - `hang`: never;
+    - `error_frame`: `data: {"error": {...}}` (`body`, if given) and nothing after it.
+
+    `usage` is "counted" (one token a chunk), the usage object itself, or None. `usage_mode` says where it comes:
+    in its own chunk (only if the request asked for it, as OpenAI does), in every chunk, in the last one, or nowhere.
+
+    A status other than 2xx answers with `body` as JSON; so does a 200 with a `body` and no error frame.
+    """
+
+    chunks: Sequence[Chunk] = ()
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    interval: float = 0.0
+    hold: int | None = None
+    end: End = "done"
+    usage: Mapping[str, Any] | Literal["counted"] | None = "counted"
+    usage_mode: UsageMode = "own_chunk"
+    body: Any = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the answer is one JSON body, streamed or not."""
+        return not 200 <= self.status < 300 or (self.body is not None and self.end != "error_frame")
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape in which it is sent to the upstream; `Reply(**shape)` is its inverse."""
+        return asdict(self)
+
+
+def reply(*groups: Sequence[Chunk], **options: Any) -> Reply:
+    """A reply that streams each group of chunks in turn; `options` are `Reply`'s other fields."""
+    return Reply(chunks=[chunk for group in groups for chunk in group], **options)
+
+
+def error(
+    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None, delay: float = 0.0
+) -> Reply:
+    """A reply with an error status and OpenAI's error object."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
+    return Reply(status=status, headers=headers or {}, body=body, delay=delay)
+
+
+def text(*fragments: str) -> list[Chunk]:
+    """Visible text, one chunk a fragment."""
+    return [{"content": fragment} for fragment in fragments]
+
+
+def reasoning(*fragments: str, field: str = "reasoning_content") -> list[Chunk]:
+    """Reasoning, in the field where this kind of server puts it: `reasoning_content` or `reasoning`."""
+    return [{field: fragment} for fragment in fragments]
+
+
+def refusal(*fragments: str) -> list[Chunk]:
+    """A refusal, one chunk a fragment."""
+    return [{"refusal": fragment} for fragment in fragments]
+
+
+def tool_call(index: int, id: str | None, name: str | None, *argument_fragments: str) -> list[Chunk]:
+    """A call: a chunk with its id and name (None: left out), then one chunk for each fragment of its arguments."""
+    opening: dict[str, Any] = {"index": index, "type": "function", "function": {"arguments": ""}}
+    if id is not None:
+        opening["id"] = id
+    if name is not None:
+        opening["function"]["name"] = name
+    fragments = [{"index": index, "function": {"arguments": fragment}} for fragment in argument_fragments]
+    return [{"tool_calls": [call]} for call in [opening, *fragments]]
+
+
+def interleaved_calls(*calls: Sequence[str]) -> list[Chunk]:
+    """Several calls `(id, name, *argument_fragments)` at once: their chunks come in turn, told apart by index only."""
+    streams = [tool_call(index, id, name, *fragments) for index, (id, name, *fragments) in enumerate(calls)]
+    return [chunk for turn in zip_longest(*streams) for chunk in turn if chunk is not None]
+
+
+def logprobs(*tokens: tuple[str, float], top: Sequence[tuple[str, float]] = ()) -> list[Chunk]:
+    """Visible text, one chunk a `(token, logprob)`; `top` are the alternatives given for each of them."""
+    alternatives = [_logprob(*alternative) for alternative in top]
+    return [
+        {
+            "delta": {"content": token},
+            "logprobs": {"content": [{**_logprob(token, value), "top_logprobs": alternatives}], "refusal": None},
+        }
+        for token, value in tokens
+    ]
+
+
+def finish(reason: str) -> list[Chunk]:
+    """The chunk that carries a finish reason."""
+    return [{"finish_reason": reason}]
+
+
+def raw(characters: str) -> list[Chunk]:
+    """Characters sent as they are: say where the frame ends yourself."""
+    return [{"raw": characters}]
+
+
+def _logprob(token: str, value: float) -> dict[str, Any]:
+    return {"token": token, "logprob": value, "bytes": list(token.encode())}

@@ -1,0 +1,128 @@
+"""A live stack for a test run: `llama stack run` or `ogx run` in a process group of its own."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+import httpx
+import openai
+
+from tests.support.process import GRACE, Child, StartError, free_port
+
+type Host = Literal["llama_stack", "ogx"]
+
+READY_SECONDS = 90.0  # about 7 s alone on two cores; far more where other tests take the cores
+START_ATTEMPTS = 3
+
+
+def run_command(host: Host, python: Path, config: Path, port: int) -> list[str]:
+    """The host's own command line, from the environment that `python` belongs to."""
+    bin_folder = python.parent  # not resolved: in a virtual environment `python` is a link out of it
+    if host == "ogx":
+        return [str(bin_folder / "ogx"), "run", str(config), "--port", str(port), "--insecure"]
+    return [str(bin_folder / "llama"), "stack", "run", str(config), "--port", str(port)]
+
+
+class LiveStack:
+    """One stack: started by `start()` or a `with` block, stopped and started again at will on the same state.
+
+    `env` goes on top of this process's environment, with STATE_DIR set to `state_dir`, where the log lies too. `cwd`
+    is the state folder unless given, so that nothing depends on the folder that the tests run in.
+    """
+
+    def __init__(
+        self,
+        config_path: Path,
+        env: Mapping[str, str],
+        state_dir: Path,
+        host: Host = "llama_stack",
+        python: Path = Path(sys.executable),
+        cwd: Path | None = None,
+    ) -> None:
+        """Nothing runs yet."""
+        self.state_dir = state_dir
+        self.log = state_dir / "stack.log"
+        self.port = 0
+        self._config = config_path.resolve()
+        self._env = {**os.environ, **env, "STATE_DIR": str(state_dir)}
+        self._host: Host = host
+        self._python = python
+        self._cwd = cwd or state_dir
+        self._child: Child | None = None
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        self.stop()
+
+    @property
+    def base_url(self) -> str:
+        """Its root, without /v1."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        return self._running().pid
+
+    def client(self, api_key: str = "none", timeout: float = 60.0) -> openai.OpenAI:
+        """An OpenAI client of it that never retries; close it, or use it in a `with` block."""
+        return openai.OpenAI(base_url=f"{self.base_url}/v1", api_key=api_key, max_retries=0, timeout=timeout)
+
+    def start(self) -> None:
+        """Start it and wait until it answers; StartError, with the end of its log, if it does not."""
+        self.state_dir.mkdir(parents=True, exist_ok=True)
+        for attempt in range(1, START_ATTEMPTS + 1):
+            try:
+                return self._start_once()
+            except StartError as problem:
+                if attempt == START_ATTEMPTS or "address already in use" not in str(problem):
+                    raise
+
+    def stop(self, grace: float = GRACE) -> int | None:
+        """SIGTERM, SIGKILL after `grace` seconds; returns how it ended, None if it did not run."""
+        child, self._child = self._child, None
+        return child.stop(grace) if child else None
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses power."""
+        child, self._child = self._child, None
+        if child:
+            child.kill()
+
+    def restart(self) -> None:
+        """Stop and start on the same state; the port is a new one."""
+        self.stop()
+        self.start()
+
+    def tail(self, lines: int = 40) -> str:
+        """The last lines of its log, for a test that failed."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _start_once(self) -> None:
+        self.port = free_port()
+        command = run_command(self._host, self._python, self._config, self.port)
+        child = Child(command, log=self.log, env=self._env, cwd=self._cwd)
+        try:
+            child.wait_ready(self._health, seconds=READY_SECONDS)
+        except BaseException:
+            child.kill()
+            raise
+        self._child = child
+
+    def _health(self) -> bool | None:
+        try:
+            return httpx.get(f"{self.base_url}/v1/health", timeout=5, trust_env=False).is_success or None
+        except httpx.TransportError:
+            return None
+
+    def _running(self) -> Child:
+        if self._child is None:
+            raise RuntimeError("the stack does not run")
+        return self._child

@@ -1,0 +1,383 @@
+"""The scripted upstream's server: HTTP/1.1 by hand on asyncio, so that it costs far less than what it measures.
+
+A stream's frames are encoded when the script comes, not when it is played. Each connection is a protocol, which the
+loop calls the moment its client goes away, whatever the stream is waiting for.
+"""
+
+import argparse
+import asyncio
+import json
+import re
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from tests.support.frames import Frames, completion, frames
+from tests.support.script import Reply, error, text
+
+LAST_CHUNK = b"0\r\n\r\n"
+KEPT_RECORDS = 10_000  # a benchmark must not make it grow without bound
+WRITES_A_TURN = 16  # frames that one stream may write before the others get their turn
+
+
+@dataclass(slots=True)
+class Request:
+    """One HTTP request, header names in lower case."""
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        """The target without its query."""
+        return urlsplit(self.target).path
+
+    def query(self, name: str) -> str | None:
+        """One parameter of the query."""
+        return parse_qs(urlsplit(self.target).query).get(name, [None])[0]
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What one chat request sent and what became of its answer; times in seconds of the monotonic clock."""
+
+    body: dict[str, Any]
+    headers: dict[str, str]
+    started_at: float
+    ended: str = "streaming"
+    ended_at: float | None = None
+    chunks_sent: int = 0
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def model(self) -> str:
+        """The model that it asked for."""
+        return str(self.body.get("model"))
+
+    def end(self, how: str) -> None:
+        """Note how it ended; only the first call counts."""
+        if self.ended_at is None:
+            self.ended, self.ended_at = how, time.monotonic()
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape in which tests get it."""
+        names = ("body", "headers", "ended", "started_at", "ended_at", "chunks_sent")
+        return {name: getattr(self, name) for name in names}
+
+
+class Script:
+    """The replies of one model: each request takes the next one, and the last one stays."""
+
+    def __init__(self, model: str, replies: list[Reply]) -> None:
+        """Encode every stream once, with and without the usage chunk."""
+        self._replies = deque(replies)
+        self._frames = {id(reply): self._encode(reply, model) for reply in replies}
+
+    def take(self) -> tuple[Reply, tuple[Frames, Frames]]:
+        """The next reply, and its frames without and with usage."""
+        reply = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
+        return reply, self._frames[id(reply)]
+
+    @staticmethod
+    def _encode(reply: Reply, model: str) -> tuple[Frames, Frames]:
+        return frames(reply, model, False), frames(reply, model, True)
+
+
+@lru_cache(maxsize=64)
+def unscripted(model: str, prompt: str) -> Script:
+    """What a model says that nobody scripted: `echo` repeats the prompt, `fast-N` says N words, others don't exist."""
+    if model == "echo":
+        return Script(model, [Reply(chunks=text(*re.findall(r"\S+\s*|\s+", prompt)))])
+    if match := re.fullmatch(r"fast-(\d{1,6})", model):
+        return Script(model, [Reply(chunks=text(*["word "] * int(match[1])))])
+    return Script(model, [error(404, f"The model `{model}` does not exist.", "model_not_found")])
+
+
+def last_user_text(body: dict[str, Any]) -> str:
+    """The text of the last user message, its parts joined."""
+    contents = [message.get("content") for message in body.get("messages", []) if message.get("role") == "user"]
+    last = contents[-1] if contents else ""
+    return last if isinstance(last, str) else "".join(part.get("text", "") for part in last or [])
+
+
+class Upstream:
+    """Scripts, records and the connections that are open: whatever the server knows."""
+
+    def __init__(self) -> None:
+        """Nothing scripted, nothing recorded."""
+        self.connections: set[Connection] = set()
+        self.records: deque[Record] = deque(maxlen=KEPT_RECORDS)
+        self._scripts: dict[str, Script] = {}
+
+    def take(self, body: dict[str, Any]) -> tuple[Reply, tuple[Frames, Frames]]:
+        """The reply for this chat request."""
+        model = str(body.get("model"))
+        script = self._scripts.get(model) or unscripted(model, last_user_text(body) if model == "echo" else "")
+        return script.take()
+
+    def script(self, request: Request) -> Any:
+        """`{"model", "replies"}`: these replies from now on, whatever was scripted for the model before."""
+        told = json.loads(request.body)
+        self._scripts[told["model"]] = Script(told["model"], [Reply(**reply) for reply in told["replies"]])
+        return {}
+
+    def release(self, request: Request) -> Any:
+        """`{"model"}`: streams of this model that have begun hold no longer."""
+        model = json.loads(request.body)["model"]
+        for record in self.records:
+            if record.model == model:
+                record.released.set()
+        return {}
+
+    def requests(self, request: Request) -> Any:
+        """Every record, or those of the query's model, oldest first."""
+        model = request.query("model")
+        return [record.as_json() for record in self.records if model in (None, record.model)]
+
+    def reset(self, _: Request) -> Any:
+        """Forget scripts and records; whatever still streams is cut off."""
+        self._scripts.clear()
+        self.records.clear()
+        for connection in [connection for connection in self.connections if connection.chatting]:
+            connection.abort()
+        return {}
+
+    def models(self, _: Request) -> Any:
+        """OpenAI's list of models."""
+        names = sorted({"echo", "fast-512", *self._scripts})
+        return {
+            "object": "list",
+            "data": [{"id": name, "object": "model", "created": 0, "owned_by": "upstream"} for name in names],
+        }
+
+    def route(self, method: str, path: str) -> Callable[[Request], Any] | None:
+        """What answers everything that is not a chat."""
+        return {
+            ("GET", "/models"): self.models,
+            ("GET", "/health"): lambda _: {"status": "ok"},
+            ("POST", "/_script"): self.script,
+            ("POST", "/_release"): self.release,
+            ("GET", "/_requests"): self.requests,
+            ("POST", "/_reset"): self.reset,
+        }.get((method, path.removeprefix("/v1")))
+
+
+class Connection(asyncio.Protocol):
+    """One client. Requests are served one after another; the client's leaving cancels the one being served."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        """Wait for `connection_made`."""
+        self.chatting = False
+        self._upstream = upstream
+        self._transport: asyncio.Transport
+        self._received = bytearray()
+        self._serving: asyncio.Task[None] | None = None
+        self._record: Record | None = None
+        self._flushed = asyncio.Event()
+
+    # -- what the loop tells -------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Pause writing whenever the kernel does not take everything, so that `flush` means what it says."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=0)
+        self._transport = transport
+        self._flushed.set()
+        self._upstream.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Collect; serve once a request is whole and no other is being served."""
+        self._received += data
+        if self._serving is None:
+            self._serve_next()
+
+    def eof_received(self) -> None:
+        """A client that shuts its half is taken to be gone."""
+        self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client is gone, or we have closed."""
+        self._upstream.connections.discard(self)
+        if self._record is not None:
+            self._record.end("client_gone")
+        if self._serving is not None:
+            self._serving.cancel()
+
+    def pause_writing(self) -> None:
+        """The kernel's buffer is full."""
+        self._flushed.clear()
+
+    def resume_writing(self) -> None:
+        """The kernel has taken everything."""
+        self._flushed.set()
+
+    def abort(self) -> None:
+        """Close at once; `connection_lost` follows."""
+        self._transport.abort()
+
+    # -- requests ------------------------------------------------------------
+
+    def _serve_next(self) -> None:
+        request = self._parse()
+        if request is not None:
+            self._serving = asyncio.ensure_future(self._serve(request))
+            self._serving.add_done_callback(self._served)
+
+    def _served(self, task: asyncio.Task[None]) -> None:
+        self._serving = self._record = None
+        self.chatting = False
+        if task.cancelled():
+            return
+        if task.exception() is not None:
+            print(f"upstream: {task.exception()!r}", file=sys.stderr, flush=True)
+            self.abort()
+        elif self._received and not self._transport.is_closing():
+            self._serve_next()
+
+    def _parse(self) -> Request | None:
+        """The next request, taken out of what was received, if it is whole."""
+        head_end = self._received.find(b"\r\n\r\n")
+        if head_end < 0:
+            return None
+        first, *lines = self._received[:head_end].decode("latin-1").split("\r\n")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        body_end = head_end + 4 + int(headers.get("content-length", 0))
+        if len(self._received) < body_end:
+            return None
+        body = bytes(self._received[head_end + 4 : body_end])
+        del self._received[:body_end]
+        method, target, _ = first.split(" ")
+        return Request(method, target, headers, body)
+
+    async def _serve(self, request: Request) -> None:
+        if request.method == "POST" and request.path.removeprefix("/v1") == "/chat/completions":
+            await self._chat(request)
+        elif (answer := self._upstream.route(request.method, request.path)) is None:
+            self._write_json(404, {"error": {"message": f"no route {request.method} {request.path}"}})
+        else:
+            self._control(answer, request)
+
+    def _control(self, answer: Callable[[Request], Any], request: Request) -> None:
+        try:
+            self._write_json(200, answer(request))
+        except (ValueError, TypeError, KeyError, LookupError) as problem:  # a script that is wrong is the test's fault
+            self._write_json(400, {"error": {"message": repr(problem)}})
+
+    # -- chats ---------------------------------------------------------------
+
+    async def _chat(self, request: Request) -> None:
+        self.chatting = True
+        body = json.loads(request.body)
+        record = self._record = Record(body, request.headers, time.monotonic())
+        self._upstream.records.append(record)
+        reply, encoded = self._upstream.take(body)
+        if reply.delay:
+            await asyncio.sleep(reply.delay)
+        if reply.plain:
+            self._write_json(reply.status, reply.body, reply.headers)
+            record.end("failed")
+        elif body.get("stream"):
+            asked = bool((body.get("stream_options") or {}).get("include_usage"))
+            await self._stream(reply, encoded[asked], record)
+        else:
+            await self._complete(reply, record)
+
+    async def _stream(self, reply: Reply, encoded: Frames, record: Record) -> None:
+        self._write(
+            _head(reply.status, {"content-type": "text/event-stream", "transfer-encoding": "chunked", **reply.headers})
+            + encoded.opening
+        )
+        for index, frame in enumerate(encoded.chunks):
+            if index == reply.hold:
+                await record.released.wait()
+            if reply.interval and index:
+                await asyncio.sleep(reply.interval)
+            self._write(frame)
+            record.chunks_sent = index + 1
+            if not self._flushed.is_set() or index % WRITES_A_TURN == WRITES_A_TURN - 1:
+                await self._turn()
+        if reply.hold == len(encoded.chunks):
+            await record.released.wait()
+        await self._end(reply, encoded.closing, record)
+
+    async def _end(self, reply: Reply, closing: bytes, record: Record) -> None:
+        if reply.end == "hang":
+            await asyncio.Event().wait()
+        if reply.end != "drop":
+            self._write(closing + LAST_CHUNK)
+        await self._flushed.wait()
+        record.end("completed" if reply.end in ("done", "no_finish") else "failed")
+        if reply.end == "drop":
+            self._transport.close()
+
+    async def _complete(self, reply: Reply, record: Record) -> None:
+        """Answer a request that does not stream, after the time that the stream would have taken."""
+        await asyncio.sleep(reply.interval * max(len(reply.chunks) - 1, 0))
+        if reply.hold is not None:
+            await record.released.wait()
+        if reply.end == "hang":
+            await asyncio.Event().wait()
+        if reply.end == "drop":
+            record.end("failed")
+            self._transport.close()
+            return
+        if reply.end == "error_frame":
+            self._write_json(500, reply.body or {"error": {"message": "scripted error", "type": "server_error"}})
+            record.end("failed")
+            return
+        self._write_json(reply.status, completion(reply, record.model), reply.headers)
+        record.chunks_sent = len(reply.chunks)
+        await self._flushed.wait()
+        record.end("completed")
+
+    async def _turn(self) -> None:
+        """Let the other streams write, and wait until the client has taken what it was sent."""
+        await asyncio.sleep(0)
+        await self._flushed.wait()
+
+    def _write_json(self, status: int, body: Any, headers: Any = None) -> None:
+        encoded = json.dumps(body).encode()
+        described = {"content-type": "application/json", "content-length": str(len(encoded)), **(headers or {})}
+        self._write(_head(status, described) + encoded)
+
+    def _write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+
+def _head(status: int, headers: dict[str, str]) -> bytes:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:  # 529 and the like
+        phrase = "Scripted"
+    lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+async def serve(port: int) -> None:
+    """Listen on 127.0.0.1 until SIGTERM or SIGINT; print the address once it is open."""
+    loop = asyncio.get_running_loop()
+    upstream, ended = Upstream(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    server = await loop.create_server(lambda: Connection(upstream), "127.0.0.1", port, backlog=1024)
+    print(f"listening http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await ended.wait()
+    server.close()
+    for connection in list(upstream.connections):
+        connection.abort()
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description="a scripted OpenAI-compatible upstream")
+    parser.add_argument("--port", type=int, default=0, help="0: a free one")
+    asyncio.run(serve(parser.parse_args().port))

@@ -1,0 +1,470 @@
+"""Every form in which clients send items, and the one form in which they are stored."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.responses import ResponseInputItem, ResponseInputItemParam
+from openai.types.responses.response_function_tool_call_param import ResponseFunctionToolCallParam
+from openai.types.responses.response_input_audio_param import ResponseInputAudioParam
+from openai.types.responses.response_input_file_param import ResponseInputFileParam
+from openai.types.responses.response_input_image_param import ResponseInputImageParam
+from openai.types.responses.response_input_item_param import FunctionCallOutput, ItemReference
+from openai.types.responses.response_input_text_param import ResponseInputTextParam
+from openai.types.responses.response_output_message_param import ResponseOutputMessageParam
+from openai.types.responses.response_output_refusal_param import ResponseOutputRefusalParam
+from openai.types.responses.response_output_text_param import ResponseOutputTextParam
+from openai.types.responses.response_reasoning_item_param import ResponseReasoningItemParam
+from pydantic import TypeAdapter
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items import check_call_pairs, parse_input
+from llama_stack_responses.core.shapes import Limits
+
+Json = dict[str, Any]
+
+BREAKPOINT = {"mode": "explicit", "ttl": "30m"}
+INPUT_TEXT = {"type": "input_text", "text": "hi", "prompt_cache_breakpoint": BREAKPOINT}
+INPUT_IMAGE = {
+    "type": "input_image",
+    "detail": "original",
+    "image_url": "data:image/png;base64,AA==",
+    "file_id": "file_1",
+    "prompt_cache_breakpoint": BREAKPOINT,
+}
+INPUT_FILE = {
+    "type": "input_file",
+    "detail": "low",
+    "file_data": "data:text/plain;base64,AA==",
+    "file_id": "file_1",
+    "file_url": "https://example.com/a.txt",
+    "filename": "a.txt",
+    "prompt_cache_breakpoint": BREAKPOINT,
+}
+INPUT_AUDIO = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
+TOKEN = {"token": "a", "bytes": [97], "logprob": -0.5}
+OUTPUT_TEXT = {
+    "type": "output_text",
+    "text": "a",
+    "annotations": [
+        {"type": "file_citation", "file_id": "file_1", "filename": "a.txt", "index": 0},
+        {"type": "url_citation", "url": "https://a.b", "title": "A", "start_index": 0, "end_index": 1},
+        {
+            "type": "container_file_citation",
+            "container_id": "cntr_1",
+            "file_id": "file_1",
+            "filename": "a.txt",
+            "start_index": 0,
+            "end_index": 1,
+        },
+        {"type": "file_path", "file_id": "file_1", "index": 0},
+    ],
+    "logprobs": [{**TOKEN, "top_logprobs": [TOKEN]}],
+}
+REFUSAL = {"type": "refusal", "refusal": "No."}
+USER = {
+    "type": "message",
+    "id": "msg_0",
+    "role": "user",
+    "content": [INPUT_TEXT, INPUT_IMAGE, INPUT_FILE],
+    "status": "completed",
+}
+ASSISTANT = {
+    "type": "message",
+    "id": "msg_1",
+    "role": "assistant",
+    "content": [OUTPUT_TEXT, REFUSAL],
+    "phase": "final_answer",
+    "status": "completed",
+}
+REASONING = {
+    "type": "reasoning",
+    "id": "rs_1",
+    "summary": [{"type": "summary_text", "text": "short"}],
+    "content": [{"type": "reasoning_text", "text": "long"}],
+    "encrypted_content": "xyz",
+    "status": "completed",
+}
+CALL = {
+    "type": "function_call",
+    "id": "fc_1",
+    "call_id": "call_1",
+    "name": "get_weather",
+    "namespace": "weather",
+    "arguments": "{}",
+    "async": True,
+    "caller": {"type": "program", "caller_id": "call_0"},
+    "status": "completed",
+}
+OUTPUT = {
+    "type": "function_call_output",
+    "id": "fco_1",
+    "call_id": "call_1",
+    "name": "get_weather",
+    "namespace": "weather",
+    "output": "sunny",
+    "caller": {"type": "direct"},
+    "status": "completed",
+}
+REFERENCE = {"type": "item_reference", "id": "msg_1"}
+
+WHOLE = [
+    (USER, None),
+    (ASSISTANT, ResponseOutputMessageParam),
+    (REASONING, ResponseReasoningItemParam),
+    (CALL, ResponseFunctionToolCallParam),
+    (OUTPUT, FunctionCallOutput),
+    (REFERENCE, ItemReference),
+]
+"""Every supported item with every key that OpenAI declares for it, and the type that declares them."""
+
+WHOLE_PARTS = [
+    (INPUT_TEXT, ResponseInputTextParam),
+    (INPUT_IMAGE, ResponseInputImageParam),
+    (INPUT_FILE, ResponseInputFileParam),
+    (INPUT_AUDIO, ResponseInputAudioParam),
+    (OUTPUT_TEXT, ResponseOutputTextParam),
+    (REFUSAL, ResponseOutputRefusalParam),
+]
+
+
+def refused(value: Any, **limits: int) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        parse_input(value, Limits(**limits))
+    assert caught.value.status == 400
+    assert caught.value.type == "invalid_request_error"
+    return caught.value
+
+
+def part_refused(part: Any, role: str = "user") -> ApiError:
+    return refused([{"role": role, "content": [part]}])
+
+
+def parsed(item: Json) -> Json:
+    [result] = parse_input([item])
+    return result
+
+
+def types_of(member: Any) -> tuple[str, ...]:
+    """The values of a TypedDict's `type`."""
+    hint = get_type_hints(member)["type"]
+    options = [hint] if get_origin(hint) is Literal else get_args(hint)
+    return tuple(value for option in options if get_origin(option) is Literal for value in get_args(option))
+
+
+# What is kept
+
+
+def test_a_string_is_one_user_message() -> None:
+    content = [{"type": "input_text", "text": "hi"}]
+    assert parse_input("hi") == [{"type": "message", "role": "user", "content": content}]
+
+
+@pytest.mark.parametrize("item", [item for item, _ in WHOLE], ids=lambda item: item["type"])
+def test_an_item_with_every_declared_key_is_left_as_it_is(item: Json) -> None:
+    assert parsed(item) == item
+    TypeAdapter(ResponseInputItem).validate_python(parsed(item))
+
+
+@pytest.mark.parametrize(("whole", "declared"), WHOLE + WHOLE_PARTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_the_samples_have_every_declared_key(whole: Json, declared: Any) -> None:
+    if declared is not None:
+        assert whole.keys() == get_type_hints(declared).keys()
+
+
+def test_undeclared_keys_and_nulls_are_dropped() -> None:
+    item = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "", "id": None, "evil": 1}
+    assert parsed(item) == {"type": "function_call", "call_id": "c", "name": "f", "arguments": ""}
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_a_message_needs_no_type_and_its_text_becomes_a_part(role: str) -> None:
+    content = [{"type": "input_text", "text": "hi"}]
+    assert parsed({"role": role, "content": "hi"}) == {"type": "message", "role": role, "content": content}
+    assert parsed({"role": role, "content": "hi", "type": None})["type"] == "message"
+
+
+@pytest.mark.parametrize(
+    "content", ["hi", [{"type": "input_text", "text": "hi"}], [{"type": "output_text", "text": "hi"}]]
+)
+def test_an_assistants_text_becomes_output_text(content: Any) -> None:
+    message = parsed({"role": "assistant", "content": content, "phase": "commentary"})
+    assert message["content"] == [{"type": "output_text", "text": "hi", "annotations": []}]
+    assert message["phase"] == "commentary"
+
+
+def test_default_annotations_are_not_shared() -> None:
+    first, second = parse_input([{"role": "assistant", "content": [{"type": "output_text", "text": "a"}]}] * 2)
+    assert first["content"][0]["annotations"] is not second["content"][0]["annotations"]
+
+
+def test_audio_is_taken() -> None:
+    assert parsed({"role": "user", "content": [INPUT_AUDIO]})["content"] == [INPUT_AUDIO]
+
+
+def test_an_image_has_its_detail() -> None:
+    image = {"type": "input_image", "image_url": "https://a.b/c.png", "detail": None}
+    assert parsed({"role": "user", "content": [image]})["content"] == [{**image, "detail": "auto"}]
+
+
+@pytest.mark.parametrize("output", ["", "sunny", [], [{"type": "input_text", "text": "a"}, INPUT_IMAGE, INPUT_FILE]])
+def test_a_call_output_is_text_or_parts(output: Any) -> None:
+    assert parsed({"type": "function_call_output", "call_id": "c", "output": output})["output"] == output
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        ({}, {"summary": []}),
+        ({"id": None, "summary": None, "content": None, "encrypted_content": None, "status": None}, {"summary": []}),
+        ({"summary": ["a"]}, {"summary": [{"type": "summary_text", "text": "a"}]}),
+        ({"content": [{"type": "text", "text": "a"}]}, {"content": [{"type": "reasoning_text", "text": "a"}]}),
+        ({"content": [{"text": "a"}]}, {"content": [{"type": "reasoning_text", "text": "a"}]}),
+        ({"encrypted_content": "", "content": []}, {"encrypted_content": "", "content": []}),
+    ],
+)
+def test_reasoning_in_every_form(sent: Json, kept: Json) -> None:
+    assert parsed({"type": "reasoning", **sent}) == {"type": "reasoning", "summary": [], **kept}
+
+
+@pytest.mark.parametrize("item", [{"id": "msg_1"}, {"id": "msg_1", "type": None}, REFERENCE])
+def test_an_id_alone_is_a_reference(item: Json) -> None:
+    assert parsed(item) == REFERENCE
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("value", [None, 1, True, {}, 1.5])
+def test_input_is_a_string_or_an_array(value: Any) -> None:
+    error = refused(value)
+    assert (error.param, error.code) == ("input", "invalid_type")
+    assert error.message.startswith("Invalid type for 'input': expected one of a string or an array of input items")
+
+
+@pytest.mark.parametrize(
+    ("item", "param", "code"),
+    [
+        ("text", "", "invalid_type"),
+        ({}, ".type", "missing_required_parameter"),
+        ({"id": "a", "content": "b"}, ".type", "missing_required_parameter"),
+        ({"type": 3}, ".type", "invalid_type"),
+        ({"type": "function"}, ".type", "invalid_value"),
+        ({"type": "mcp_call"}, ".type", "unsupported_value"),
+        ({"type": "message"}, ".role", "missing_required_parameter"),
+        ({"role": "user"}, ".content", "missing_required_parameter"),
+        ({"role": "user", "content": None}, ".content", "invalid_type"),
+        ({"role": "user", "content": {}}, ".content", "invalid_type"),
+        ({"role": "user", "content": ["a"]}, ".content[0]", "invalid_type"),
+        ({"role": "user", "content": "a", "status": "done"}, ".status", "invalid_value"),
+        ({"role": "user", "content": "a", "id": ""}, ".id", "empty_string"),
+        ({"role": "assistant", "content": "a", "phase": "thinking"}, ".phase", "invalid_value"),
+        ({"role": "tool", "content": "a", "tool_call_id": "c"}, ".role", "invalid_value"),
+        ({"role": "function", "content": "a"}, ".role", "invalid_value"),
+        ({"type": "function_call", "name": "f", "arguments": ""}, ".call_id", "missing_required_parameter"),
+        ({"type": "function_call", "call_id": "c", "arguments": ""}, ".name", "missing_required_parameter"),
+        ({"type": "function_call", "call_id": "c", "name": "f"}, ".arguments", "missing_required_parameter"),
+        ({"type": "function_call", "call_id": "c", "name": "f", "arguments": {}}, ".arguments", "invalid_type"),
+        ({"type": "function_call_output", "output": "a"}, ".call_id", "missing_required_parameter"),
+        ({"type": "function_call_output", "call_id": None, "output": "a"}, ".call_id", "invalid_type"),
+        ({"type": "function_call_output", "call_id": "c"}, ".output", "missing_required_parameter"),
+        ({"type": "function_call_output", "call_id": "c", "output": {}}, ".output", "invalid_type"),
+        (
+            {"type": "function_call_output", "call_id": "c", "output": [INPUT_AUDIO]},
+            ".output[0].type",
+            "invalid_value",
+        ),
+        ({"type": "reasoning", "summary": "a"}, ".summary", "invalid_type"),
+        (
+            {"type": "reasoning", "summary": [{"type": "reasoning_text", "text": ""}]},
+            ".summary[0].type",
+            "invalid_value",
+        ),
+        ({"type": "reasoning", "content": [3]}, ".content[0]", "invalid_type"),
+        ({"type": "item_reference"}, ".id", "missing_required_parameter"),
+        ({**CALL, "caller": {"type": "program"}}, ".caller.caller_id", "missing_required_parameter"),
+    ],
+)
+def test_a_wrong_item_is_refused_where_it_is_wrong(item: Any, param: str, code: str) -> None:
+    error = refused([REFERENCE, item])
+    assert (error.param, error.code) == (f"input[1]{param}", code)
+
+
+@pytest.mark.parametrize(
+    ("part", "param", "code"),
+    [
+        ({}, ".type", "missing_required_parameter"),
+        ({"type": "text", "text": "a"}, ".type", "invalid_value"),
+        ({"type": "image_url", "image_url": {"url": "a"}}, ".type", "invalid_value"),
+        ({"type": "output_text", "text": "a"}, ".type", "invalid_value"),
+        ({"type": "input_text"}, ".text", "missing_required_parameter"),
+        ({"type": "input_text", "text": 1}, ".text", "invalid_type"),
+        ({"type": "input_image"}, ".image_url", "missing_required_parameter"),
+        ({"type": "input_image", "image_url": ""}, ".image_url", "missing_required_parameter"),
+        ({"type": "input_image", "image_url": {"url": "a"}}, ".image_url", "invalid_type"),
+        ({"type": "input_image", "image_url": "a", "detail": "huge"}, ".detail", "invalid_value"),
+        ({"type": "input_file", "filename": "a"}, ".file_data", "missing_required_parameter"),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "ogg"}}, ".input_audio.format", "invalid_value"),
+        ({**INPUT_TEXT, "prompt_cache_breakpoint": {}}, ".prompt_cache_breakpoint.mode", "missing_required_parameter"),
+    ],
+)
+def test_a_wrong_part_is_refused_where_it_is_wrong(part: Json, param: str, code: str) -> None:
+    error = part_refused(part)
+    assert (error.param, error.code) == (f"input[0].content[0]{param}", code)
+
+
+@pytest.mark.parametrize(
+    ("part", "param"),
+    [
+        ({"type": "input_image", "image_url": "a"}, ".type"),
+        ({"type": "output_text", "text": "a", "annotations": [{"type": "x"}]}, ".annotations[0].type"),
+        (
+            {**OUTPUT_TEXT, "logprobs": [{**TOKEN, "top_logprobs": [{**TOKEN, "bytes": [256]}]}]},
+            ".logprobs[0].top_logprobs[0].bytes[0]",
+        ),
+        ({"type": "output_text"}, ".text"),
+        ({"type": "input_text"}, ".text"),
+        ({"type": "refusal", "text": "a"}, ".refusal"),
+    ],
+)
+def test_a_wrong_part_of_an_assistant_is_refused(part: Json, param: str) -> None:
+    assert part_refused(part, "assistant").param == f"input[0].content[0]{param}"
+
+
+def test_messages_read_like_openais() -> None:
+    assert part_refused({"type": "text", "text": "a"}).message == (
+        "Invalid value: 'text'. Supported values are: 'input_text', 'input_image', 'input_file', and 'input_audio'."
+    )
+    assert part_refused({"type": "text", "text": "a"}, "assistant").message == (
+        "Invalid value: 'text'. Supported values are: 'output_text' and 'refusal'."
+    )
+    assert refused([{"type": "mcp_call"}]).message == "Unsupported item type 'mcp_call' on this server."
+    assert refused([{"role": "user", "content": 1}]).message == (
+        "Invalid type for 'input[0].content': expected one of a string or an array of objects, "
+        "but got an integer instead."
+    )
+
+
+@pytest.mark.parametrize("member", get_args(ResponseInputItemParam), ids=lambda member: member.__name__)
+def test_every_item_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
+    taken = {item["type"] for item, _ in WHOLE}
+    for name in types_of(member):
+        if name not in taken:
+            error = refused([{"type": name}])
+            assert (error.param, error.code) == ("input[0].type", "unsupported_value")
+            assert name in error.message
+
+
+# Limits
+
+
+def test_limits() -> None:
+    assert len(parse_input([REFERENCE] * 2, Limits(max_items=2))) == 2
+    error = refused([REFERENCE] * 3, max_items=2)
+    assert (error.param, error.code) == ("input", "array_above_max_length")
+    assert error.message == (
+        "Invalid 'input': array too long. Expected an array with maximum length 2, "
+        "but got an array with length 3 instead."
+    )
+    assert parse_input("abc", Limits(max_text_length=3))
+    assert refused("abcd", max_text_length=3).code == "string_above_max_length"
+    assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
+    image = {"type": "input_image", "image_url": "abcd"}
+    assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
+    assert parse_input([{"role": "user", "content": [image]}], Limits(max_text_length=3))
+
+
+def test_a_message_shows_little_of_what_the_client_sent() -> None:
+    assert len(refused([{"type": "x" * 10_000}]).message) < 400
+
+
+# Calls and their outputs
+
+
+def call(call_id: str) -> Json:
+    return {"type": "function_call", "call_id": call_id}
+
+
+def output(call_id: str) -> Json:
+    return {"type": "function_call_output", "call_id": call_id}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [],
+        parse_input("hi"),
+        [call("a"), output("a")],
+        [call("a"), call("b"), output("b"), output("a")],
+        [call("a"), output("a"), output("a")],
+        [call("a"), output("a"), call("a"), output("a")],
+        [call("a"), *parse_input("hi"), output("a")],
+    ],
+)
+def test_pairs_that_hold(items: list[Json]) -> None:
+    check_call_pairs(items)
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([output("a")], "No tool call found for function call output with call_id a."),
+        ([output("a"), call("a")], "No tool call found for function call output with call_id a."),
+        ([call("a")], "No tool output found for function call a."),
+        ([call("a"), output("a"), call("a")], "No tool output found for function call a."),
+        ([call("a"), call("b"), output("b"), *parse_input("hi")], "No tool output found for function call a."),
+    ],
+)
+def test_pairs_that_do_not_hold(items: list[Json], message: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        check_call_pairs(items)
+    assert (caught.value.status, caught.value.message) == (400, message)
+    assert (caught.value.param, caught.value.code) == ("input", None)
+
+
+# Anything at all
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, value: Any) -> Any:
+    """`value` with one of its parts dropped, or replaced by any JSON."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not keys or draw(st.integers(0, 3)) == 0:
+        return draw(JSON)
+    key = draw(st.sampled_from(keys))
+    copy = value.copy()
+    if isinstance(copy, dict) and draw(st.integers(0, 3)) == 0:
+        del copy[key]
+    else:
+        copy[key] = draw(spoiled(value[key]))
+    return copy
+
+
+ITEMS = [item for item, _ in WHOLE] + [
+    {"role": "assistant", "content": "a"},
+    {"role": "user", "content": [INPUT_AUDIO]},
+]
+
+
+@settings(max_examples=400)
+@given(JSON | st.sampled_from(ITEMS).flatmap(lambda item: spoiled([item])))
+def test_any_input_is_refused_properly_or_parses_to_what_parses_to_itself(value: Any) -> None:
+    try:
+        items = parse_input(value)
+    except ApiError as error:
+        assert error.status == 400
+        assert error.param is not None
+        assert error.param.startswith("input")
+        return
+    assert parse_input(items) == items
+    assert all(item["type"] for item in items)

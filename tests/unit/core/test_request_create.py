@@ -1,0 +1,444 @@
+"""The body of a request: every field of OpenAI's, what it may be, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.responses import ResponseIncludable
+from openai.types.responses.response_create_params import (
+    ResponseCreateParamsBase,
+    ResponseCreateParamsNonStreaming,
+    ResponseCreateParamsStreaming,
+)
+from openai.types.responses.service_tier import ServiceTier
+from openai.types.shared.reasoning_effort import ReasoningEffort
+from openai.types.shared_params import Reasoning
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.request import CreateRequest, parse_create
+from llama_stack_responses.core.shapes import Limits
+
+Json = dict[str, Any]
+
+MODEL = "openai/gpt-oss-20b"
+PREVIOUS = "resp_0123456789abcdef"
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
+
+FULL: Json = {
+    "model": MODEL,
+    "input": [{"role": "user", "content": "hi"}],
+    "access_programs": {"cyber": "standard"},
+    "background": False,
+    "context_management": [],
+    "image": {"context_compression": "disabled"},
+    "include": ["reasoning.encrypted_content", "message.output_text.logprobs"],
+    "instructions": "Be short.",
+    "max_output_tokens": 100,
+    "max_tool_calls": 3,
+    "metadata": {"a": "b"},
+    "parallel_tool_calls": False,
+    "previous_response_id": PREVIOUS,
+    "prompt_cache_key": "k",
+    "prompt_cache_options": {"mode": "explicit", "ttl": "12h", "prewarm": False, "comparison_response_id": "resp_1"},
+    "prompt_cache_retention": "24h",
+    "reasoning": {
+        "effort": "max",
+        "summary": "auto",
+        "generate_summary": "concise",
+        "context": "all_turns",
+        "mode": "pro",
+    },
+    "safety_identifier": "s",
+    "service_tier": "flex",
+    "store": False,
+    "stream": True,
+    "stream_options": {"include_obfuscation": False},
+    "temperature": 0.5,
+    "text": {
+        "format": {"type": "json_schema", "name": "n", "description": "d", "schema": SCHEMA, "strict": True},
+        "verbosity": "low",
+    },
+    "tool_choice": {"type": "function", "name": "f"},
+    "tools": [{"type": "function", "name": "f", "parameters": SCHEMA, "strict": True}],
+    "top_logprobs": 5,
+    "top_p": 0.25,
+    "truncation": "disabled",
+    "user": "u",
+}
+REFUSED_FIELDS = {"conversation", "moderation", "prompt"}
+"""Fields that OpenAI has and that are refused, whatever their value."""
+
+
+def body(**changes: Any) -> Json:
+    return {"model": MODEL, "input": "hi", **changes}
+
+
+def parse(**changes: Any) -> CreateRequest:
+    return parse_create(body(**changes))
+
+
+def refused(value: Any, **limits: int) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        parse_create(value, limits=Limits(**limits))
+    assert caught.value.status == 400
+    assert caught.value.type == "invalid_request_error"
+    return caught.value
+
+
+# The fields
+
+
+def declared_fields() -> set[str]:
+    kinds = (ResponseCreateParamsBase, ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming)
+    return {name for kind in kinds for name in get_type_hints(kind)}
+
+
+def test_the_fields_are_openais() -> None:
+    ours = {field.name for field in fields(CreateRequest)}
+    assert ours - {"input_items", "passthrough"} == declared_fields()
+    assert FULL.keys() | REFUSED_FIELDS == declared_fields()
+
+
+def test_every_field_arrives() -> None:
+    request = parse_create(FULL)
+    for name, value in FULL.items():
+        if name != "tools":
+            assert getattr(request, name) == value, name
+    content = [{"type": "input_text", "text": "hi"}]
+    assert request.input_items == [{"type": "message", "role": "user", "content": content}]
+    assert request.tools[0]["name"] == "f"
+
+
+def test_nulls_are_like_fields_left_out() -> None:
+    nulls = dict.fromkeys(declared_fields() - {"model", "input"})
+    assert parse(**nulls) == parse()
+
+
+def test_what_a_field_is_when_it_is_left_out() -> None:
+    request = parse()
+    assert (request.store, request.stream, request.background, request.truncation) == (True, False, False, "disabled")
+    assert (request.tools, request.include, request.metadata, request.passthrough) == ([], [], {}, {})
+    assert (request.tool_choice, request.temperature, request.top_p, request.parallel_tool_calls) == (None,) * 4
+
+
+def test_unknown_fields_are_ignored_or_passed_through() -> None:
+    request = parse(seed=1, top_k=None, chat_template_kwargs={"a": [1]}, whatever=3, reasoning={"new": 1})
+    assert request.passthrough == {"seed": 1, "chat_template_kwargs": {"a": [1]}}
+    assert request.reasoning == {}
+
+
+def test_passthrough_names_what_passes_and_never_openais_fields() -> None:
+    request = parse_create(body(seed=1, mine=2, temperature=1), passthrough=frozenset({"mine", "temperature"}))
+    assert request.passthrough == {"mine": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wants"),
+    [
+        ({}, False),
+        ({"include": ["message.output_text.logprobs"]}, True),
+        ({"top_logprobs": 1}, True),
+        ({"top_logprobs": 0}, False),
+    ],
+)
+def test_logprobs_are_wanted(changes: Json, wants: bool) -> None:
+    assert parse(**changes).wants_logprobs is wants
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("include", [[value] for value in get_args(ResponseIncludable)]),
+        ("service_tier", get_args(get_args(ServiceTier)[0])),
+        ("reasoning", [{"effort": value} for value in get_args(get_args(ReasoningEffort)[0])]),
+        (
+            "reasoning",
+            [{"context": "auto"}, {"context": "current_turn"}, {"summary": "detailed"}, {"mode": "standard"}],
+        ),
+        ("prompt_cache_retention", ["in_memory"]),
+        ("access_programs", [{"cyber": "daybreak_blue"}, {"cyber": "daybreak_red"}, {}]),
+        ("text", [{"format": {"type": "text"}}, {"format": {"type": "json_object"}}, {"verbosity": "high"}, {}]),
+        ("temperature", [0.0, 2.0]),
+        ("top_p", [0.0, 1.0]),
+        ("top_logprobs", [0, 20]),
+        ("max_output_tokens", [1]),
+        ("max_tool_calls", [1]),
+        ("safety_identifier", ["s" * 128]),
+    ],
+)
+def test_values_that_are_taken(field: str, values: Any) -> None:
+    assert values
+    for value in values:
+        assert getattr(parse(**{field: value}), field) == value
+
+
+def test_the_reasoning_fields_are_openais() -> None:
+    assert FULL["reasoning"].keys() == get_type_hints(Reasoning).keys()
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("value", [None, True, 1, 1.5, "a", [], [FULL]])
+def test_a_body_is_an_object(value: Any) -> None:
+    error = refused(value)
+    assert (error.param, error.code) == (None, "invalid_type")
+    assert error.message.startswith("Invalid request body: expected a JSON object, but got")
+
+
+@pytest.mark.parametrize(
+    ("changes", "param", "code"),
+    [
+        ({"model": None}, "model", "missing_required_parameter"),
+        ({"model": ""}, "model", "empty_string"),
+        ({"model": 3}, "model", "invalid_type"),
+        ({"input": None}, "input", "missing_required_parameter"),
+        ({"input": []}, "input", "missing_required_parameter"),
+        ({"input": [{"role": "user", "content": [{"type": "text"}]}]}, "input[0].content[0].type", "invalid_value"),
+        ({"temperature": "1"}, "temperature", "invalid_type"),
+        ({"temperature": True}, "temperature", "invalid_type"),
+        ({"temperature": 2.1}, "temperature", "decimal_above_max_value"),
+        ({"temperature": -1}, "temperature", "decimal_below_min_value"),
+        ({"top_p": 1.1}, "top_p", "decimal_above_max_value"),
+        ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
+        ({"top_logprobs": -1}, "top_logprobs", "integer_below_min_value"),
+        ({"top_logprobs": True}, "top_logprobs", "invalid_type"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value"),
+        ({"max_output_tokens": 1.0}, "max_output_tokens", "invalid_type"),
+        ({"max_output_tokens": 2**31}, "max_output_tokens", "integer_above_max_value"),
+        ({"max_tool_calls": 0}, "max_tool_calls", "integer_below_min_value"),
+        ({"store": 1}, "store", "invalid_type"),
+        ({"stream": "true"}, "stream", "invalid_type"),
+        ({"background": 1}, "background", "invalid_type"),
+        ({"instructions": ["a"]}, "instructions", "invalid_type"),
+        ({"include": "reasoning"}, "include", "invalid_type"),
+        ({"include": ["reasoning"]}, "include[0]", "invalid_value"),
+        ({"metadata": []}, "metadata", "invalid_type"),
+        ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+        ({"metadata": {"a": "b" * 513}}, "metadata.a", "string_above_max_length"),
+        ({"metadata": {"a" * 65: "b"}}, "metadata", "string_above_max_length"),
+        ({"metadata": {str(i): "b" for i in range(17)}}, "metadata", "object_above_max_properties"),
+        ({"previous_response_id": "resp_"}, "previous_response_id", "invalid_value"),
+        ({"previous_response_id": 1}, "previous_response_id", "invalid_type"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
+        ({"reasoning": {"summary": True}}, "reasoning.summary", "invalid_type"),
+        ({"reasoning": "high"}, "reasoning", "invalid_type"),
+        ({"text": {"verbosity": "none"}}, "text.verbosity", "invalid_value"),
+        ({"text": {"format": {}}}, "text.format.type", "missing_required_parameter"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n"}}},
+            "text.format.schema",
+            "missing_required_parameter",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "json_schema": {"name": "n"}}}},
+            "text.format.name",
+            "missing_required_parameter",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": "{}"}}},
+            "text.format.schema",
+            "invalid_type",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a b", "schema": {}}}},
+            "text.format.name",
+            "invalid_value",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a\n", "schema": {}}}},
+            "text.format.name",
+            "invalid_value",
+        ),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "a" * 65, "schema": {}}}},
+            "text.format.name",
+            "string_above_max_length",
+        ),
+        ({"service_tier": "slow"}, "service_tier", "invalid_value"),
+        ({"truncation": "none"}, "truncation", "invalid_value"),
+        ({"stream_options": {}}, "stream_options", None),
+        (
+            {"stream": True, "stream_options": {"include_obfuscation": "no"}},
+            "stream_options.include_obfuscation",
+            "invalid_type",
+        ),
+        ({"safety_identifier": "s" * 129}, "safety_identifier", "string_above_max_length"),
+        ({"prompt_cache_key": "k" * 513}, "prompt_cache_key", "string_above_max_length"),
+        ({"prompt_cache_options": {"ttl": "1h"}}, "prompt_cache_options.ttl", "invalid_value"),
+        ({"prompt_cache_retention": "1h"}, "prompt_cache_retention", "invalid_value"),
+        ({"user": 7}, "user", "invalid_type"),
+        ({"image": {"context_compression": "on"}}, "image.context_compression", "invalid_value"),
+        ({"access_programs": {"cyber": "x"}}, "access_programs.cyber", "invalid_value"),
+        ({"conversation": 1}, "conversation", "invalid_type"),
+        ({"conversation": {}}, "conversation.id", "missing_required_parameter"),
+        ({"prompt": {"version": "1"}}, "prompt.id", "missing_required_parameter"),
+        (
+            {"moderation": {"model": "m", "policy": {"input": {"mode": "x"}}}},
+            "moderation.policy.input.mode",
+            "invalid_value",
+        ),
+        ({"context_management": [{"type": "x"}]}, "context_management[0].type", "invalid_value"),
+        (
+            {"previous_response_id": PREVIOUS, "conversation": "conv_1"},
+            "previous_response_id",
+            "mutually_exclusive_parameters",
+        ),
+    ],
+)
+def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, code: str | None) -> None:
+    error = refused(body(**changes))
+    assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("background", True),
+        ("conversation", "conv_1"),
+        ("conversation", {"id": "conv_1"}),
+        ("prompt", {"id": "pmpt_1"}),
+        ("context_management", [{"type": "compaction", "compact_threshold": 1000}]),
+        ("moderation", {"model": "m"}),
+        ("truncation", "auto"),
+        ("image", {"context_compression": "enabled"}),
+        ("prompt_cache_options", {"prewarm": True}),
+    ],
+)
+def test_what_the_server_cannot_do_is_refused_by_name(field: str, value: Any) -> None:
+    error = refused(body(**{field: value}))
+    assert (error.param, error.code) == (field, "unsupported_parameter")
+    assert f"'{field}" in error.message
+    assert "not supported by this server" in error.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": None}, "Missing required parameter: 'model'."),
+        (
+            {"temperature": "hot"},
+            "Invalid type for 'temperature': expected a number, but got a string instead.",
+        ),
+        (
+            {"temperature": 3},
+            "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.",
+        ),
+        (
+            {"max_output_tokens": 0},
+            "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 1, but got 0 instead.",
+        ),
+        ({"truncation": "foo"}, "Invalid value: 'foo'. Supported values are: 'auto' and 'disabled'."),
+        ({"text": {"verbosity": "x"}}, "Invalid value: 'x'. Supported values are: 'low', 'medium', and 'high'."),
+        (
+            {"user": "u" * 513},
+            "Invalid 'user': string too long. Expected a string with maximum length 512, "
+            "but got a string with length 513 instead.",
+        ),
+        (
+            {"metadata": {str(i): "" for i in range(17)}},
+            "Invalid 'metadata': too many properties. Expected an object with at most 16 properties, "
+            "but got an object with 17 properties instead.",
+        ),
+        ({"stream_options": {}}, "The 'stream_options' parameter is only allowed when 'stream' is enabled."),
+    ],
+)
+def test_messages_read_like_openais(changes: Json, message: str) -> None:
+    assert refused(body(**changes)).message == message
+
+
+def test_input_may_be_left_out_where_something_goes_before_it() -> None:
+    request = parse_create({"model": MODEL, "previous_response_id": PREVIOUS})
+    assert (request.input, request.input_items) == (None, [])
+    assert parse_create({"model": MODEL, "previous_response_id": PREVIOUS, "input": []}).input_items == []
+
+
+def test_metadata_at_its_bounds() -> None:
+    metadata = {f"{i:064}": "b" * 512 for i in range(16)}
+    assert parse(metadata=metadata).metadata == metadata
+
+
+def test_limits_reach_every_field() -> None:
+    assert refused(body(instructions="abcd"), max_text_length=3).param == "instructions"
+    assert refused(body(input="abcd"), max_text_length=3).param == "input"
+
+
+def nested(depth: int) -> Json:
+    schema: Json = {}
+    for _ in range(depth):
+        schema = {"a": schema}
+    return schema
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        body(input="\ud800"),
+        body(user="\udfff"),
+        body(metadata={"\ud800": "a"}),
+        body(seed=2**64),
+        body(max_output_tokens=10**5000),
+        body(tools=[{"type": "function", "name": "f", "parameters": nested(2000)}]),
+    ],
+)
+def test_what_cannot_be_written_as_json_again_is_refused(value: Json) -> None:
+    assert refused(value).code == "invalid_value"
+
+
+# Anything at all
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=4)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, value: Any) -> Any:
+    """`value` with one of its parts dropped, or replaced by any JSON."""
+    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
+    if not keys or draw(st.integers(0, 3)) == 0:
+        return draw(JSON)
+    key = draw(st.sampled_from(keys))
+    copy = value.copy()
+    if isinstance(copy, dict) and draw(st.integers(0, 3)) == 0:
+        del copy[key]
+    else:
+        copy[key] = draw(spoiled(value[key]))
+    return copy
+
+
+REFUSED: Json = {
+    "conversation": {"id": "conv_1"},
+    "prompt": {"id": "p", "variables": {"a": "b"}, "version": "1"},
+    "moderation": {"model": "m", "policy": {"input": {"mode": "score"}, "output": {"mode": "block"}}},
+    "context_management": [{"type": "compaction", "compact_threshold": 1}],
+}
+
+
+@settings(max_examples=600)
+@given(
+    JSON
+    | spoiled(FULL)
+    | spoiled(FULL | REFUSED)
+    | st.dictionaries(st.sampled_from(sorted(FULL)), JSON).map(lambda some: body(**some))
+)
+def test_any_body_is_refused_properly_or_understood(value: Any) -> None:
+    try:
+        request = parse_create(value)
+    except ApiError as error:
+        assert error.status == 400
+        assert orjson.dumps(error.body())
+        return
+    assert request.input_items or request.previous_response_id
+    temperature = request.temperature
+    assert temperature is None or (math.isfinite(temperature) and 0 <= temperature <= 2)

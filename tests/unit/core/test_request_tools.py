@@ -1,0 +1,204 @@
+"""The tools of a request and the choice among them."""
+
+from __future__ import annotations
+
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from openai.types.responses import FunctionToolParam, ToolParam
+from openai.types.responses.response_create_params import ToolChoice
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.shapes import Limits
+
+Json = dict[str, Any]
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+WHOLE: Json = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather.",
+    "parameters": SCHEMA,
+    "strict": True,
+    "allowed_callers": ["direct", "programmatic"],
+    "async": False,
+    "defer_loading": False,
+    "output_schema": SCHEMA,
+}
+
+
+def function(name: str) -> Json:
+    return {"type": "function", "name": name}
+
+
+def tools(*declared: Any) -> list[Json]:
+    return parse_create({"model": "m", "input": "hi", "tools": list(declared)}).tools
+
+
+def choice(chosen: Any, *declared: Json) -> Any:
+    return parse_create({"model": "m", "input": "hi", "tools": list(declared), "tool_choice": chosen}).tool_choice
+
+
+def refused(declared: Any, chosen: Any = None, **limits: int) -> ApiError:
+    body = {"model": "m", "input": "hi", "tools": declared, "tool_choice": chosen}
+    with pytest.raises(ApiError) as caught:
+        parse_create(body, limits=Limits(**limits))
+    assert caught.value.status == 400
+    return caught.value
+
+
+def types_of(member: Any) -> tuple[str, ...]:
+    return get_args(get_type_hints(member)["type"])
+
+
+def test_a_function_with_every_declared_key_is_left_as_it_is() -> None:
+    assert tools(WHOLE) == [WHOLE]
+    assert WHOLE.keys() == get_type_hints(FunctionToolParam).keys()
+
+
+def test_a_function_always_has_parameters_and_strict() -> None:
+    assert tools({**function("f"), "evil": 1, "description": None}) == [
+        {"type": "function", "name": "f", "parameters": None, "strict": None}
+    ]
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 128, "get-weather_2", "files.read"])
+def test_names_that_are_taken(name: str) -> None:
+    assert tools(function(name))[0]["name"] == name
+
+
+@pytest.mark.parametrize(
+    ("tool", "param", "code"),
+    [
+        ("function", "", "invalid_type"),
+        ({}, ".type", "missing_required_parameter"),
+        ({"type": None}, ".type", "invalid_type"),
+        ({"type": "retrieval"}, ".type", "invalid_value"),
+        ({"type": "web_search"}, ".type", "unsupported_value"),
+        ({"type": "function", "function": {"name": "f"}}, ".name", "missing_required_parameter"),
+        (function(""), ".name", "empty_string"),
+        (function("a" * 129), ".name", "string_above_max_length"),
+        (function("get weather"), ".name", "invalid_value"),
+        (function("f\n"), ".name", "invalid_value"),
+        (function("e"), ".name", "invalid_value"),
+        ({**function("f"), "parameters": "{}"}, ".parameters", "invalid_type"),
+        ({**function("f"), "strict": "yes"}, ".strict", "invalid_type"),
+        ({**function("f"), "description": 1}, ".description", "invalid_type"),
+        ({**function("f"), "allowed_callers": ["x"]}, ".allowed_callers[0]", "invalid_value"),
+        ({**function("f"), "output_schema": []}, ".output_schema", "invalid_type"),
+    ],
+)
+def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: str) -> None:
+    error = refused([function("e"), tool])
+    assert (error.param, error.code) == (f"tools[1]{param}", code)
+
+
+def test_messages() -> None:
+    assert refused([{"type": "mcp"}]).message == "Unsupported tool type 'mcp' on this server."
+    assert refused([{"type": "x"}]).message == "Invalid value: 'x'. Supported value is: 'function'."
+    assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
+        "Missing required parameter: 'tools[0].name'."
+    )
+    assert refused([function("f")] * 2).message == "Invalid 'tools[1].name': another tool has the name 'f' already."
+    assert refused([function("a b")]).message == (
+        "Invalid 'tools[0].name': string does not match pattern. "
+        "Expected a string that matches the pattern '^[a-zA-Z0-9_.-]+$'."
+    )
+
+
+@pytest.mark.parametrize("declared", [{}, "function", 1])
+def test_tools_are_an_array(declared: Any) -> None:
+    assert refused(declared).param == "tools"
+
+
+def test_there_may_be_so_many() -> None:
+    assert refused([function("a"), function("b")], max_tools=1).code == "array_above_max_length"
+
+
+@pytest.mark.parametrize("member", get_args(ToolParam), ids=lambda member: member.__name__)
+def test_every_tool_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
+    for name in types_of(member):
+        if name != "function":
+            error = refused([{"type": name}])
+            assert (error.param, error.code) == ("tools[0].type", "unsupported_value")
+            assert f"'{name}'" in error.message
+
+
+# The choice
+
+
+@pytest.mark.parametrize("chosen", ["none", "auto", "required"])
+def test_a_mode(chosen: str) -> None:
+    assert choice(chosen, function("f")) == chosen
+
+
+@pytest.mark.parametrize("chosen", ["none", "auto"])
+def test_a_mode_without_tools(chosen: str) -> None:
+    assert choice(chosen) == chosen
+
+
+def test_a_function() -> None:
+    assert choice({**function("f"), "evil": 1}, function("e"), function("f")) == function("f")
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools(mode: str) -> None:
+    chosen = {"type": "allowed_tools", "mode": mode, "tools": [function("f")]}
+    assert choice(chosen, function("e"), function("f")) == chosen
+
+
+@pytest.mark.parametrize(
+    ("chosen", "param", "code"),
+    [
+        ("any", "tool_choice", "invalid_value"),
+        (1, "tool_choice", "invalid_type"),
+        (["auto"], "tool_choice", "invalid_type"),
+        ({}, "tool_choice.type", "missing_required_parameter"),
+        ({"type": "tool"}, "tool_choice.type", "invalid_value"),
+        ({"type": "function"}, "tool_choice.name", "missing_required_parameter"),
+        ({"type": "function", "function": {"name": "f"}}, "tool_choice.name", "missing_required_parameter"),
+        (function("g"), "tool_choice", None),
+        ({"type": "allowed_tools", "mode": "none", "tools": [function("f")]}, "tool_choice.mode", "invalid_value"),
+        ({"type": "allowed_tools", "tools": [function("f")]}, "tool_choice.mode", "missing_required_parameter"),
+        ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools", "missing_required_parameter"),
+        ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools", "empty_array"),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "s"}]},
+            "tool_choice.tools[0].type",
+            "unsupported_value",
+        ),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [function("f"), function("g")]}, "tool_choice", None),
+    ],
+)
+def test_a_wrong_choice_is_refused_where_it_is_wrong(chosen: Any, param: str, code: str | None) -> None:
+    error = refused([function("f")], chosen)
+    assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ("required", "Tool choice 'required' must be specified with 'tools' parameter."),
+        (function("f"), "Tool choice 'f' not found in 'tools' parameter."),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [function("f")]},
+            "Tool choice 'f' not found in 'tools' parameter.",
+        ),
+    ],
+)
+def test_a_choice_without_tools(chosen: Any, message: str) -> None:
+    error = refused(None, chosen)
+    assert (error.param, error.message) == ("tool_choice", message)
+
+
+CHOICES = [member for member in get_args(ToolChoice) if isinstance(member, type)]
+
+
+@pytest.mark.parametrize("member", CHOICES, ids=lambda member: member.__name__)
+def test_every_choice_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
+    for name in types_of(member):
+        if name not in {"function", "allowed_tools"}:
+            error = refused([function("f")], {"type": name})
+            assert (error.param, error.code) == ("tool_choice.type", "unsupported_value")
+            assert f"'{name}'" in error.message

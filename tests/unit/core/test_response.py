@@ -1,0 +1,166 @@
+"""The response object: every field of OpenAI's type and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.responses import Response, ResponseUsage
+from pydantic import BaseModel
+
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response, usage
+
+Json = dict[str, Any]
+
+ID = "resp_0123456789abcdef"
+
+
+def response(**fields: Any) -> Json:
+    return new_response(parse_create({"model": "m", "input": "hi", **fields}), id=ID, created_at=1_700_000_000)
+
+
+def assert_declared(value: Any) -> None:
+    """No model in `value` has a key that its type does not declare."""
+    if isinstance(value, BaseModel):
+        assert not value.model_extra, f"{type(value).__name__}: {value.model_extra}"
+        for name in type(value).model_fields:
+            assert_declared(getattr(value, name))
+    elif isinstance(value, list):
+        for entry in value:
+            assert_declared(entry)
+
+
+REQUESTS: dict[str, Json] = {
+    "bare": {},
+    "tuned": {"temperature": 0, "top_p": 0.5, "top_logprobs": 3, "max_output_tokens": 5, "max_tool_calls": 2},
+    "functions": {
+        "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "async": True}],
+        "tool_choice": {"type": "function", "name": "f"},
+        "parallel_tool_calls": False,
+    },
+    "allowed": {
+        "tools": [{"type": "function", "name": "f"}],
+        "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]},
+    },
+    "text": {"text": {"format": {"type": "json_object"}, "verbosity": "low"}},
+    "schema": {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": 1}, "strict": None}}},
+    "reasoning": {"reasoning": {"effort": "high", "summary": "auto", "context": "auto", "mode": "pro"}},
+    "cache": {
+        "prompt_cache_key": "k",
+        "prompt_cache_options": {"ttl": "12h", "prewarm": False, "comparison_response_id": "resp_1"},
+        "prompt_cache_retention": "24h",
+    },
+    "rest": {
+        "access_programs": {"cyber": "standard"},
+        "image": {"context_compression": "disabled"},
+        "instructions": "Be short.",
+        "metadata": {"a": "b"},
+        "previous_response_id": ID,
+        "safety_identifier": "s",
+        "service_tier": "ultrafast",
+        "user": "u",
+        "store": False,
+        "stream": True,
+    },
+    "empty": {"access_programs": {}, "image": {}, "text": {}, "reasoning": {}, "prompt_cache_options": {}},
+}
+
+
+@pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
+def test_the_response_is_openais_type_whole(fields: Json) -> None:
+    made = response(**fields)
+    model = Response.model_validate(made, strict=True)
+    assert_declared(model)
+    assert made.keys() == {field.alias or name for name, field in Response.model_fields.items()}
+
+
+def test_what_is_echoed() -> None:
+    for fields in REQUESTS.values():
+        made = response(**fields)
+        for name, value in fields.items():
+            if name not in {
+                "store",
+                "stream",
+                "tools",
+                "text",
+                "reasoning",
+                "prompt_cache_options",
+                *REQUESTS["empty"],
+            }:
+                assert made[name] == value, name
+
+
+def test_the_defaults() -> None:
+    assert {name: value for name, value in response().items() if value is not None} == {
+        "id": ID,
+        "object": "response",
+        "created_at": 1_700_000_000,
+        "status": "in_progress",
+        "background": False,
+        "metadata": {},
+        "model": "m",
+        "output": [],
+        "parallel_tool_calls": True,
+        "reasoning": {"effort": None, "summary": None},
+        "service_tier": "default",
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1.0,
+        "truncation": "disabled",
+    }
+
+
+def test_a_temperature_of_nothing_is_kept() -> None:
+    assert (response(temperature=0)["temperature"], response(top_p=0)["top_p"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "shown"), [(None, "default"), ("auto", "default"), ("fast", "priority"), ("flex", "flex")]
+)
+def test_the_tier_is_one_that_serves(wanted: str | None, shown: str) -> None:
+    assert response(service_tier=wanted)["service_tier"] == shown
+
+
+def test_the_image_policy_is_the_one_in_effect() -> None:
+    assert response(image={"context_compression": "auto"})["image"] is None
+    assert response(image={"context_compression": "disabled"})["image"] == {"context_compression": "disabled"}
+
+
+def test_the_cache_options_are_whole() -> None:
+    options = response(prompt_cache_options={"mode": "explicit", "prewarm": False})["prompt_cache_options"]
+    assert options == {"mode": "explicit", "ttl": "30m"}
+
+
+def test_a_function_shows_its_parameters_and_strict() -> None:
+    [tool] = response(tools=[{"type": "function", "name": "f"}])["tools"]
+    assert tool == {"type": "function", "name": "f", "parameters": None, "strict": None}
+
+
+def test_each_response_has_its_own_output() -> None:
+    request = parse_create({"model": "m", "input": "hi"})
+    first = new_response(request, id=ID, created_at=0)
+    first["output"].append({})
+    assert new_response(request, id=ID, created_at=0)["output"] == []
+
+
+@pytest.mark.parametrize(
+    "made", [usage(), usage(10, 5, cached_tokens=3, cache_write_tokens=2, reasoning_tokens=4)], ids=["zero", "some"]
+)
+def test_usage_is_openais_type_whole(made: Json) -> None:
+    model = ResponseUsage.model_validate(made, strict=True)
+    assert_declared(model)
+    assert model.total_tokens == model.input_tokens + model.output_tokens
+
+
+def test_usage_counts_each_where_it_belongs() -> None:
+    assert usage(10, 5, cached_tokens=3, cache_write_tokens=2, reasoning_tokens=4) == {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 4},
+        "total_tokens": 15,
+    }

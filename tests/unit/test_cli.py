@@ -1,0 +1,50 @@
+"""The command line: what it writes, what it refuses and what it says."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llama_stack_responses.cli import main
+
+
+def test_init_writes_a_config_and_prints_the_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "new" / "my stack"
+    assert main(["init", "starter", str(folder)]) == 0
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["providers"]["responses"][0]["module"] == "llama_stack_responses"
+    assert f"llama stack run '{folder}/config.yaml'" in capsys.readouterr().out
+
+
+def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "config.yaml"
+    target.write_text("mine")
+    assert main(["init", "starter", str(tmp_path)]) == 1
+    assert "--force" in capsys.readouterr().err
+    assert target.read_text() == "mine"
+    assert main(["init", "starter", str(tmp_path), "--force"]) == 0
+    assert target.read_text() != "mine"
+
+
+def test_a_wrong_name_lists_the_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", "stater", str(tmp_path / "x")]) == 1
+    assert "'stater'; choose one of: starter" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert main(["init", "starter", str(tmp_path / "file" / "x")]) == 1
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["init"], ["init", "starter"], ["other"]])
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out.startswith("llama-stack-responses ")
