@@ -14,6 +14,7 @@ from .core.assembler import Assembler
 from .core.errors import ApiError, bad_request, not_found
 from .core.ids import check_response_id, new_id
 from .core.items import check_call_pairs
+from .core.listing import listed, with_ids
 from .core.request import CreateRequest, parse_create
 from .core.response import new_response
 from .core.shapes import Limits
@@ -79,7 +80,7 @@ class OpenAIResponsesImpl:
         request = parse_create(body, passthrough=self._passthrough, limits=self._limits)
         owner = self._access.who()
         history = await self._historian.before(request.previous_response_id)
-        new_items = await self._historian.dereference(owner, request.input_items)
+        new_items = with_ids(await self._historian.dereference(owner, request.input_items))
         items = without_cut_calls(history.items) + new_items
         check_call_pairs(items)
         return await self._start(request, owner, history, new_items, items)
@@ -105,7 +106,9 @@ class OpenAIResponsesImpl:
 
         async def keep(final: Json) -> None:
             if request.store:
-                await self._archive.save(final, owner=owner, base=history.base, input_items=new_items)
+                await self._archive.save(
+                    final, owner=owner, base=history.base, input_items=new_items, base_items=history.items
+                )
 
         return Run(turn, assembler, outbox, keep)
 
@@ -143,7 +146,7 @@ class OpenAIResponsesImpl:
             if after not in ids:
                 raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
             first = ids.index(after) + 1
-        return Page(items[first : first + limit], len(items) > first + limit)
+        return Page(listed(items[first : first + limit]), len(items) > first + limit)
 
     async def shutdown(self) -> None:
         """Ends what runs beside the requests and closes the store; the host calls it when it stops."""

@@ -19,6 +19,7 @@ from .shapes import (
     an_object,
     array,
     boolean,
+    check_json,
     data,
     integer,
     invalid_type,
@@ -47,11 +48,12 @@ def parse_input(value: Any, limits: Limits = DEFAULT_LIMITS) -> list[dict[str, A
     Raises:
         ApiError: 400; `param` is the path of what is wrong, such as `input[3].content[0].type`.
     """
+    check_json(value)
     return check_input(value, At("input", limits))
 
 
 def check_input(value: Any, at: At) -> list[dict[str, Any]]:
-    """`parse_input` as a check."""
+    """`parse_input` as a check, for a value that `check_json` has seen."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": _one_text("input_text", value, at)}]
     if not isinstance(value, list):

@@ -131,11 +131,13 @@ def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Check:
-    """A JSON number from `low` to `high`, as a float."""
+    """A JSON number from `low` to `high`, as a float. Some decoders read NaN and Infinity too; those are refused."""
 
     def check(value: Any, at: At) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise invalid_type(value, at, "a number")
+        if not math.isfinite(value):
+            raise invalid(at, "the number is not finite.")
         _check_range(value, at, low, high, "decimal")
         return float(value)
 
@@ -273,7 +275,9 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
         at_type = at.key("type")
         if "type" not in members:
             raise missing(at_type)
-        name = string()(members["type"], at_type)
+        name = members["type"]
+        if not isinstance(name, str):
+            raise invalid_type(name, at_type, "a string")
         if name in unsupported:
             raise bad_request(f"Unsupported {what} type '{name}' on this server.", at_type.path, "unsupported_value")
         if name not in table:
@@ -287,7 +291,8 @@ def check_json(body: Any) -> None:
     """A 400 if `body` cannot be written as JSON again.
 
     A decoder may let through what no store and no upstream takes: lone surrogates, integers beyond 64 bits, hundreds
-    of levels. Found here, it is the client's error; found when the response is written, it would be ours.
+    of levels. Found here, it is the client's error; found when the response is written, it would be ours. The checks
+    above count on it.
     """
     try:
         orjson.dumps(body)

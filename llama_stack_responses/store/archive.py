@@ -1,39 +1,30 @@
 """Responses and the histories that they stand on.
 
-Keys, where `of` is a hash of the owner, and a name is a hash of content and owner:
-
-    r/<response>                   a response, without its output and its big fields
-    n/<name>                       a node of a history (`nodes.py`)
-    b/<name>                       a big field that many responses share: tools, instructions, text
-    f/<name>/<source>              a reference to that node or big field, from a node or a response
-    i/<of item id>                 the node that holds the item, and where in it
-    l/<of>/<order>/<response>      an owner's responses in the order of their creation
-    x/<bucket>/<of>                the owner has responses whose `order` begins with this bucket
-    g/<key>                        this node or big field lost a reference and is yet to be looked at
-
-A node or big field goes with the last reference to it, never before. Whoever drops a reference enters the `g/` row in
-the same commit, so an interrupted clean-up is finished by the next sweep.
+What conversations have in common is kept once, and goes with the last response that stands on it, never before.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
-from . import codec, nodes
-from .nodes import Hasher, Node
+from . import codec
+from .hashing import Hasher
+from .layout import BUCKET, Entry, Json, listing, read_pointer, second, unsettled
+from .nodes import decode, read_chain
 from .reclaim import Reclaim
-from .records import Conflict, Delete, Empty, Record, Records, after_prefix
-from .saving import Saving, Stored
+from .records import Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
+from .saving import Saving
 
-type Json = dict[str, Any]
+type Items = list[Json]  # the class below has a method called list
 
 _ATTEMPTS: Final = 16
-_PAGE: Final = 100
+_SCAN: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +104,12 @@ class Archive:
         """
         saving = Saving(response, owner, base, input_items, base_items)
         for _ in range(_ATTEMPTS):
-            plan = saving.plan(await self._records.get_many(saving.keys()), self._clock(), version)
+            plan = saving.plan(await saving.read(self._records), self._clock(), version)
             try:
                 await self._records.commit(plan.ops, plan.conditions)
             except Conflict:
                 continue
-            await self._reclaim.run(plan.released)
+            await self._reclaim.run(plan.released, owner)
             return plan.version
         raise _contended()
 
@@ -132,30 +123,30 @@ class Archive:
         """The owner's responses by time of creation: at most `limit`, behind the response `after`, of one `model`.
 
         Raises:
-            ApiError: 400, if `after` is not there.
+            ApiError: 400, if `after` is not one of them.
         """
         start, end = await self._bounds(owner, after, order)
+        size = limit + 1 if model is None else max(limit + 1, _SCAN)
         found: list[StoredResponse] = []
-        rows: Sequence[tuple[str, Record]] = [("", Record(b"", 0))] * _PAGE
-        while len(found) <= limit and len(rows) == _PAGE:
-            rows = await self._records.range(start, end, limit=_PAGE, reverse=order == "desc")
+        while True:
+            rows = await self._records.range(start, end, limit=size, reverse=order == "desc")
             loaded = await self._load([key.rpartition("/")[2] for key, _ in rows])
-            found += [stored for stored in loaded if model is None or stored.response.get("model") == model]
-            if rows:
-                start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
-        return Page(found[:limit], len(found) > limit)
+            found += [stored for stored in loaded if model is None or stored.response["model"] == model]
+            if len(found) > limit or len(rows) < size:
+                return Page(found[:limit], len(found) > limit)
+            start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
 
-    async def history(self, name: str | None) -> list[Json]:
-        """All items from the beginning to `name`, oldest first.
+    async def history(self, name: str | None) -> Items:
+        """All items from the beginning to the history called `name`, oldest first.
 
-        A history of n nodes (each response makes one or two) takes at most ceil(log4(n)) + 1 round trips.
+        A history of n nodes, of which each response makes at most two, takes at most ceil(log4(n)) + 1 round trips.
 
         Raises:
             ApiError: 400 `previous_response_not_found`, if part of it is gone.
         """
         if name is None:
             return []
-        chain = await nodes.read_chain(self._records, name)
+        chain = await read_chain(self._records, name)
         if chain is None:
             raise bad_request(
                 "The history of the previous response is no longer stored.",
@@ -165,42 +156,119 @@ class Archive:
         return [item for _, node in chain for item in node.items]
 
     async def find_item(self, owner: Owner, item_id: str) -> Json | None:
-        """The stored item that has this id, if it is in a history of this owner."""
-        key = f"i/{Hasher(owner.principal).item(item_id)}"
-        pointer = (await self._records.get_many([key])).get(key)
+        """The item with this id in what is stored for this owner; None if there is none."""
+        row = f"i/{Hasher(owner.principal).item(item_id)}"
+        pointer = (await self._records.get_many([row])).get(row)
         if pointer is None:
             return None
-        name, index = nodes.read_pointer(pointer.value)
-        record = (await self._records.get_many([f"n/{name}"])).get(f"n/{name}")
-        return {**nodes.decode(record.value).items[index], "id": item_id} if record else None
+        key, index = read_pointer(pointer.value)
+        record = (await self._records.get_many([key])).get(key)
+        if record is None:
+            return None
+        items = Entry.decode(record).response["output"] if key.startswith("r/") else decode(record.value).items
+        return items[index] if index < len(items) else None
 
     async def delete(self, response_id: str) -> bool:
-        """Forget a response and all content that nothing else stands on; False if it is not there."""
+        """Forget a response, and all content that nothing else stands on; False if it is not there."""
         key = f"r/{response_id}"
         for _ in range(_ATTEMPTS):
             record = (await self._records.get_many([key])).get(key)
             if record is None:
                 return False
-            stored = Stored.decode(record)
-            released = stored.references(response_id)
+            entry = Entry.decode(record)
+            released = entry.references().values()
+            ops: Sequence[Op] = [
+                Delete(key),
+                *map(Delete, entry.rows()),
+                *(unsettled(content, entry.owner) for content in released),
+            ]
             try:
-                await self._records.commit(stored.removal(response_id, released), [stored.unchanged(response_id)])
+                await self._records.commit(ops, [VersionIs(key, record.version)])
             except Conflict:
                 continue
-            await self._reclaim.run(released.values())
+            await self._reclaim.run(released, entry.owner)
             return True
         raise _contended()
 
     async def sweep(self, *, limit: int = 100) -> int:
-        """Delete at most `limit` responses whose time is up and finish what was left unfinished; the number deleted."""
+        """Delete at most `limit` responses whose time is up, and finish deletions that were interrupted.
+
+        Returns:
+            How many responses it deleted; `limit` says that there may be more.
+        """
         await self._reclaim.resume(limit)
-        if self._retention is None:
-            return 0
+        oldest = self._oldest()
         deleted = 0
-        oldest = _order_of(self._clock() - self._retention)
-        for key, _ in await self._records.range("x/", f"x/{oldest[:4]}0", limit=limit):
-            _, bucket, of = key.split("/")
-            deleted += await self._sweep_bucket(f"l/{of}/", bucket, oldest, limit - deleted)
-            if bucket < oldest[:4] and deleted < limit:
-                await self._drop_bucket(key, f"l/{of}/{bucket}")
+        for row, _ in await self._records.range("x/", after_prefix(f"x/{oldest[:BUCKET]}"), limit=limit):
+            _, digits, of = row.split("/")
+            start = f"l/{of}/{digits}"
+            end = min(after_prefix(start), f"l/{of}/{oldest}")
+            expired = await self._records.range(start, end, limit=limit - deleted)
+            for listed, _ in expired:
+                await self._forget(listed)
+            deleted += len(expired)
+            if digits < oldest[:BUCKET]:
+                await self._drop_bucket(row, start)
         return deleted
+
+    async def close(self) -> None:
+        """Give back what the store holds."""
+        await self._records.close()
+
+    def _oldest(self) -> str:
+        """The least order of a response whose time is not up."""
+        return second(0 if self._retention is None else self._clock() - self._retention)
+
+    async def _forget(self, listed: str) -> None:
+        if not await self.delete(listed.rpartition("/")[2]):
+            # A bounded store has dropped the response before its time, and not this row.
+            await self._records.commit([Delete(listed)])
+
+    async def _drop_bucket(self, row: str, prefix: str) -> None:
+        with suppress(Conflict):
+            await self._records.commit([Delete(row)], [Empty(prefix)])
+
+    async def _bounds(self, owner: Owner, after: str | None, order: Literal["asc", "desc"]) -> tuple[str, str]:
+        """The keys between which `list` looks."""
+        of = Hasher(owner.principal).owner
+        start, end = f"l/{of}/{self._oldest()}", after_prefix(f"l/{of}/")
+        if after is None:
+            return start, end
+        record = (await self._records.get_many([f"r/{after}"])).get(f"r/{after}")
+        entry = Entry.decode(record) if record else None
+        if entry is None or entry.owner.principal != owner.principal:
+            raise bad_request(f"No response with id '{after}' is in this list.", "after", "invalid_value")
+        key = listing(of, entry.order, after)
+        return (start, key) if order == "desc" else (max(start, key + "\0"), end)
+
+    async def _load(self, response_ids: Sequence[str]) -> Sequence[StoredResponse]:
+        """Those of the responses that are there, in this order, in two round trips."""
+        keys = [f"r/{response_id}" for response_id in response_ids]
+        records = await self._records.get_many(keys)
+        found = [(Entry.decode(records[key]), records[key].version) for key in keys if key in records]
+        oldest = self._oldest()
+        live = [(entry, version) for entry, version in found if entry.order >= oldest]
+        content = await self._records.get_many(list({key for entry, _ in live for key in _content_of(entry)}))
+        return [
+            StoredResponse(_response(entry, content), entry.owner, entry.history, entry.input, version)
+            for entry, version in live
+            if content.keys() >= _content_of(entry)
+        ]
+
+
+def _content_of(entry: Entry) -> set[str]:
+    """The keys of what is kept outside of the response's record."""
+    keys = {f"b/{name}" for name in entry.fields.values()}
+    return keys | {f"n/{entry.history}"} if entry.outputs else keys
+
+
+def _response(entry: Entry, content: Mapping[str, Record]) -> Json:
+    fields = {field: codec.decode(content[f"b/{name}"].value) for field, name in entry.fields.items()}
+    if entry.outputs:
+        items = decode(content[f"n/{entry.history}"].value).items
+        fields["output"] = list(items[-entry.outputs :])
+    return {**entry.response, **fields}
+
+
+def _contended() -> ApiError:
+    return ApiError(503, "The response store is busy: others keep changing the same conversation.", retry_after=1)

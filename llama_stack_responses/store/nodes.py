@@ -1,81 +1,23 @@
 """Histories as chains of immutable, content-addressed nodes.
 
 A node holds some items and stands on its parent; the items of its ancestors
-and its own, in order, are the history that it ends. Its name is a running hash
-over all these items, one after the other, so it does not depend on how the
-history was cut into nodes: whoever comes along with the same items finds it.
+and its own, in order, are the history that it ends, and give it its name.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import pairwise
 from typing import Any, Final
 
 from . import codec
+from .hashing import NAME_BYTES
+from .records import Records
 
 FAN: Final = 4
 """How many nodes of one level of the skip list lie between two of the next."""
-
-_HASH: Final = 16
-
-
-class Hasher:
-    """Names for what one user stores. The same content has other names under another user.
-
-    Args:
-        principal: the user's name.
-    """
-
-    def __init__(self, principal: str) -> None:
-        self._key = blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=32).digest()
-        self.owner = self._name(b"owner", b"", 12)
-        """16 characters that stand for the user in keys."""
-
-    def content(self, data: bytes) -> str:
-        """The name of a value: 22 characters."""
-        return self._name(b"content", data, _HASH)
-
-    def item(self, item_id: str) -> str:
-        """The name of an item id: 16 characters."""
-        return self._name(b"item", item_id.encode("utf-8", "surrogatepass"), 12)
-
-    def histories(self, base: str | None, items: Iterable[Mapping[str, Any]]) -> list[str]:
-        """The names of the histories that `base` (None: nothing) becomes with each further one of `items`."""
-        names = [base or ""]
-        for item in items:
-            names.append(self._name(b"history", names[-1].encode() + canonical(item), _HASH))
-        return names[1:]
-
-    def _name(self, kind: bytes, data: bytes, size: int) -> str:
-        digest = blake2b(data, digest_size=size, key=self._key, person=kind).digest()
-        return urlsafe_b64encode(digest).rstrip(b"=").decode()
-
-
-def canonical(item: Mapping[str, Any]) -> bytes:
-    """What makes an item the same item, although a client sends it back in fewer words than it got it.
-
-    Its id, its status, fields that are null, and an output text's annotations and logprobs do not count; a message's
-    content may be a string or a list with that text alone.
-    """
-    kept = _without(item, "id", "status")
-    kept.setdefault("type", "message")
-    kind = "output_text" if kept.get("role") == "assistant" else "input_text"
-    if kept["type"] == "message" and isinstance(kept.get("content"), str):
-        kept["content"] = [{"type": kind, "text": kept["content"]}]
-    for name in ("content", "summary"):
-        if isinstance(parts := kept.get(name), list):
-            kept[name] = [_without(part, "annotations", "logprobs") for part in parts]
-    return codec.dumps(kept, ordered=True)
-
-
-def _without(value: Any, *names: str) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: field for name, field in value.items() if field is not None and name not in names}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +63,7 @@ def extend(name: str | None, parent: bytes | None, items: Sequence[dict[str, Any
 
 def _head(data: bytes) -> tuple[int, tuple[str, ...]]:
     head = codec.head(data)
-    edges = range(4, len(head) + 1, _HASH)
+    edges = range(4, len(head) + 1, NAME_BYTES)
     links = (urlsafe_b64encode(head[start:end]).rstrip(b"=").decode() for start, end in pairwise(edges))
     return int.from_bytes(head[:4]), tuple(links)
 
@@ -144,3 +86,27 @@ def link_depths(depth: int) -> list[int]:
             depths.append(depth)
         step *= FAN
     return depths
+
+
+async def read_chain(records: Records, name: str, last: int | None = None) -> list[tuple[str, Node]] | None:
+    """The nodes from the root to `name` with their names, or the `last` of them; None if one is gone.
+
+    At most ceil(log4(n)) + 1 round trips for a history of n nodes.
+    """
+    found: dict[int, tuple[str, Node]] = {}
+    wanted, first = {name}, 0
+    while wanted:
+        fetched = await records.get_many([f"n/{each}" for each in wanted])
+        if len(fetched) < len(wanted):
+            return None
+        chain = [(key.removeprefix("n/"), decode(record.value)) for key, record in fetched.items()]
+        if last is not None and not found:
+            first = chain[0][1].depth - last + 1
+        found |= {node.depth: (each, node) for each, node in chain}
+        wanted = {
+            link
+            for _, node in chain
+            for depth, link in node.ancestors().items()
+            if depth >= first and depth not in found
+        }
+    return [found[depth] for depth in sorted(found)]

@@ -7,7 +7,7 @@ validated by pydantic in strict mode (no "1" for 1).
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_args, get_origin
 
@@ -21,9 +21,11 @@ from pydantic.fields import FieldInfo
 
 # What is allowed beyond the types, and why:
 # - the code by which Codex tells a context that is too long from other failures is not in the types' list;
-ALLOWED_VALUES: Final = {(ResponseError, "code"): frozenset({"context_length_exceeded"})}
+ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
+    (ResponseError, "code"): ("context_length_exceeded",)
+}
 # - OpenAI and the Open Responses specification send `bytes` with the logprobs of an event as in those of a part.
-ALLOWED_KEYS: Final = dict.fromkeys(
+ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = dict.fromkeys(
     (DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})
 )
 DISCRIMINATORS: Final = ("type", "role", "mode")
@@ -89,7 +91,7 @@ def _model(model: type[BaseModel], value: Any, path: str) -> Iterator[Problem]:
         if name not in value:
             if field.is_required():
                 yield Problem(here, f"missing, but {model.__name__} requires it")
-        elif value[name] not in ALLOWED_VALUES.get((model, name), ()):  # type: ignore[comparison-overlap]
+        elif value[name] not in ALLOWED_VALUES.get((model, name), ()):
             yield from problems(field.annotation, value[name], here)
     for name in value.keys() - fields.keys() - ALLOWED_KEYS.get(model, frozenset()):
         yield Problem(f"{path}.{name}" if path else name, f"{model.__name__} has no such key")
@@ -101,34 +103,43 @@ def _union(members: tuple[Any, ...], value: Any, path: str) -> list[Problem]:
         return []
     candidates = _meant(members, value)
     if not candidates:
-        tags = sorted({str(tag) for member in members if _is_model(_bare(member)) for _, tag in _tags(_bare(member))})
+        tags = sorted({str(tag) for member in _flatten(members) if _is_model(member) for _, tag in _tags(member)})
         return [Problem(path, f"{value!r:.80} is none of the union's members {', '.join(tags)}")]
     return min((problems(member, value, path) for member in candidates), key=len)
 
 
-def _meant(members: tuple[Any, ...], value: Any) -> list[Any]:
+def _meant(members: tuple[Any, ...], value: Any) -> Sequence[Any]:
     """The members whose discriminator is the value's; those that are no models only for values that are no objects."""
-    flat = [inner for member in members for inner in _flatten(member)]
-    if not isinstance(value, dict):
-        return [member for member in flat if not _is_model(member) and member is not NoneType]
-    models = [member for member in flat if _is_model(member)]
-    meant = [model for model in models if all(_fits(model, tag, value) for tag in {name for name, _ in _tags(model)})]
-    return meant or [member for member in flat if get_origin(member) is dict or member in (Any, object)]
+    if isinstance(value, dict):
+        tags = ((name, value[name]) for name in DISCRIMINATORS if name in value)
+        return _tagged(members, tuple((name, tag if isinstance(tag, str) else None) for name, tag in tags))
+    others = [member for member in _flatten(members) if not _is_model(member) and member is not NoneType]
+    lists = [member for member in others if get_origin(member) is list]
+    return lists if lists and isinstance(value, list) else others
 
 
-def _flatten(member: Any) -> Iterator[Any]:
-    member = _bare(member)
-    if get_origin(member) in (Union, UnionType):
-        for inner in get_args(member):
-            yield from _flatten(inner)
-    else:
-        yield member
+@lru_cache(maxsize=4096)
+def _tagged(members: tuple[Any, ...], tags: tuple[Tag, ...]) -> tuple[Any, ...]:
+    """The members that an object with these tags may mean; dicts and the like only if no model is meant."""
+    flat = _flatten(members)
+    models = tuple(member for member in flat if _is_model(member) and _fits(member, dict(tags)))
+    return models or tuple(member for member in flat if get_origin(member) is dict or member in (Any, object))
 
 
-def _fits(model: type[BaseModel], name: str, value: dict[str, Any]) -> bool:
-    if name not in value:
-        return not _fields(model)[name].is_required()
-    return any((name, value[name]) == tag for tag in _tags(model))
+@cache
+def _flatten(members: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A union's members, with those of the unions among them."""
+    bare = (_bare(member) for member in members)
+    nested = (_flatten(get_args(each)) if get_origin(each) in (Union, UnionType) else (each,) for each in bare)
+    return tuple(each for inner in nested for each in inner)
+
+
+def _fits(model: type[BaseModel], tags: dict[str, Any]) -> bool:
+    own = _tags(model)
+    if not own:
+        return True
+    name = own[0][0]
+    return (name, tags[name]) in own if name in tags else not _fields(model)[name].is_required()
 
 
 @cache
@@ -136,7 +147,7 @@ def _tags(model: type[BaseModel]) -> tuple[Tag, ...]:
     """The (key, literal) pairs by which a model of a union can be told: its `type`, or what it has instead."""
     for name in DISCRIMINATORS:
         field = _fields(model).get(name)
-        literals = [each for each in _flatten(field.annotation) if get_origin(each) is Literal] if field else []
+        literals = [each for each in _flatten((field.annotation,)) if get_origin(each) is Literal] if field else []
         if literals:
             return tuple((name, value) for literal in literals for value in get_args(literal))
     return ()

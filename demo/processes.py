@@ -1,0 +1,111 @@
+"""Starting servers, waiting until they answer, and leaving none of them behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS = 120.0
+STOP_SECONDS = 10.0
+LOG_TAIL_LINES = 15
+
+
+class ServerError(Exception):
+    """A server did not start, or ended by itself; the message ends with what it said last."""
+
+
+def free_port() -> int:
+    """A port on which nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server process, the leader of a process group of its own."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def failure(self, what: str) -> ServerError:
+        """The exception that says `what` became of it, with the end of its log."""
+        with self.log.open(errors="replace") as lines:
+            tail = "".join(f"  {line}" for line in deque(lines, LOG_TAIL_LINES))
+        return ServerError(f"{self.name} {what}. Its log ends with:\n{tail}")
+
+    def wait_until_ready(self, url: str) -> None:
+        """Return once `url` answers."""
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(url):
+            if self.process.poll() is not None:
+                raise self.failure("ended instead of starting")
+            if time.monotonic() > deadline:
+                raise self.failure(f"does not answer after {START_SECONDS:.0f} seconds")
+            time.sleep(0.1)
+
+    def wait_until_ended(self) -> None:
+        """Return when the process has ended."""
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End the process and whatever it started: politely, then by force."""
+        for signum in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(self.process.pid, signum)
+                self.process.wait(STOP_SECONDS)
+            except ProcessLookupError:
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        self.process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):  # noqa: S310 (http, to this machine)
+            return True
+    except (urllib.error.URLError, OSError):
+        return False
+
+
+@contextmanager
+def server(
+    name: str, command: Sequence[str], *, ready: str, log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[Server]:
+    """Run a server, from when the URL `ready` answers until the block ends."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,  # Ctrl-C goes to us alone, and we end it with all its children
+        )
+    running = Server(name, process, log)
+    try:
+        running.wait_until_ready(ready)
+        yield running
+    finally:
+        running.stop()
+
+
+def exit_on_signals() -> None:
+    """Make an ordinary exit of SIGTERM and of a closed terminal, so that every `finally` runs."""
+
+    def leave(signum: int, _frame: object) -> None:
+        raise SystemExit(128 + signum)
+
+    for signum in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(signum, leave)

@@ -1,0 +1,76 @@
+"""The demo's server, left running until Ctrl-C.
+
+Run it with: make serve
+    INFERENCE_URL      use this model server instead of the small bundled model
+    STATE_DIR          keep responses in this folder (.state in the checkout)
+    LLAMA_STACK_PORT   listen on this port (8321)
+"""
+
+import os
+import shlex
+import socket
+import sys
+from pathlib import Path
+
+from processes import ServerError, exit_on_signals
+from stack import ROOT, Stack, first_model, running_stack
+from terminal import bold, error
+
+DEFAULT_PORT = "8321"
+UNLISTED = "local/MODEL"
+
+
+def chosen_port() -> int:
+    """The port that was asked for, if it is one and nothing listens on it."""
+    asked = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
+    if not asked.isdecimal() or not 1024 <= int(asked) <= 65535:
+        raise ValueError(f"LLAMA_STACK_PORT is {asked!r}; it must be a number from 1024 to 65535.")
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", int(asked))) == 0:
+            raise ValueError(f"Port {asked} is taken; choose another: make serve LLAMA_STACK_PORT=8400")
+    return int(asked)
+
+
+def introduce(stack: Stack, state: Path) -> None:
+    """Say what runs, and how to talk to it."""
+    model = first_model(stack.client())
+    if model is None:
+        model = UNLISTED
+        print(f"\nThe model server lists no models yet; put its model's name for MODEL below ({UNLISTED}).")
+    body = f'{{"model": "{model}", "input": "Say hello."}}'
+    print(f"\n{bold('The server runs at ' + stack.base_url)}. Responses are kept in {state}.")
+    print(f"Its log: {stack.server.log}")
+    print(f"\nFrom a shell:\n\n  curl {stack.base_url}/responses -H 'content-type: application/json' \\")
+    print(f"    -d {shlex.quote(body)}")
+    print("\nFrom Python:\n\n  from openai import OpenAI")
+    print(f'  client = OpenAI(base_url="{stack.base_url}", api_key="none")')
+    print(f'  print(client.responses.create(model="{model}", input="Say hello.").output_text)')
+    print("\nCtrl-C ends it.", flush=True)
+
+
+def serve() -> None:
+    """Serve until a signal comes."""
+    state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
+    with running_stack(
+        inference_url=os.environ.get("INFERENCE_URL"), state=state, port=chosen_port()
+    ) as stack:
+        introduce(stack, state)
+        stack.server.wait_until_ended()
+        raise stack.server.failure("ended by itself")
+
+
+def main() -> int:
+    """Run the server: 0 when Ctrl-C ended it."""
+    exit_on_signals()
+    try:
+        serve()
+    except (ServerError, ValueError) as problem:
+        error(f"\n{problem}")
+        return 1
+    except KeyboardInterrupt:
+        print("\nStopped.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,72 @@
+"""The whole thing on this machine: a model server and the stack in front of it."""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from openai import OpenAI
+from processes import Server, free_port, server
+from terminal import progress
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+COMMANDS = Path(sys.executable).parent
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A running stack: its server and where it answers."""
+
+    server: Server
+    base_url: str
+
+    def client(self) -> OpenAI:
+        """The ordinary OpenAI client, with another base URL. The template asks for no key; the client wants one."""
+        return OpenAI(base_url=self.base_url, api_key="none")
+
+
+def first_model(client: OpenAI) -> str | None:
+    """The first model that the stack lists; None while its model server lists none."""
+    return next((model.id for model in client.models.list()), None)
+
+
+@contextmanager
+def _model_server(folder: Path) -> Iterator[str]:
+    port = free_port()
+    command = [sys.executable, str(HERE / "llama_server.py"), str(port)]
+    ready = f"http://127.0.0.1:{port}/health"
+    with ExitStack() as running:
+        with progress("Loading a small language model (SmolLM2, 135 million parameters) into llama.cpp"):
+            running.enter_context(server("The llama.cpp server", command, ready=ready, log=folder / "llama.log"))
+        yield f"http://127.0.0.1:{port}/v1"
+
+
+@contextmanager
+def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> Iterator[Stack]:
+    url = f"http://127.0.0.1:{port}/v1"
+    command = [str(COMMANDS / "llama"), "stack", "run", str(ROOT / "templates" / "starter" / "config.yaml")]
+    settings = {
+        "INFERENCE_URL": inference_url,
+        "STATE_DIR": str(state),
+        "LLAMA_STACK_HOST": "127.0.0.1",
+        "LLAMA_STACK_PORT": str(port),
+    }
+    ready, log = f"{url}/health", folder / "stack.log"
+    with ExitStack() as running:
+        with progress("Starting the server: llama stack run templates/starter/config.yaml"):
+            process = running.enter_context(server("The server", command, ready=ready, log=log, env=settings))
+        yield Stack(process, url)
+
+
+@contextmanager
+def running_stack(
+    *, inference_url: str | None = None, state: Path | None = None, port: int | None = None
+) -> Iterator[Stack]:
+    """A stack over `inference_url`, or over a llama.cpp server of its own; `state` and `port` default to fresh ones."""
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="llama-stack-responses-")))
+        upstream = inference_url or running.enter_context(_model_server(folder))
+        yield running.enter_context(_llama_stack(folder, state or folder / "state", upstream, port or free_port()))

@@ -1,0 +1,22 @@
+"""Input items as the API lists them: with an id and a status, which clients need not send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from .ids import new_id
+
+Json = dict[str, Any]
+
+_ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+
+
+def with_ids(items: Iterable[Json]) -> list[Json]:
+    """The items, each with an id: its own, or a new one."""
+    return [item if "id" in item else {"id": new_id(_ID_PREFIXES[item["type"]]), **item} for item in items]
+
+
+def listed(items: Iterable[Json]) -> list[Json]:
+    """The items as `openai.types.responses.ResponseItem` has them."""
+    return [{**item, "status": item.get("status", "completed")} for item in items]

@@ -1,0 +1,143 @@
+"""The keys under which an archive keeps what it keeps, and a response's own record.
+
+`of` is a hash of the owner; a name is a hash of the owner and the content.
+
+    r/<response>                 a response (`Entry`)
+    n/<name>                     a node of a history (`nodes.py`)
+    b/<name>                     a big field that many responses share
+    f/<name>/<source>            a reference to that node or big field: its source is a child node or a response
+    i/<hash of owner, item id>   a pointer to the item: the key of a node or a response, and an index
+    l/<of>/<order>/<response>    the owner's responses in the order of their creation
+    x/<bucket>/<of>              the owner has responses whose order begins with the bucket
+    g/<key>                      this content lost a reference and is to be looked at; the value is its owner's name
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.owner import Owner
+from . import codec
+from .hashing import Hasher
+from .records import Ensure, Op, Put, Record
+
+type Json = dict[str, Any]
+
+BUCKET: Final = 4
+"""Digits of an order that are its bucket: 65,536 seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A response's record.
+
+    Attributes:
+        response: the response object, less what is kept elsewhere.
+        owner: who made it.
+        history: the name of the history after its output.
+        input: the name of the history after its input.
+        outputs: how many items at the end of `history` are the output; None if `response` has the output itself.
+        apart: whether `input` is not the parent of `history`, and so has a reference of its own.
+        fields: the names of the big fields.
+        order: where the response stands among its owner's.
+    """
+
+    response: Json
+    owner: Owner
+    history: str | None
+    input: str | None
+    outputs: int | None
+    apart: bool
+    fields: Mapping[str, str]
+    order: str
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return codec.encode(
+            {
+                "response": self.response,
+                "owner": [self.owner.principal, dict(self.owner.attributes)],
+                "history": self.history,
+                "input": self.input,
+                "outputs": self.outputs,
+                "apart": self.apart,
+                "fields": self.fields,
+                "order": self.order,
+            }
+        )
+
+    @staticmethod
+    def decode(record: Record) -> Entry:
+        """The entry that `encode` wrote."""
+        stored = codec.decode(record.value)
+        return Entry(**{**stored, "owner": Owner(*stored["owner"])})
+
+    @property
+    def id(self) -> str:
+        """The response's id."""
+        response_id: str = self.response["id"]
+        return response_id
+
+    def references(self) -> dict[str, str]:
+        """The keys of the references that the response holds, each with the key of the content."""
+        names = {self.history, self.input} if self.apart else {self.history}
+        held = {reference(name, self.id): f"n/{name}" for name in names if name}
+        return held | {reference(name, self.id): f"b/{name}" for name in self.fields.values()}
+
+    def rows(self) -> dict[str, Op]:
+        """What the response has beside its record: how to write it, by key."""
+        hasher = Hasher(self.owner.principal)
+        rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
+        listed = listing(hasher.owner, self.order, self.id)
+        rows[listed] = Put(listed, b"")
+        own = self.response["output"] if self.outputs is None else []
+        return rows | pointers(hasher, f"r/{self.id}", own)
+
+
+def reference(name: str, source: str) -> str:
+    """The key that says that `source` needs the content called `name`."""
+    return f"f/{name}/{source}"
+
+
+def listing(of: str, order: str, response_id: str) -> str:
+    """The key of a response among its owner's."""
+    return f"l/{of}/{order}/{response_id}"
+
+
+def bucket(of: str, order: str) -> str:
+    """The key that says that the owner has responses of this time."""
+    return f"x/{order[:BUCKET]}/{of}"
+
+
+def unsettled(key: str, owner: Owner) -> Put:
+    """Has the content of `owner` under `key` looked at, whatever happens after the commit."""
+    return Put(f"g/{key}", owner.principal.encode("utf-8", "surrogatepass"))
+
+
+def order_of(created_at: float, now: float) -> str:
+    """Where a response stands: the second of its creation, then the milliseconds until it was first stored."""
+    after = min(max(int((now - int(created_at)) * 1000), 0), 0xFFFFFF)
+    return f"{second(created_at)}{after:06x}"
+
+
+def second(moment: float) -> str:
+    """A second since the epoch, as an order begins with it."""
+    return f"{max(int(moment), 0):08x}"
+
+
+def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Op]:
+    """What leads from the ids of `items` to `key`, where they lie; an id that leads elsewhere already is left alone."""
+    found: dict[str, Op] = {}
+    for index, item in enumerate(items):
+        if item_id := item.get("id"):
+            row = f"i/{hasher.item(item_id)}"
+            found.setdefault(row, Ensure(row, f"{key} {index}".encode()))
+    return found
+
+
+def read_pointer(value: bytes) -> tuple[str, int]:
+    """The key and the index that a pointer holds."""
+    key, _, index = value.decode().rpartition(" ")
+    return key, int(index)

@@ -1,0 +1,102 @@
+"""Drops content that nothing refers to any longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from ..core.owner import Owner
+from .hashing import Hasher
+from .layout import pointers, read_pointer, reference, unsettled
+from .nodes import Node, read_chain
+from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix
+
+_BATCHES: Final = (8, 64)
+
+
+class Reclaim:
+    """Drops nodes and big fields that have lost their last reference, and then their ancestors that have.
+
+    Every commit that drops a reference has a `g/` row written for what it referred to; the row goes in the commit that
+    drops that content, or that finds it still needed. So whatever interrupts this, `resume` goes on with it, and doing
+    it twice does no harm.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    async def run(self, keys: Iterable[str], owner: Owner) -> None:
+        """Look at content of `owner`, each with its `g/` row written."""
+        for key in keys:
+            left: str | None = key
+            size = _BATCHES[0]
+            while left is not None:
+                left = await self._drop(left, owner, size)
+                size = _BATCHES[1]
+
+    async def resume(self, limit: int) -> None:
+        """Do what is left of runs that were interrupted, at most `limit` of them."""
+        for row, record in await self._records.range("g/", after_prefix("g/"), limit=limit):
+            await self.run([row.removeprefix("g/")], Owner(record.value.decode("utf-8", "surrogatepass")))
+
+    async def _drop(self, key: str, owner: Owner, size: int) -> str | None:
+        """Drop `key` and at most `size` nodes in all, if nothing needs it; the key to go on with."""
+        kind, _, name = key.partition("/")
+        prefix = reference(name, "")
+        if needed := await self._records.range(prefix, after_prefix(prefix), limit=1):
+            # If this reference goes meanwhile, the row stays for whoever lets it go.
+            still = VersionIs(needed[0][0], needed[0][1].version)
+            return None if await self._commit([Delete(f"g/{key}")], [still]) else key
+        if kind == "b":
+            ops: list[Op] = [Delete(key), Delete(f"g/{key}")]
+            return None if await self._commit(ops, [Empty(prefix)]) else key
+        chain = await read_chain(self._records, name, size)
+        if not chain:
+            await self._commit([Delete(f"g/{key}")], [])
+            return None
+        return await self._drop_chain(chain[::-1], owner)
+
+    async def _drop_chain(self, chain: Sequence[tuple[str, Node]], owner: Owner) -> str | None:
+        """Drop as much from the beginning of `chain`, youngest first, as nothing else needs; the key to go on with."""
+        hasher = Hasher(owner.principal)
+        ids = await self._ids(chain, hasher)
+        first = f"n/{chain[0][0]}"
+        while chain:
+            parent = chain[-1][1].parent
+            ops: list[Op] = [Delete(f"g/{first}"), *(Delete(row) for name, _ in chain for row in ids[name])]
+            for name, node in chain:
+                ops += [Delete(f"n/{name}"), *([Delete(reference(node.parent, name))] if node.parent else [])]
+            if parent:
+                ops.append(unsettled(f"n/{parent}", owner))
+            try:
+                await self._records.commit(ops, _unneeded(chain))
+            except Conflict as conflict:
+                chain = chain[: _first_needed(chain, conflict.failed)]
+            else:
+                return f"n/{parent}" if parent else None
+        return first
+
+    async def _ids(self, chain: Sequence[tuple[str, Node]], hasher: Hasher) -> dict[str, list[str]]:
+        """The pointers that lead to each node, by its name; an id may lead to another node that came first."""
+        rows = {name: list(pointers(hasher, f"n/{name}", node.items)) for name, node in chain}
+        found = await self._records.get_many([row for of_node in rows.values() for row in of_node])
+        target = {row: read_pointer(record.value)[0] for row, record in found.items()}
+        return {name: [row for row in of_node if target.get(row) == f"n/{name}"] for name, of_node in rows.items()}
+
+    async def _commit(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
+        try:
+            await self._records.commit(ops, conditions)
+        except Conflict:
+            return False
+        return True
+
+
+def _unneeded(chain: Sequence[tuple[str, Node]]) -> list[Condition]:
+    """What holds if nothing but the node before it refers to each node of `chain`, and nothing to the first."""
+    own = [None, *(reference(parent, name) for (name, _), (parent, _) in pairwise(chain))]
+    return [Empty(reference(name, ""), but) for (name, _), but in zip(chain, own, strict=True)]
+
+
+def _first_needed(chain: Sequence[tuple[str, Node]], failed: Sequence[Condition]) -> int:
+    return min(index for index, condition in enumerate(_unneeded(chain)) if condition in failed)

@@ -1,0 +1,174 @@
+"""What one save writes, worked out from what is stored already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from ..core.owner import Owner
+from . import codec, nodes
+from .hashing import Hasher
+from .layout import Entry, Json, bucket, order_of, pointers, reference, unsettled
+from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
+
+_FIELDS: Final = ("tools", "instructions", "text")
+_BIG: Final = 256
+_RECENT: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One commit.
+
+    Attributes:
+        ops, conditions: the commit.
+        released: the keys of content that loses a reference by it.
+        version: the response's version after it.
+    """
+
+    ops: list[Op]
+    conditions: list[Condition]
+    released: list[str]
+    version: int
+
+
+class Saving:
+    """One call of `Archive.save`; its arguments are described there."""
+
+    def __init__(
+        self,
+        response: Json,
+        owner: Owner,
+        base: str | None,
+        input_items: Sequence[Json],
+        base_items: Sequence[Json],
+    ) -> None:
+        self._response = response
+        self._output: list[Json] = response["output"]
+        self._owner = owner
+        self._hasher = Hasher(owner.principal)
+        self._key = f"r/{response['id']}"
+        self._fields = {name: codec.dumps(response[name]) for name in _FIELDS if response.get(name)}
+        self._field_names = {
+            name: self._hasher.content(value) for name, value in self._fields.items() if len(value) > _BIG
+        }
+        self._base_items = base_items
+        self._stand_on(base, input_items)
+
+    def _stand_on(self, base: str | None, items: Sequence[Json]) -> None:
+        self._base = base
+        self._items = items
+        self._inputs = self._hasher.histories(base, items)
+        self._input = self._inputs[-1] if self._inputs else base
+        outputs = self._hasher.histories(self._input, self._output)
+        self._history = outputs[-1] if outputs else self._input
+
+    async def read(self, records: Records) -> dict[str, Record]:
+        """What there is of all that the response needs. Of the history that is one round trip, rarely two."""
+        names = {self._base, self._history, *self._inputs[-_RECENT:]}
+        keys = [self._key, *(f"n/{name}" for name in names if name)]
+        keys += [f"b/{name}" for name in self._field_names.values()]
+        known = await records.get_many(keys)
+        if self._base and f"n/{self._base}" not in known:
+            self._stand_on(None, [*self._base_items, *self._items])
+            return await self.read(records)
+        earlier = self._inputs[:-_RECENT]
+        if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT:]):
+            known |= await records.get_many([f"n/{name}" for name in earlier])
+        return known
+
+    def plan(self, known: dict[str, Record], now: float, version: int | None) -> Plan:
+        """The commit that stores the response, given what `read` found.
+
+        Raises:
+            Conflict: the stored response does not have `version`.
+        """
+        stored = known.get(self._key)
+        unchanged = VersionIs(self._key, stored.version if stored else None)
+        if version is not None and unchanged.version != version:
+            raise Conflict([VersionIs(self._key, version)])
+        old = Entry.decode(stored) if stored else None
+        content = _Content(self._hasher, known)
+        fresh = self._keep_content(content)
+        order = old.order if old else order_of(self._response["created_at"], now)
+        new = self._entry(None if fresh else known.get(f"n/{self._history}"), order)
+        released = {key: name for key, name in (old.references() if old else {}).items() if key not in new.references()}
+        ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new)]
+        ops.append(Ensure(bucket(self._hasher.owner, order), b""))
+        ops += [unsettled(key, self._owner) for key in released.values()]
+        return Plan(ops, [unchanged, *content.conditions], list(released.values()), (unchanged.version or 0) + 1)
+
+    def _keep_content(self, content: _Content) -> bool:
+        """Has all content kept; whether the output got a node of its own."""
+        for field, name in self._field_names.items():
+            content.keep(f"b/{name}", partial(codec.encode, self._response[field]))
+        stem, rest = self._base, self._items
+        for index in range(len(self._inputs), 0, -1):
+            if content.has(self._inputs[index - 1]):
+                stem, rest = self._inputs[index - 1], self._items[index:]
+                break
+        if stem is not None:
+            content.keep_node(stem)
+        if rest and self._input is not None:
+            content.keep_node(self._input, stem, rest)
+        if not self._output or self._history is None:
+            return True
+        return content.keep_node(self._history, self._input, self._output)
+
+    def _entry(self, found: Record | None, order: str) -> Entry:
+        """The response's record; `found` is its last node if another response made that, perhaps with other ids."""
+        outputs: int | None = len(self._output)
+        apart = False
+        if found is not None:
+            node = nodes.decode(found.value)
+            apart = node.parent != self._input
+            if list(node.items[-len(self._output) :]) != self._output:
+                outputs = None
+        kept = {**self._response, **dict.fromkeys(self._field_names)}
+        if outputs is not None:
+            kept["output"] = []
+        return Entry(kept, self._owner, self._history, self._input, outputs, apart, self._field_names, order)
+
+
+class _Content:
+    """Immutable content that is to be there after a commit: what of it the commit must write, and on what terms."""
+
+    def __init__(self, hasher: Hasher, known: Mapping[str, Record]) -> None:
+        self._hasher = hasher
+        self._known = known
+        self._kept: dict[str, bytes] = {}
+        self.ops: list[Op] = []
+        self.conditions: list[Condition] = []
+
+    def has(self, name: str) -> bool:
+        """Whether the node is there already."""
+        return f"n/{name}" in self._known
+
+    def keep(self, key: str, make: Callable[[], bytes]) -> bool:
+        """Has `key` there, and nobody to drop or write it meanwhile; whether the commit writes it."""
+        if key in self._kept:
+            return False
+        record = self._known.get(key)
+        self.conditions.append(VersionIs(key, record.version if record else None))
+        self._kept[key] = record.value if record else make()
+        if record is None:
+            self.ops.append(Put(key, self._kept[key]))
+        return record is None
+
+    def keep_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> bool:
+        """Has the node `name` there, with `items` on `parent` if it is new; whether the commit writes it."""
+        on = self._kept[f"n/{parent}"] if parent else None
+        written = self.keep(f"n/{name}", lambda: nodes.extend(parent, on, items).encode())
+        if written:
+            if parent:
+                self.ops.append(Put(reference(parent, name), b""))
+            self.ops += pointers(self._hasher, f"n/{name}", items).values()
+        return written
+
+
+def _changes(old: Entry | None, new: Entry) -> list[Op]:
+    """What takes the rows beside the record from `old` to `new`."""
+    rows, gone = new.rows(), old.rows() if old else {}
+    return [*(Delete(key) for key in gone if key not in rows), *(row for key, row in rows.items() if key not in gone)]

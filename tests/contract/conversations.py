@@ -1,0 +1,94 @@
+"""Responses, as an archive gets them."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import uuid4
+
+type Json = dict[str, Any]
+
+CREATED = 1_790_000_000
+
+
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{uuid4().hex[:24]}"
+
+
+def user(text: str, **fields: Any) -> Json:
+    content = [{"type": "input_text", "text": text}]
+    return {"id": new_id("msg"), "type": "message", "role": "user", "status": "completed", "content": content, **fields}
+
+
+def assistant(text: str, **fields: Any) -> Json:
+    return {
+        "id": new_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "phase": "final_answer",
+        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
+        **fields,
+    }
+
+
+def response(*output: Json, **fields: Any) -> Json:
+    """A response object with every field that OpenAI's has."""
+    return {
+        "id": new_id("resp"),
+        "object": "response",
+        "created_at": CREATED,
+        "status": "completed",
+        "background": False,
+        "billing": None,
+        "completed_at": CREATED + 3,
+        "conversation": None,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "max_output_tokens": None,
+        "max_tool_calls": None,
+        "model": "openai/gpt-oss-20b",
+        "output": list(output),
+        "parallel_tool_calls": True,
+        "previous_response_id": None,
+        "prompt": None,
+        "prompt_cache_key": None,
+        "reasoning": {"effort": "medium", "summary": None},
+        "safety_identifier": None,
+        "service_tier": "default",
+        "store": True,
+        "temperature": 1.0,
+        "text": {"format": {"type": "text"}, "verbosity": "medium"},
+        "tool_choice": "auto",
+        "tools": [],
+        "top_logprobs": 0,
+        "top_p": 1.0,
+        "truncation": "disabled",
+        "usage": {
+            "input_tokens": 1234,
+            "input_tokens_details": {"cached_tokens": 1024, "cache_write_tokens": 0},
+            "output_tokens": 321,
+            "output_tokens_details": {"reasoning_tokens": 64},
+            "total_tokens": 1555,
+        },
+        "user": None,
+        "metadata": {},
+        **fields,
+    }
+
+
+class Prose:
+    """Text that compresses about as little as a language does: random words, of 2,000."""
+
+    def __init__(self, seed: int = 7) -> None:
+        self._random = random.Random(seed)
+        letters = "etaoinshrdlucmfwypvbgkjqxz"
+        self._words = ["".join(self._random.choices(letters, k=self._random.randint(2, 11))) for _ in range(2000)]
+
+    def text(self, size: int) -> str:
+        """`size` characters."""
+        words: list[str] = []
+        while sum(map(len, words)) + len(words) < size:
+            words.append(self._random.choice(self._words))
+        return " ".join(words)[:size]

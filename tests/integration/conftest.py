@@ -1,0 +1,78 @@
+"""One scripted upstream and one live stack for all integration tests of a run.
+
+RESPONSES_TEST_HOST=llama_stack|ogx says which host runs the stack, out of the environment that runs the tests.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import cast
+
+import openai
+import pytest
+
+from tests.support.stack import Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess
+
+REPOSITORY = Path(__file__).parents[2]
+STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
+
+
+@pytest.fixture(scope="session")
+def host() -> Host:
+    """The host that runs the stack."""
+    name = os.environ.get("RESPONSES_TEST_HOST", "llama_stack")
+    if name not in ("llama_stack", "ogx"):
+        raise pytest.UsageError(f"RESPONSES_TEST_HOST is {name!r}, not llama_stack or ogx")
+    return cast(Host, name)
+
+
+@pytest.fixture(scope="session")
+def stack_env() -> dict[str, str]:
+    """What a stack needs of its environment to find the package: nothing where it is installed."""
+    try:
+        distribution("llama-stack-responses")
+    except PackageNotFoundError:
+        return {"PYTHONPATH": str(REPOSITORY)}
+    return {}
+
+
+@pytest.fixture(scope="session")
+def upstream_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamProcess]:
+    """The upstream that every stack of the run talks to."""
+    with UpstreamProcess(tmp_path_factory.mktemp("upstream") / "upstream.log") as process:
+        yield process
+
+
+@pytest.fixture
+def upstream(upstream_process: UpstreamProcess) -> Upstream:
+    """The upstream with nothing scripted and nothing recorded: what earlier tests left running is cut off."""
+    upstream_process.client.reset()
+    return upstream_process.client
+
+
+@pytest.fixture(scope="session")
+def stack(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveStack]:
+    """The live stack of the run: the starter template, its state and its working folder somewhere temporary."""
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(STARTER, env, tmp_path_factory.mktemp("stack"), host=host) as live:
+        yield live
+
+
+@pytest.fixture
+def client(stack: LiveStack, upstream: Upstream) -> Iterator[openai.OpenAI]:  # noqa: ARG001 - a clean upstream first
+    """An OpenAI client of the stack, without retries."""
+    with stack.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def model() -> Callable[[str], str]:
+    """The stack's name for one of the upstream's models: `model("echo")`."""
+    return lambda name: f"local/{name}"

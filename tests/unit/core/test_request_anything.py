@@ -1,0 +1,151 @@
+"""Whatever a client sends, the answer is a request that can be stored and sent on, or a 400."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import orjson
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items import parse_input
+from llama_stack_responses.core.request import CreateRequest, parse_create
+from llama_stack_responses.core.response import new_response
+
+Json = dict[str, Any]
+
+TOKEN: Json = {"token": "a", "bytes": [97], "logprob": -0.5}
+ITEMS: list[Json] = [
+    {"role": "user", "content": "a"},
+    {
+        "type": "message",
+        "role": "user",
+        "content": [
+            {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
+            {"type": "input_image", "image_url": "a"},
+            {"type": "input_file", "file_id": "a"},
+            {"type": "input_audio", "input_audio": {"data": "a", "format": "mp3"}},
+        ],
+    },
+    {
+        "role": "assistant",
+        "content": [
+            {"type": "input_text", "text": "a"},
+            {
+                "type": "output_text",
+                "text": "a",
+                "annotations": [{"type": "file_path", "file_id": "a", "index": 0}],
+                "logprobs": [{**TOKEN, "top_logprobs": [TOKEN]}],
+            },
+            {"type": "refusal", "refusal": "a"},
+        ],
+        "phase": "commentary",
+    },
+    {"type": "reasoning", "id": None, "summary": ["a"], "content": [{"type": "text", "text": "a"}]},
+    {"type": "function_call", "call_id": "a", "name": "f", "arguments": "", "caller": {"type": "direct"}},
+    {"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "a"}]},
+    {"id": "msg_1"},
+]
+BODY: Json = {
+    "model": "m",
+    "input": ITEMS,
+    "include": ["reasoning.encrypted_content"],
+    "instructions": "a",
+    "max_output_tokens": 5,
+    "metadata": {"a": "b"},
+    "previous_response_id": "resp_0123456789abcdef",
+    "prompt_cache_options": {"mode": "explicit", "ttl": "12h"},
+    "reasoning": {"effort": "low", "mode": "pro"},
+    "seed": 1,
+    "stream": True,
+    "stream_options": {"include_obfuscation": False},
+    "temperature": 0.5,
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"a": [1]}}},
+    "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+    "tools": [{"type": "function", "name": "f", "parameters": {"a": [1]}}, {"type": "function", "name": "g"}],
+    "top_logprobs": 1,
+}
+REFUSED_BODY: Json = {
+    **BODY,
+    "context_management": [{"type": "compaction", "compact_threshold": 1}],
+    "conversation": {"id": "conv_1"},
+    "moderation": {"model": "m", "policy": {"input": {"mode": "score"}, "output": {"mode": "block"}}},
+    "prompt": {"id": "p", "variables": {"a": "b"}, "version": "1"},
+}
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=4)
+JSON = st.recursive(
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@st.composite
+def spoiled(draw: st.DrawFn, value: Any) -> Any:
+    """`value` with one part of it, at any depth, left out or replaced by any JSON."""
+    keys: list[Any] = []
+    if isinstance(value, dict | list):
+        keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    if not keys or draw(st.integers(0, 9)) == 0:
+        return draw(JSON)
+    key = draw(st.sampled_from(keys))
+    copy = value.copy()
+    if draw(st.integers(0, 9)) == 0:
+        del copy[key]
+    else:
+        copy[key] = draw(spoiled(value[key]))
+    return copy
+
+
+def outcome(body: Any) -> CreateRequest | ApiError:
+    try:
+        return parse_create(body)
+    except ApiError as error:
+        return error
+
+
+def test_the_samples_are_taken() -> None:
+    assert isinstance(outcome(BODY), CreateRequest)
+    assert isinstance(outcome(REFUSED_BODY), ApiError)
+
+
+@settings(max_examples=800, deadline=None)
+@given(JSON | spoiled(BODY) | spoiled(REFUSED_BODY))
+def test_any_body_is_a_request_or_a_400(body: Any) -> None:
+    before = deepcopy(body)
+    result = outcome(body)
+    assert repr(body) == repr(before)  # by what it reads, since NaN is not equal to itself
+    if isinstance(result, ApiError):
+        assert result.status == 400
+        assert orjson.dumps(result.body())
+    else:
+        assert result.input_items or result.previous_response_id
+        assert parse_input(result.input_items) == result.input_items
+        assert orjson.dumps(new_response(result, id="resp_0123456789abcdef", created_at=0))
+
+
+@settings(max_examples=300, deadline=None)
+@given(spoiled(BODY))
+def test_what_was_parsed_parses_to_itself(body: Any) -> None:
+    first = outcome(body)
+    if isinstance(first, CreateRequest) and first.input_items:
+        again = outcome({**body, "input": first.input_items, "tools": first.tools, "tool_choice": first.tool_choice})
+        assert isinstance(again, CreateRequest)
+        assert (again.input_items, again.tools) == (first.input_items, first.tools)
+        assert again.tool_choice == first.tool_choice
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON | spoiled(ITEMS))
+def test_any_input_is_items_or_a_400_that_points_into_it(value: Any) -> None:
+    try:
+        items = parse_input(value)
+    except ApiError as error:
+        place = error.param
+    else:
+        place = "input"
+        assert parse_input(items) == items
+    assert place is None or place.startswith("input")
