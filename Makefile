@@ -18,8 +18,8 @@ $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt 
 	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,dev constraints/standalone.txt
 	@touch $@
 
-$(READY_OGX): pyproject.toml constraints/ogx.txt scripts/install scripts/find-python
-	@scripts/install .venv-ogx constraints/ogx.txt ogx,test
+$(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scripts/install scripts/find-python
+	@scripts/install .venv-ogx constraints/ogx.txt ogx,test constraints/standalone.txt
 	@touch $@
 
 .PHONY: demo

@@ -10,25 +10,13 @@ from collections.abc import Callable
 
 import openai
 from openai import OpenAI
-from openai.types.responses import Response
-from processes import ServerError, exit_on_signals
+from openai.types.responses import FunctionToolParam, Response
+from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import BaseModel
+
+from processes import ServerError, exit_on_signals
 from stack import Stack, first_model, running_stack
 from terminal import bold, dim, error
-
-PROMPT = "My name is Ada and I live in Lisbon. Say hello to me in one short sentence."
-WEATHER = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "The weather in a city.",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "enum": ["Lisbon", "Oslo"]}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
 
 
 class Person(BaseModel):
@@ -43,63 +31,73 @@ class Person(BaseModel):
 
 def stream(client: OpenAI, model: str) -> Response | None:
     """1. A streamed answer, printed as it comes"""
-    for event in client.responses.create(model=model, input=PROMPT, stream=True, temperature=0):
+    question = "My name is Ada and I live in Lisbon. Say hello to me in one short sentence."
+    for event in client.responses.create(model=model, input=question, stream=True, temperature=0):
         if event.type == "response.output_text.delta":
             print(event.delta, end="", flush=True)
-        if event.type == "response.completed":
+        elif event.type == "response.completed":
+            print()
             return event.response
     return None
 
 
-def follow_up(client: OpenAI, model: str, previous: Response) -> Response:
-    """2. A second question: the server remembers the first one"""
+def follow_up(client: OpenAI, model: str, first: Response) -> Response:
+    """2. A second question: the server knows the first one, so only the new words are sent"""
     response = client.responses.create(
-        model=model, previous_response_id=previous.id, input="What is my name, and where do I live?", temperature=0
+        model=model, input="What is the name of my city?", previous_response_id=first.id, temperature=0
     )
     print(response.output_text)
     return response
 
 
-def call_a_function(client: OpenAI, model: str) -> Response:
-    """3. A function call, and its output sent back"""
+def call_a_function(client: OpenAI, model: str) -> None:
+    """3. A function call: the model asks for it, we answer, and it goes on"""
+    weather: FunctionToolParam = {
+        "type": "function",
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"enum": ["Lisbon", "Oslo"]}}, "required": ["city"]},
+        "strict": False,
+    }
     response = client.responses.create(
-        model=model, tools=[WEATHER], tool_choice="required", input="How is the weather in Lisbon?", temperature=0
+        model=model, input="How is the weather in Lisbon?", tools=[weather], tool_choice="required", temperature=0
     )
     call = next(item for item in response.output if item.type == "function_call")
     print(f"The model calls {call.name}({call.arguments})")
 
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": "Sunny, 24 degrees."}
-    response = client.responses.create(model=model, previous_response_id=response.id, input=[output], temperature=0)
+    weather_now: FunctionCallOutput = {
+        "type": "function_call_output",
+        "call_id": call.call_id,
+        "output": "Sunny, 24 degrees.",
+    }
+    response = client.responses.create(
+        model=model, input=[weather_now], previous_response_id=response.id, temperature=0
+    )
     print(response.output_text)
-    return response
 
 
-def parse(client: OpenAI, model: str, previous: Response) -> Person | None:
-    """4. A structured answer: an object, not text"""
+def parse(client: OpenAI, model: str, second: Response) -> None:
+    """4. A structured answer: an object of a class of ours, filled from the conversation"""
     response = client.responses.parse(
-        model=model, previous_response_id=previous.id, input="Who am I?", text_format=Person, temperature=0
+        model=model, input="Who am I?", text_format=Person, previous_response_id=second.id, temperature=0
     )
     print(repr(response.output_parsed))
-    return response.output_parsed
 
 
-def retrieve(client: OpenAI, previous: Response) -> Response:
-    """5. The stored conversation, read back"""
-    response = client.responses.retrieve(previous.id)
-    print(response.id, response.status, "-", response.output_text)
-    for item in client.responses.input_items.list(previous.id, order="asc"):
-        print(" ", item.role, "-", item.content[0].text)
-    return response
+def read_back(client: OpenAI, second: Response) -> None:
+    """5. What the server has stored, read back"""
+    stored = client.responses.retrieve(second.id)
+    print(f"{stored.id} is {stored.status}: {stored.output_text}")
+    print(f"It continues {stored.previous_response_id}")
+    if stored.usage:
+        print(f"{stored.usage.input_tokens} tokens read, {stored.usage.output_tokens} written")
 
 
-def run[**P, R](step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+def show[**P, R](step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Show a step's title and code, then run it."""
     title = inspect.getdoc(step) or step.__name__
     body = inspect.getsource(step).partition('"""\n')[2]
     print(f"\n{bold(title)}\n\n{dim(textwrap.indent(textwrap.dedent(body), '    '))}")
-    result = step(*args, **kwargs)
-    print()
-    return result
+    return step(*args, **kwargs)
 
 
 def converse(stack: Stack) -> None:
@@ -109,14 +107,13 @@ def converse(stack: Stack) -> None:
     if model is None:
         raise stack.server.failure("lists no model")
     print(f'\nclient = OpenAI(base_url="{stack.base_url}", api_key="none")\nmodel = "{model}"')
-    first = run(stream, client, model)
+    first = show(stream, client, model)
     if first is None:
         raise stack.server.failure("ended the stream without a completed response")
-    second = run(follow_up, client, model, first)
-    run(call_a_function, client, model)
-    run(parse, client, model, second)
-    run(retrieve, client, second)
-    print("\nThat is all; everything that was started is now stopped. To keep a server running: make serve")
+    second = show(follow_up, client, model, first)
+    show(call_a_function, client, model)
+    show(parse, client, model, second)
+    show(read_back, client, second)
 
 
 def main() -> int:
@@ -134,6 +131,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nStopped.")
         return 130
+    print("\nThat was all, and nothing is left running. To keep a server: make serve")
     return 0
 
 

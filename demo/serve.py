@@ -51,9 +51,7 @@ def introduce(stack: Stack, state: Path) -> None:
 def serve() -> None:
     """Serve until a signal comes."""
     state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
-    with running_stack(
-        inference_url=os.environ.get("INFERENCE_URL"), state=state, port=chosen_port()
-    ) as stack:
+    with running_stack(inference_url=os.environ.get("INFERENCE_URL"), state=state, port=chosen_port()) as stack:
         introduce(stack, state)
         stack.server.wait_until_ended()
         raise stack.server.failure("ended by itself")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from openai import OpenAI
+
 from processes import Server, free_port, server
 from terminal import progress
 

@@ -103,10 +103,20 @@ class Run:
     async def _conclude(self) -> None:
         """Stores the settled response and lets its terminal event go."""
         self._settling = True
-        try:
-            await self._keep(self._assembler.response)
-        except ApiError as error:
-            logger.error("%s could not be stored: %s", self._assembler.response["id"], error)
+        if error := await self._kept():
             self._error = error
             self._assembler.settle("failed", error=error)
         self.outbox.put(self._assembler.end())
+
+    async def _kept(self) -> ApiError | None:
+        """Stores the response; says what went wrong, if anything did, since its reader must hear of an end in any case."""
+        response_id = self._assembler.response["id"]
+        try:
+            await self._keep(self._assembler.response)
+        except ApiError as error:
+            logger.error("%s could not be stored: %s", response_id, error)
+            return error
+        except Exception:
+            logger.exception("%s could not be stored", response_id)
+            return ApiError(500, "The response could not be stored. The server's log has the details.")
+        return None

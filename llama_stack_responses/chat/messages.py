@@ -186,6 +186,12 @@ class _Builder:
         if "file_id" in part:
             stored = self._files[part["file_id"]]
             return {"type": "file", "file": {"filename": stored.filename, "file_data": stored.data_url}}
+        if "file_data" not in part:
+            raise bad_request(
+                "This server does not fetch files: send the content in 'file_data', or upload the file and send its id.",
+                "input",
+                "unsupported_value",
+            )
         file = {name: part[name] for name in ("filename", "file_data") if name in part}
         return {"type": "file", "file": file}
 

@@ -65,7 +65,8 @@ def _inside(first: int, index: int, item: Json) -> Iterator[Event]:
 def _part(first: int, item_id: str, index: int, part_index: int, part: Json) -> list[Event]:
     kind = PART_KINDS[part["type"]]
     made = [kind.added(first, item_id, index, part_index, kind.part(""))]
-    if text := part[kind.key]:
+    text = part[kind.key]
+    if text or part.get("logprobs"):
         made.append(_text_delta(first + 1, item_id, index, part_index, part, text))
     for number, annotation in enumerate(part.get("annotations", ())):
         made.append(

@@ -15,7 +15,7 @@ from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 from . import codec
 from .hashing import Hasher
-from .layout import BUCKET, Entry, Json, listing, read_pointer, second, unsettled
+from .layout import BUCKET, Entry, Json, listing, read_pointer, second, split_input, unsettled
 from .nodes import decode, read_chain
 from .reclaim import Reclaim
 from .records import Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
@@ -35,7 +35,7 @@ class StoredResponse:
         response: the response object.
         owner: who made it.
         history: the name of the history after its output; None if that is empty.
-        input: the name of the history after its input; None if that is empty.
+        input: the name of the history after its input.
         version: grows with each save of this response.
     """
 
@@ -146,14 +146,16 @@ class Archive:
         """
         if name is None:
             return []
-        chain = await read_chain(self._records, name)
+        node, behind = split_input(name)
+        chain = await read_chain(self._records, node)
         if chain is None:
             raise bad_request(
                 "The history of the previous response is no longer stored.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        return [item for _, node in chain for item in node.items]
+        items = [item for _, node in chain for item in node.items]
+        return items[: len(items) - behind]
 
     async def find_item(self, owner: Owner, item_id: str) -> Json | None:
         """The item with this id in what is stored for this owner; None if there is none."""
@@ -259,12 +261,12 @@ class Archive:
 def _content_of(entry: Entry) -> set[str]:
     """The keys of what is kept outside of the response's record."""
     keys = {f"b/{name}" for name in entry.fields.values()}
-    return keys | {f"n/{entry.history}"} if entry.outputs else keys
+    return keys if entry.response["output"] or not entry.outputs else keys | {f"n/{entry.history}"}
 
 
 def _response(entry: Entry, content: Mapping[str, Record]) -> Json:
     fields = {field: codec.decode(content[f"b/{name}"].value) for field, name in entry.fields.items()}
-    if entry.outputs:
+    if f"n/{entry.history}" in _content_of(entry):
         items = decode(content[f"n/{entry.history}"].value).items
         fields["output"] = list(items[-entry.outputs :])
     return {**entry.response, **fields}

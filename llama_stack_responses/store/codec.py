@@ -50,8 +50,8 @@ null,"max_tool_calls":null,"model":"openai/gpt-","moderation":null,"output":[],"
 null,"service_tier":"default","store":true,"temperature":1.0,"text":{"format":{"type":"text"},"verbosity":"medium"},\
 "tool_choice":"auto","tools":[],"top_logprobs":0,"top_p":1.0,"truncation":"disabled","usage":{"input_tokens":1,\
 "input_tokens_details":{"cached_tokens":0,"cache_write_tokens":0},"output_tokens":1,"output_tokens_details":\
-{"reasoning_tokens":0},"total_tokens":1},"user":null,"metadata":{}},"owner":["",{}],"history":"","input":"","start":\
-,"outputs":1,"blobs":{},"order":"6[{"id":"call_","type":"function_call_output","status":"completed","call_id":"call_",\
+{"reasoning_tokens":0},"total_tokens":1},"user":null,"metadata":{}},"owner":["",{}],"history":"","outputs":1,\
+"fields":{"tools":"},"order":"6[{"id":"call_","type":"function_call_output","status":"completed","call_id":"call_",\
 "output":"[{"id":"fc_","type":"function_call","status":"completed","arguments":"{\\"","call_id":"call_","name":"\
 [{"id":"rs_","type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":""}],"encrypted_content":null,\
 "status":"completed"},[{"id":"msg_","type":"message","role":"user","status":"completed","content":[{"type":\

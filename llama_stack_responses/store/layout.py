@@ -36,10 +36,9 @@ class Entry:
     Attributes:
         response: the response object, less what is kept elsewhere.
         owner: who made it.
-        history: the name of the history after its output.
-        input: the name of the history after its input.
-        outputs: how many items at the end of `history` are the output; None if `response` has the output itself.
-        apart: whether `input` is not the parent of `history`, and so has a reference of its own.
+        history: the name of the history after its output; None if that is empty.
+        outputs: how many items at the end of `history` are the output. They are the same but for details, such as ids,
+            if another response had the same history; then `response` has its own output itself.
         fields: the names of the big fields.
         order: where the response stands among its owner's.
     """
@@ -47,9 +46,7 @@ class Entry:
     response: Json
     owner: Owner
     history: str | None
-    input: str | None
-    outputs: int | None
-    apart: bool
+    outputs: int
     fields: Mapping[str, str]
     order: str
 
@@ -60,9 +57,7 @@ class Entry:
                 "response": self.response,
                 "owner": [self.owner.principal, dict(self.owner.attributes)],
                 "history": self.history,
-                "input": self.input,
                 "outputs": self.outputs,
-                "apart": self.apart,
                 "fields": self.fields,
                 "order": self.order,
             }
@@ -80,10 +75,14 @@ class Entry:
         response_id: str = self.response["id"]
         return response_id
 
+    @property
+    def input(self) -> str | None:
+        """The name of the history after the response's input."""
+        return f"{self.history}.{self.outputs}" if self.outputs else self.history
+
     def references(self) -> dict[str, str]:
         """The keys of the references that the response holds, each with the key of the content."""
-        names = {self.history, self.input} if self.apart else {self.history}
-        held = {reference(name, self.id): f"n/{name}" for name in names if name}
+        held = {reference(self.history, self.id): f"n/{self.history}"} if self.history else {}
         return held | {reference(name, self.id): f"b/{name}" for name in self.fields.values()}
 
     def rows(self) -> dict[str, Op]:
@@ -92,13 +91,18 @@ class Entry:
         rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
         listed = listing(hasher.owner, self.order, self.id)
         rows[listed] = Put(listed, b"")
-        own = self.response["output"] if self.outputs is None else []
-        return rows | pointers(hasher, f"r/{self.id}", own)
+        return rows | pointers(hasher, f"r/{self.id}", self.response["output"])
 
 
 def reference(name: str, source: str) -> str:
-    """The key that says that `source` needs the content called `name`."""
-    return f"f/{name}/{source}"
+    """The key that says that `source` needs the content called `name`; 16 characters tell its sources apart."""
+    return f"f/{name}/{source[-16:]}"
+
+
+def split_input(name: str) -> tuple[str, int]:
+    """The node that a history's name leads to, and how many of its last items do not belong to the history."""
+    node, _, outputs = name.partition(".")
+    return node, int(outputs or 0)
 
 
 def listing(of: str, order: str, response_id: str) -> str:

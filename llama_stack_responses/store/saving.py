@@ -15,6 +15,7 @@ from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Recor
 
 _FIELDS: Final = ("tools", "instructions", "text")
 _BIG: Final = 256
+_SHORT: Final = 2048
 _RECENT: Final = 32
 
 
@@ -91,45 +92,56 @@ class Saving:
             raise Conflict([VersionIs(self._key, version)])
         old = Entry.decode(stored) if stored else None
         content = _Content(self._hasher, known)
-        fresh = self._keep_content(content)
-        order = old.order if old else order_of(self._response["created_at"], now)
-        new = self._entry(None if fresh else known.get(f"n/{self._history}"), order)
+        self._keep_fields(content)
+        self._keep_history(content)
+        new = self._entry(known, old.order if old else order_of(self._response["created_at"], now))
         released = {key: name for key, name in (old.references() if old else {}).items() if key not in new.references()}
         ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new)]
-        ops.append(Ensure(bucket(self._hasher.owner, order), b""))
+        ops.append(Ensure(bucket(self._hasher.owner, new.order), b""))
         ops += [unsettled(key, self._owner) for key in released.values()]
         return Plan(ops, [unchanged, *content.conditions], list(released.values()), (unchanged.version or 0) + 1)
 
-    def _keep_content(self, content: _Content) -> bool:
-        """Has all content kept; whether the output got a node of its own."""
+    def _keep_fields(self, content: _Content) -> None:
         for field, name in self._field_names.items():
             content.keep(f"b/{name}", partial(codec.encode, self._response[field]))
-        stem, rest = self._base, self._items
-        for index in range(len(self._inputs), 0, -1):
-            if content.has(self._inputs[index - 1]):
-                stem, rest = self._inputs[index - 1], self._items[index:]
-                break
+
+    def _keep_history(self, content: _Content) -> None:
+        if self._history is None:
+            return
+        if content.has(self._history):
+            content.keep_node(self._history)
+            return
+        stem, rest = self._stem(content)
         if stem is not None:
             content.keep_node(stem)
+        if self._output and self._is_one_piece(rest):
+            content.keep_node(self._history, stem, [*rest, *self._output])
+            return
         if rest and self._input is not None:
             content.keep_node(self._input, stem, rest)
-        if not self._output or self._history is None:
-            return True
-        return content.keep_node(self._history, self._input, self._output)
+        if self._output:
+            content.keep_node(self._history, self._input, self._output)
 
-    def _entry(self, found: Record | None, order: str) -> Entry:
-        """The response's record; `found` is its last node if another response made that, perhaps with other ids."""
-        outputs: int | None = len(self._output)
-        apart = False
-        if found is not None:
-            node = nodes.decode(found.value)
-            apart = node.parent != self._input
-            if list(node.items[-len(self._output) :]) != self._output:
-                outputs = None
-        kept = {**self._response, **dict.fromkeys(self._field_names)}
-        if outputs is not None:
-            kept["output"] = []
-        return Entry(kept, self._owner, self._history, self._input, outputs, apart, self._field_names, order)
+    def _stem(self, content: _Content) -> tuple[str | None, Sequence[Json]]:
+        """The longest stored beginning of the history, and the input items behind it."""
+        for index in range(len(self._inputs), 0, -1):
+            if content.has(self._inputs[index - 1]):
+                return self._inputs[index - 1], self._items[index:]
+        return self._base, self._items
+
+    def _is_one_piece(self, rest: Sequence[Json]) -> bool:
+        """Whether input and output share a node, which saves a sixth of a chain's bytes.
+
+        Not if the client sends the history itself: what it makes of our output may differ, and then the end of the
+        input is where its next history meets ours. Nor if another answer to a long input should find that stored.
+        """
+        return self._base is not None and len(codec.dumps(list(rest))) <= _SHORT
+
+    def _entry(self, known: Mapping[str, Record], order: str) -> Entry:
+        found = known.get(f"n/{self._history}") if self._output else None
+        own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
+        kept = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
+        return Entry(kept, self._owner, self._history, len(self._output), self._field_names, order)
 
 
 class _Content:
@@ -157,15 +169,13 @@ class _Content:
             self.ops.append(Put(key, self._kept[key]))
         return record is None
 
-    def keep_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> bool:
-        """Has the node `name` there, with `items` on `parent` if it is new; whether the commit writes it."""
+    def keep_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> None:
+        """Has the node `name` there, with `items` on `parent` if it is new."""
         on = self._kept[f"n/{parent}"] if parent else None
-        written = self.keep(f"n/{name}", lambda: nodes.extend(parent, on, items).encode())
-        if written:
+        if self.keep(f"n/{name}", lambda: nodes.extend(parent, on, items).encode()):
             if parent:
                 self.ops.append(Put(reference(parent, name), b""))
             self.ops += pointers(self._hasher, f"n/{name}", items).values()
-        return written
 
 
 def _changes(old: Entry | None, new: Entry) -> list[Op]:

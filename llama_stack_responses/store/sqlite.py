@@ -51,12 +51,13 @@ SELECT 1 FROM records
 WHERE key >= ? AND key < ? AND key IS NOT ? AND (expires_at IS NULL OR expires_at > ?) LIMIT 1
 """
 _PUT: Final = """
-INSERT INTO records(key, value, expires_at, version) VALUES (?1, ?2, ?3, 1) ON CONFLICT(key) DO UPDATE SET
-value = ?2, expires_at = ?3, version = CASE WHEN expires_at <= ?4 THEN 1 ELSE version + 1 END
+INSERT INTO records(key, value, expires_at, version) VALUES (?, ?, ?, 1) ON CONFLICT(key) DO UPDATE SET
+value = excluded.value, expires_at = excluded.expires_at,
+version = CASE WHEN expires_at <= ? THEN 1 ELSE version + 1 END
 """
 _ENSURE: Final = """
-INSERT INTO records(key, value, expires_at, version) VALUES (?1, ?2, ?3, 1) ON CONFLICT(key) DO UPDATE SET
-value = ?2, expires_at = ?3, version = 1 WHERE expires_at <= ?4
+INSERT INTO records(key, value, expires_at, version) VALUES (?, ?, ?, 1) ON CONFLICT(key) DO UPDATE SET
+value = excluded.value, expires_at = excluded.expires_at, version = 1 WHERE expires_at <= ?
 """
 _DELETE: Final = "DELETE FROM records WHERE key = ?"
 _SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE expires_at <= ? LIMIT 1000)"

@@ -9,6 +9,7 @@ from uuid import uuid4
 type Json = dict[str, Any]
 
 CREATED = 1_790_000_000
+"""When the responses are made, and what the tests' clock begins with."""
 
 
 def new_id(prefix: str) -> str:

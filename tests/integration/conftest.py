@@ -25,7 +25,7 @@ def host() -> Host:
     name = os.environ.get("RESPONSES_TEST_HOST", "llama_stack")
     if name not in ("llama_stack", "ogx"):
         raise pytest.UsageError(f"RESPONSES_TEST_HOST is {name!r}, not llama_stack or ogx")
-    return cast(Host, name)
+    return cast("Host", name)
 
 
 @pytest.fixture(scope="session")
@@ -66,7 +66,7 @@ def stack(
 
 
 @pytest.fixture
-def client(stack: LiveStack, upstream: Upstream) -> Iterator[openai.OpenAI]:  # noqa: ARG001 - a clean upstream first
+def client(stack: LiveStack, upstream: Upstream) -> Iterator[openai.OpenAI]:
     """An OpenAI client of the stack, without retries."""
     with stack.client() as client:
         yield client

@@ -191,9 +191,13 @@ class Item:
     def _part_event(self, listed: str, verb: str, event: Event) -> None:
         parts, part = self._lists[listed], event["part"]
         if verb == "done":
-            return self._open_part(listed, part["type"], event).close(event)
+            self._open_part(listed, part["type"], event).close(event)
+            return
         same(len(parts), event[PART_INDEX[listed]], PART_INDEX[listed])
-        require(part["type"] in PART_TYPES.get(self.type, {}).get(listed, ()), f"a {self.type} has no {part['type']} in its {listed}")
+        require(
+            part["type"] in PART_TYPES.get(self.type, {}).get(listed, ()),
+            f"a {self.type} has no {part['type']} in its {listed}",
+        )
         require(not parts or parts[-1].closed is not None, "the part before it is still open")
         key = "refusal" if part["type"] == "refusal" else "text"
         blank = not (part[key] or part.get("annotations") or part.get("logprobs"))
@@ -312,7 +316,8 @@ class Replay:
         """Any event about an item; WireError if it does not fit what came before."""
         stem, verb = event["type"].rsplit(".", 1)
         if (stem, verb) == ("response.output_item", "added"):
-            return self._add(event)
+            self._add(event)
+            return
         require(event.get("output_index") in range(len(self.items)), f"no item {event.get('output_index')} was added")
         item = self.items[event["output_index"]]
         if stem == "response.output_item":

@@ -92,11 +92,11 @@ def refusal(*fragments: str) -> list[Chunk]:
     return [{"refusal": fragment} for fragment in fragments]
 
 
-def tool_call(index: int, id: str | None, name: str | None, *argument_fragments: str) -> list[Chunk]:
+def tool_call(index: int, call_id: str | None, name: str | None, *argument_fragments: str) -> list[Chunk]:
     """A call: a chunk with its id and name (None: left out), then one chunk for each fragment of its arguments."""
     opening: dict[str, Any] = {"index": index, "type": "function", "function": {"arguments": ""}}
-    if id is not None:
-        opening["id"] = id
+    if call_id is not None:
+        opening["id"] = call_id
     if name is not None:
         opening["function"]["name"] = name
     fragments = [{"index": index, "function": {"arguments": fragment}} for fragment in argument_fragments]
@@ -105,7 +105,7 @@ def tool_call(index: int, id: str | None, name: str | None, *argument_fragments:
 
 def interleaved_calls(*calls: Sequence[str]) -> list[Chunk]:
     """Several calls `(id, name, *argument_fragments)` at once: their chunks come in turn, told apart by index only."""
-    streams = [tool_call(index, id, name, *fragments) for index, (id, name, *fragments) in enumerate(calls)]
+    streams = [tool_call(index, call_id, name, *fragments) for index, (call_id, name, *fragments) in enumerate(calls)]
     return [chunk for turn in zip_longest(*streams) for chunk in turn if chunk is not None]
 
 

@@ -80,7 +80,8 @@ class LiveStack:
         self.state_dir.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
-                return self._start_once()
+                self._start_once()
+                return
             except StartError as problem:
                 if attempt == START_ATTEMPTS or "address already in use" not in str(problem):
                     raise

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import Any
 
 import orjson
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.errors import ApiError
@@ -75,6 +75,9 @@ REFUSED_BODY: Json = {
     "prompt": {"id": "p", "variables": {"a": "b"}, "version": "1"},
 }
 
+AT_ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+"""On a busy machine a slow example says nothing."""
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=4)
 JSON = st.recursive(
     SCALARS,
@@ -112,7 +115,7 @@ def test_the_samples_are_taken() -> None:
     assert isinstance(outcome(REFUSED_BODY), ApiError)
 
 
-@settings(max_examples=800, deadline=None)
+@settings(AT_ANY_PACE, max_examples=800)
 @given(JSON | spoiled(BODY) | spoiled(REFUSED_BODY))
 def test_any_body_is_a_request_or_a_400(body: Any) -> None:
     before = deepcopy(body)
@@ -127,7 +130,7 @@ def test_any_body_is_a_request_or_a_400(body: Any) -> None:
         assert orjson.dumps(new_response(result, id="resp_0123456789abcdef", created_at=0))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(AT_ANY_PACE, max_examples=300)
 @given(spoiled(BODY))
 def test_what_was_parsed_parses_to_itself(body: Any) -> None:
     first = outcome(body)
@@ -138,7 +141,7 @@ def test_what_was_parsed_parses_to_itself(body: Any) -> None:
         assert again.tool_choice == first.tool_choice
 
 
-@settings(max_examples=300, deadline=None)
+@settings(AT_ANY_PACE, max_examples=300)
 @given(JSON | spoiled(ITEMS))
 def test_any_input_is_items_or_a_400_that_points_into_it(value: Any) -> None:
     try:

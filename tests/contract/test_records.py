@@ -1,0 +1,338 @@
+"""What every backend of `Records` does."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from llama_stack_responses.store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Empty,
+    Ensure,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    after_prefix,
+)
+from tests.contract.backends import Backend, Clock
+
+
+async def values(records: Records, *keys: str) -> dict[str, bytes]:
+    return {key: record.value for key, record in (await records.get_many(keys)).items()}
+
+
+async def everything(records: Records) -> dict[str, bytes]:
+    return {key: record.value for key, record in await records.range("!", "~", limit=10_000)}
+
+
+async def test_get_many_leaves_out_what_is_absent(records: Records) -> None:
+    await records.commit([Put("a", b"1"), Put("b", b"2")])
+    assert await records.get_many(["a", "b", "c"]) == {"a": Record(b"1", 1), "b": Record(b"2", 1)}
+    assert await records.get_many(["b", "b"]) == {"b": Record(b"2", 1)}
+    assert await records.get_many(["c"]) == {}
+    assert await records.get_many([]) == {}
+
+
+async def test_get_many_takes_thousands_of_keys(records: Records) -> None:
+    await records.commit([Put(f"k/{index:05}", b"%d" % index) for index in range(5000)])
+    found = await records.get_many([f"k/{index:05}" for index in range(0, 10_000, 2)])
+    assert len(found) == 2500
+    assert found["k/04998"].value == b"4998"
+
+
+async def test_versions_count_the_puts_of_one_life(records: Records) -> None:
+    for version in (1, 2, 3):
+        await records.commit([Put("a", b"%d" % version)])
+        assert await records.get_many(["a"]) == {"a": Record(b"%d" % version, version)}
+    await records.commit([Delete("a")])
+    await records.commit([Put("a", b"again")])
+    assert await records.get_many(["a"]) == {"a": Record(b"again", 1)}
+
+
+async def test_ensure_writes_only_what_is_absent(records: Records) -> None:
+    await records.commit([Ensure("a", b"first")])
+    await records.commit([Ensure("a", b"second", 1.0), Ensure("b", b"third")])
+    assert await records.get_many(["a", "b"]) == {"a": Record(b"first", 1), "b": Record(b"third", 1)}
+
+
+async def test_ops_happen_in_their_order(records: Records) -> None:
+    await records.commit([Put("a", b"1"), Delete("a"), Ensure("a", b"2"), Ensure("a", b"3"), Put("b", b"4")])
+    assert await values(records, "a", "b") == {"a": b"2", "b": b"4"}
+    await records.commit([Delete("a"), Delete("a"), Delete("never")])
+    assert await values(records, "a", "b") == {"b": b"4"}
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (VersionIs("a", 2), True),
+        (VersionIs("a", 1), False),
+        (VersionIs("a", 3), False),
+        (VersionIs("a", None), False),
+        (VersionIs("z", None), True),
+        (VersionIs("z", 1), False),
+        (Empty("f/x/"), False),
+        (Empty("f/"), False),
+        (Empty("f/x/", but="f/x/1"), True),
+        (Empty("f/x/", but="f/x/0"), False),
+        (Empty("f/y/"), True),
+        (Empty("f/x/11"), True),
+    ],
+    ids=str,
+)
+async def test_a_commit_is_made_only_if_its_condition_holds(
+    records: Records, condition: Condition, holds: bool
+) -> None:
+    await records.commit([Put("a", b"1"), Put("a", b"2"), Put("f/x/1", b""), Put("f/x0", b"")])
+    if holds:
+        await records.commit([Put("new", b"")], [condition])
+    else:
+        with pytest.raises(Conflict) as conflict:
+            await records.commit([Put("new", b"")], [VersionIs("a", 2), condition])
+        assert conflict.value.failed == (condition,)
+    assert ("new" in await everything(records)) == holds
+
+
+async def test_a_conflict_names_all_that_failed_and_writes_nothing(records: Records) -> None:
+    await records.commit([Put("a", b"1"), Put("f/1", b"")])
+    before = await everything(records)
+    failed: list[Condition] = [VersionIs("a", 7), Empty("f/")]
+    with pytest.raises(Conflict) as conflict:
+        await records.commit(
+            [Put("a", b"2"), Ensure("b", b""), Delete("f/1")], [failed[0], VersionIs("b", None), failed[1]]
+        )
+    assert conflict.value.failed == tuple(failed)
+    assert await everything(records) == before
+
+
+async def test_conditions_look_at_the_state_before_the_ops(records: Records) -> None:
+    await records.commit([Put("a", b"1"), Put("f/1", b"")], [VersionIs("a", None), Empty("f/")])
+    with pytest.raises(Conflict):
+        await records.commit([Delete("f/1")], [Empty("f/")])
+    assert await values(records, "f/1") == {"f/1": b""}
+
+
+async def test_of_many_that_race_for_one_version_one_wins(records: Records) -> None:
+    await records.commit([Put("a", b"")])
+
+    async def attempt(index: int) -> bool:
+        try:
+            await records.commit([Put("a", b"%d" % index), Put(f"won/{index}", b"")], [VersionIs("a", 1)])
+        except Conflict:
+            return False
+        return True
+
+    won = await asyncio.gather(*map(attempt, range(100)))
+    assert sum(won) == 1
+    assert await everything(records) == {"a": b"%d" % won.index(True), f"won/{won.index(True)}": b""}
+
+
+async def test_counting_up_together_loses_no_count(records: Records) -> None:
+    await records.commit([Put("count", b"0")])
+
+    async def count() -> None:
+        while True:
+            record = (await records.get_many(["count"]))["count"]
+            try:
+                await records.commit(
+                    [Put("count", b"%d" % (int(record.value) + 1))], [VersionIs("count", record.version)]
+                )
+            except Conflict:
+                continue
+            return
+
+    await asyncio.gather(*(count() for _ in range(20)))
+    assert await records.get_many(["count"]) == {"count": Record(b"20", 21)}
+
+
+async def test_a_user_and_a_dropper_of_content_never_both_win(records: Records) -> None:
+    for turn in range(20):
+        content, reference = f"b/{turn}", f"f/{turn}/"
+        await records.commit([Put(content, b"")])
+        results = await asyncio.gather(
+            records.commit([Put(reference + "x", b"")], [VersionIs(content, 1)]),
+            records.commit([Delete(content)], [Empty(reference)]),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(result, Conflict) for result in results) == 1
+        found = await values(records, content, reference + "x")
+        assert found in ({}, {content: b"", reference + "x": b""})
+
+
+async def test_range_is_ordered_bounded_and_half_open(records: Records) -> None:
+    keys = ["a", "a/", "a/1", "a/10", "a/2", "a/A", "a/_", "a/a", "a0", "b"]
+    await records.commit([Put(key, key.encode()) for key in reversed(keys)])
+    inside = keys[1:8]
+    assert keys == sorted(keys)
+
+    async def between(start: str, end: str, limit: int = 100, *, reverse: bool = False) -> list[str]:
+        found = await records.range(start, end, limit=limit, reverse=reverse)
+        assert all(record == Record(key.encode(), 1) for key, record in found)
+        return [key for key, _ in found]
+
+    assert await between("a/", after_prefix("a/")) == inside
+    assert await between("a/", after_prefix("a/"), 3) == inside[:3]
+    assert await between("a/", after_prefix("a/"), 3, reverse=True) == inside[:-4:-1]
+    assert await between("a/1", "a/2") == ["a/1", "a/10"]
+    assert await between("a/1\0", "a/2") == ["a/10"]
+    assert await between("a/2", "a/1") == []
+    assert await between("c", "d") == []
+
+
+async def test_what_has_expired_is_absent_everywhere(records: Records, clock: Clock) -> None:
+    await records.commit([Put("f/1", b"old", clock.now + 10), Put("f/1", b"old", clock.now + 10)])
+    clock.now += 9.5
+    assert await values(records, "f/1") == {"f/1": b"old"}
+    clock.now += 0.5
+    assert await records.get_many(["f/1"]) == await records.get_many(["f/1", "x"]) == {}
+    assert await records.range("f/", "f0", limit=9) == []
+    await records.commit([], [VersionIs("f/1", None), Empty("f/")])
+    with pytest.raises(Conflict):
+        await records.commit([], [VersionIs("f/1", 2)])
+    await records.commit([Ensure("f/1", b"new")])
+    assert await records.get_many(["f/1"]) == {"f/1": Record(b"new", 1)}
+
+
+async def test_a_put_on_an_expired_key_begins_a_new_life(records: Records, clock: Clock) -> None:
+    await records.commit([Put("a", b"", clock.now + 1), Put("a", b"", clock.now + 1)])
+    clock.now += 1
+    await records.commit([Put("a", b"new")])
+    clock.now += 100
+    assert await records.get_many(["a"]) == {"a": Record(b"new", 1)}
+
+
+async def test_sweep_removes_the_expired_and_only_them(records: Records, clock: Clock) -> None:
+    ops: list[Op] = [Put(f"k/{index}", b"", clock.now + index) for index in range(10)]
+    await records.commit([*ops, Put("keep", b""), Put("k/9", b"", clock.now + 100), Put("k/8", b"")])
+    assert await records.sweep(clock.now + 4) == 5
+    assert sorted(await everything(records)) == ["k/5", "k/6", "k/7", "k/8", "k/9", "keep"]
+    assert await records.sweep(clock.now + 50) == 3
+    assert await records.sweep(clock.now + 50) == 0
+
+
+async def test_a_sweep_is_bounded_and_the_next_goes_on(records: Records, clock: Clock) -> None:
+    await records.commit([Put(f"k/{index}", b"", clock.now + 1) for index in range(2500)])
+    swept = [await records.sweep(clock.now + 1) for _ in range(4)]
+    assert sum(swept) == 2500
+    assert max(swept) < 2500
+
+
+def test_records_made_in_one_loop_serve_in_another(backend: Backend, clock: Clock, tmp_path: Path) -> None:
+    async def write(records: Records) -> None:
+        await asyncio.gather(*(records.commit([Put(f"k/{index}", b"")]) for index in range(5)))
+
+    async def read(records: Records) -> int:
+        return len(await records.range("k/", "k0", limit=10))
+
+    async def make() -> Records:
+        return backend.open(tmp_path, clock)
+
+    records = asyncio.run(make())
+    asyncio.run(write(records))
+    assert asyncio.run(read(records)) == 5
+    asyncio.run(records.close())
+
+
+async def test_what_is_there_after_close(backend: Backend, clock: Clock, tmp_path: Path) -> None:
+    first = backend.open(tmp_path, clock)
+    await first.commit([Put("a", b"1"), Put("b", b"2", clock.now + 5)])
+    written = await first.get_many(["a", "b"])
+    await first.close()
+    second = backend.open(tmp_path, clock)
+    assert await second.get_many(["a", "b"]) == (written if backend.persistent else {})
+    await second.close()
+
+
+async def test_use_after_close_opens_again(records: Records) -> None:
+    await records.commit([Put("a", b"1")])
+    await records.close()
+    await records.commit([Put("a", b"2")])
+    assert await records.get_many(["a"]) == {"a": Record(b"2", 2)}
+    await records.close()
+    await records.close()
+
+
+KEYS = st.sampled_from(["a", "a/1", "a/2", "b", "b/1", "c"])
+TIMES = st.none() | st.integers(0, 6)
+OPS = st.one_of(
+    st.builds(Put, KEYS, st.binary(max_size=3), TIMES),
+    st.builds(Ensure, KEYS, st.binary(max_size=3), TIMES),
+    st.builds(Delete, KEYS),
+)
+CONDITIONS = st.one_of(
+    st.builds(VersionIs, KEYS, st.none() | st.integers(1, 3)),
+    st.builds(Empty, st.sampled_from(["a/", "b/", "c", "d"]), st.none() | KEYS),
+)
+STEPS = st.lists(
+    st.tuples(st.lists(OPS, max_size=5), st.lists(CONDITIONS, max_size=2), st.booleans(), st.booleans()), max_size=12
+)
+
+
+class Model:
+    """`Records` as a dict, written for plainness alone."""
+
+    def __init__(self) -> None:
+        self.rows: dict[str, tuple[Record, float | None]] = {}
+        self.now = 0.0
+
+    def live(self) -> dict[str, Record]:
+        rows = sorted(self.rows.items())
+        return {key: record for key, (record, expires_at) in rows if expires_at is None or expires_at > self.now}
+
+    def failed(self, conditions: list[Condition]) -> list[Condition]:
+        live = self.live()
+
+        def holds(condition: Condition) -> bool:
+            if isinstance(condition, Empty):
+                return not [key for key in live if key.startswith(condition.prefix) and key != condition.but]
+            return (live[condition.key].version if condition.key in live else None) == condition.version
+
+        return [condition for condition in conditions if not holds(condition)]
+
+    def apply(self, op: Op) -> None:
+        old = self.live().get(op.key)
+        if isinstance(op, Delete):
+            self.rows.pop(op.key, None)
+        elif isinstance(op, Put) or old is None:
+            self.rows[op.key] = (Record(op.value, old.version + 1 if old else 1), op.expires_at)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=STEPS)
+def test_a_backend_does_what_a_dict_would(
+    backend: Backend, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[list[Op], list[Condition], bool, bool]]
+) -> None:
+    async def run() -> None:
+        clock, model = Clock(0.0), Model()
+        records = backend.open(tmp_path_factory.mktemp("records"), clock)
+        for ops, conditions, tick, sweep in steps:
+            clock.now = model.now = clock.now + tick
+            failed = model.failed(conditions)
+            try:
+                await records.commit(ops, conditions)
+            except Conflict as conflict:
+                assert list(conflict.failed) == failed
+            else:
+                assert not failed
+                for op in ops:
+                    model.apply(op)
+            if sweep:
+                await records.sweep(clock.now)
+            found = await records.range("a", "z", limit=3)
+            assert found == list(model.live().items())[:3]
+            found = await records.range("a", "b/1", limit=3, reverse=True)
+            assert found == [(key, record) for key, record in model.live().items() if key < "b/1"][::-1][:3]
+            assert await records.get_many(["a", "a/1", "c", "z"]) == {
+                key: record for key, record in model.live().items() if key in ("a", "a/1", "c")
+            }
+        await records.close()
+
+    asyncio.run(run())

@@ -1,0 +1,165 @@
+"""Every event has exactly the keys of the `openai` model of its type."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, get_args
+
+import pytest
+from openai.types.responses import ResponseStreamEvent
+from pydantic import BaseModel
+
+from llama_stack_responses.core import events
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from tests.support.strict import validate_event
+
+Json = dict[str, Any]
+
+LEFT_OUT: Final[dict[str, set[str]]] = {
+    # Only said of a summary that was cut off, and then the item says it too.
+    "response.reasoning_summary_part.done": {"status"},
+}
+"""Optional fields of the types that we deliberately do not send."""
+
+NOT_BUILT: Final = {
+    "response.audio.delta",
+    "response.audio.done",
+    "response.audio.transcript.delta",
+    "response.audio.transcript.done",
+    "response.code_interpreter_call.completed",
+    "response.code_interpreter_call.in_progress",
+    "response.code_interpreter_call.interpreting",
+    "response.code_interpreter_call_code.delta",
+    "response.code_interpreter_call_code.done",
+    "response.compaction.compacting",
+    "response.custom_tool_call_input.delta",
+    "response.custom_tool_call_input.done",
+    "response.file_search_call.completed",
+    "response.file_search_call.in_progress",
+    "response.file_search_call.searching",
+    "response.image_generation_call.completed",
+    "response.image_generation_call.generating",
+    "response.image_generation_call.in_progress",
+    "response.image_generation_call.partial_image",
+    "response.mcp_call.completed",
+    "response.mcp_call.failed",
+    "response.mcp_call.in_progress",
+    "response.mcp_call_arguments.delta",
+    "response.mcp_call_arguments.done",
+    "response.mcp_list_tools.completed",
+    "response.mcp_list_tools.failed",
+    "response.mcp_list_tools.in_progress",
+    "response.queued",
+    "response.shell_call_command.added",
+    "response.shell_call_command.delta",
+    "response.shell_call_command.done",
+    "response.shell_call_output_content.delta",
+    "response.shell_call_output_content.done",
+    "response.web_search_call.completed",
+    "response.web_search_call.in_progress",
+    "response.web_search_call.searching",
+}
+"""Events of things that this server does not have yet; one that gets a constructor leaves this list."""
+
+LOGPROB: Final[Json] = {
+    "token": "a",
+    "bytes": [97],
+    "logprob": -0.5,
+    "top_logprobs": [{"token": "b", "bytes": [98], "logprob": -1.0}],
+}
+
+OUTPUT_TEXT: Final[Json] = {"type": "output_text", "text": "a", "annotations": [], "logprobs": [LOGPROB]}
+
+PARTS: Final[dict[str, Json]] = {
+    "output_text": OUTPUT_TEXT,
+    "refusal": {"type": "refusal", "refusal": "no"},
+    "reasoning_text": {"type": "reasoning_text", "text": "hm"},
+    "reasoning_summary": {"type": "summary_text", "text": "hm"},
+    "content_part": OUTPUT_TEXT,
+}
+"""A part for each constructor that takes one, by what its name begins with."""
+
+ARGUMENTS: Final[Json] = {
+    "sequence_number": 7,
+    "response": new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1.0),
+    "item": {"id": "fc_1", "type": "function_call", "status": "in_progress", "call_id": "c", "name": "f", "arguments": ""},
+    "item_id": "msg_1",
+    "output_index": 0,
+    "content_index": 1,
+    "summary_index": 2,
+    "annotation_index": 3,
+    "annotation": {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1},
+    "delta": "a",
+    "arguments": "{}",
+    "logprobs": events.event_logprobs([LOGPROB]),
+    "code": "server_error",
+    "message": "It failed.",
+    "param": None,
+}
+
+CONSTRUCTORS: Final = [
+    function
+    for _, function in inspect.getmembers(events, inspect.isfunction)
+    if "sequence_number" in inspect.signature(function).parameters
+]
+
+
+def made(constructor: Callable[..., Json]) -> Json:
+    arguments = {name: ARGUMENTS.get(name) for name in inspect.signature(constructor).parameters}
+    if "part" in arguments:
+        arguments["part"] = next(part for name, part in PARTS.items() if constructor.__name__.startswith(name))
+    return constructor(**arguments)
+
+
+def models() -> dict[str, type[BaseModel]]:
+    """The models of all events, by type."""
+    members: tuple[type[BaseModel], ...] = get_args(get_args(ResponseStreamEvent)[0])
+    return {get_args(model.model_fields["type"].annotation)[0]: model for model in members}
+
+
+@pytest.mark.parametrize("constructor", CONSTRUCTORS, ids=lambda function: str(function.__name__))
+def test_an_event_has_the_keys_of_its_model(constructor: Callable[..., Json]) -> None:
+    event = made(constructor)
+    fields = {field.alias or name for name, field in models()[event["type"]].model_fields.items()}
+    assert set(event) == fields - LEFT_OUT.get(event["type"], set())
+
+
+@pytest.mark.parametrize("constructor", CONSTRUCTORS, ids=lambda function: str(function.__name__))
+def test_an_event_is_what_the_types_say(constructor: Callable[..., Json]) -> None:
+    event = made(constructor)
+    validate_event(event)
+    assert event["sequence_number"] == 7
+
+
+@pytest.mark.parametrize("constructor", CONSTRUCTORS, ids=lambda function: str(function.__name__))
+def test_an_argument_goes_where_its_name_says(constructor: Callable[..., Json]) -> None:
+    event = made(constructor)
+    for name in inspect.signature(constructor).parameters.keys() & event.keys() - {"part"}:
+        assert event[name] == ARGUMENTS[name]
+
+
+def test_every_type_is_built_once_or_listed_as_not_built() -> None:
+    built = [made(constructor)["type"] for constructor in CONSTRUCTORS]
+    assert len(built) == len(set(built))
+    assert models().keys() - set(built) == NOT_BUILT
+
+
+def test_what_is_left_out_is_optional() -> None:
+    for event_type, names in LEFT_OUT.items():
+        fields = models()[event_type].model_fields
+        assert not any(fields[name].is_required() for name in names)
+
+
+def test_the_done_text_repeats_the_part() -> None:
+    done = events.output_text_done(0, "msg_1", 0, 0, OUTPUT_TEXT)
+    assert done["text"] == "a"
+    assert done["logprobs"] == [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]
+    assert events.refusal_done(0, "msg_1", 0, 0, PARTS["refusal"])["refusal"] == "no"
+
+
+def test_event_logprobs_leave_the_part_alone() -> None:
+    before = {**LOGPROB, "top_logprobs": [dict(top) for top in LOGPROB["top_logprobs"]]}
+    events.event_logprobs([LOGPROB])
+    assert before == LOGPROB
