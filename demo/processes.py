@@ -102,10 +102,13 @@ def server(
 
 
 def exit_on_signals() -> None:
-    """Make an ordinary exit of SIGTERM and of a closed terminal, so that every `finally` runs."""
+    """Let Ctrl-C, SIGTERM and a closed terminal end the program so that every `finally` runs, undisturbed."""
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def leave(signum: int, _frame: object) -> None:
-        raise SystemExit(128 + signum)
+        for each in endings:  # what follows is cleaning up, which a second Ctrl-C must not cut short
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
 
-    for signum in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(signum, leave)
+    for each in endings:
+        signal.signal(each, leave)

@@ -109,7 +109,7 @@ class Run:
         self.outbox.put(self._assembler.end())
 
     async def _kept(self) -> ApiError | None:
-        """Stores the response; says what went wrong, if anything did, since its reader must hear of an end in any case."""
+        """Stores the response and says what went wrong, if anything did: its reader must hear of an end in any case."""
         response_id = self._assembler.response["id"]
         try:
             await self._keep(self._assembler.response)

@@ -99,7 +99,7 @@ class ChunkReader:
             out.append(Refusal(refusal))
         for annotation in fields.get("annotations") or ():
             out.extend(_annotation(annotation))
-        out.extend(self._call(call) for call in fields.get("tool_calls") or ())
+        out.extend(self._call(position, call) for position, call in enumerate(fields.get("tool_calls") or ()))
         return out
 
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
@@ -117,8 +117,11 @@ class ChunkReader:
             pieces[0].logprobs = logprobs
         out.extend(pieces)
 
-    def _call(self, call: Any) -> ToolCall:
-        index, call_id = _get(call, "index") or 0, _get(call, "id") or ""
+    def _call(self, position: int, call: Any) -> ToolCall:
+        index, call_id = _get(call, "index"), _get(call, "id") or ""
+        if index is None:
+            # Such calls come whole, several in one chunk, and not always with ids.
+            index = position
         generation, known_id = self._call_ids.get(index, (0, ""))
         if call_id and known_id and call_id != known_id:
             # Some servers give every parallel call the index 0; a new id is then a new call.
@@ -176,11 +179,12 @@ def _logprob(entry: Any) -> dict[str, Any]:
 def _token(entry: Any) -> dict[str, Any]:
     token = _get(entry, "token")
     encoded = _get(entry, "bytes")
+    value = _get(entry, "logprob")
     return {
         "token": token,
         "bytes": list(token.encode()) if encoded is None else list(encoded),
-        # JSON has no -inf, which some servers send for an impossible token.
-        "logprob": max(_get(entry, "logprob"), _LOWEST_LOGPROB),
+        # JSON has no -inf and no NaN, which some servers send for an impossible token, or null for them.
+        "logprob": value if value is not None and value >= _LOWEST_LOGPROB else _LOWEST_LOGPROB,
     }
 
 

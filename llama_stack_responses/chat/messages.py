@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -89,8 +89,8 @@ class _Builder:
                     self._open().reasoning.append(_reasoning_text(item))
             case "function_call":
                 self._open().calls.append(item)
-            case "function_call_output":
-                # It was placed right after its call, where chat templates want it.
+            case "function_call_output" if self._assistant and self._assistant.calls:
+                # It is placed right after its call, where chat templates want it.
                 self._flush()
 
     def finish(self) -> list[Json]:
@@ -113,14 +113,12 @@ class _Builder:
 
     def _flush(self) -> None:
         assistant, self._assistant = self._assistant, None
-        if assistant is None or not (assistant.text or assistant.calls):
+        if assistant is None or not (any(assistant.text) or assistant.calls):
             return
         message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
         self._add_reasoning(message, "\n".join(filter(None, assistant.reasoning)))
         if assistant.calls:
             message["tool_calls"] = [_chat_call(call) for call in assistant.calls]
-        elif message["content"] is None:
-            message["content"] = ""
         self._messages.append(message)
         self._tool_messages(assistant.calls)
 
@@ -188,7 +186,7 @@ class _Builder:
             return {"type": "file", "file": {"filename": stored.filename, "file_data": stored.data_url}}
         if "file_data" not in part:
             raise bad_request(
-                "This server does not fetch files: send the content in 'file_data', or upload the file and send its id.",
+                "This server does not fetch files: send the content in 'file_data', or upload it and send its id.",
                 "input",
                 "unsupported_value",
             )
@@ -203,8 +201,13 @@ class _Builder:
 def _outputs(items: Iterable[Json]) -> dict[str, deque[Json]]:
     """The outputs that wait for their call, by call id; ids may repeat over the turns of a history."""
     waiting: dict[str, deque[Json]] = defaultdict(deque)
+    unanswered: Counter[str] = Counter()
     for item in items:
-        if item["type"] == "function_call_output":
+        if item["type"] == "function_call":
+            unanswered[item["call_id"]] += 1
+        elif item["type"] == "function_call_output" and unanswered[item["call_id"]]:
+            # A second output of one call must not be taken for that of a later call with the same id.
+            unanswered[item["call_id"]] -= 1
             waiting[item["call_id"]].append(item)
     return waiting
 

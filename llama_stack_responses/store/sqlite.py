@@ -202,7 +202,7 @@ class _Reader:
             try:
                 job.result = job.call(self._file.connection())
             except Exception as error:  # noqa: BLE001 - whoever waits for the job gets it
-                job.error = self._file.trouble(error)
+                self._file.fail([job], error)
 
     def close(self) -> None:
         self._file.close()
@@ -233,8 +233,7 @@ class _Writer:
                 self._file.roll_back()
                 if len(jobs) > 1:
                     return False
-            for job in jobs:
-                job.error = self._file.trouble(error)
+            self._file.fail(jobs, error)
         return True
 
     def close(self) -> None:
@@ -282,20 +281,19 @@ class _File:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def trouble(self, error: Exception) -> Exception:
-        """What the caller is told: 503 for what the file or its disk is to blame for, else the error itself."""
-        if isinstance(error, OSError):
-            message = f"The response store's file cannot be opened: {(error.strerror or str(error)).lower()}."
-        elif isinstance(error, sqlite3.Error) and (code := _primary(error)) in _TROUBLE:
-            message = _TROUBLE[code]
-            if code not in _PASSING:
-                self.close()
-        else:
-            return error
+    def fail(self, jobs: Sequence[Job[sqlite3.Connection]], error: Exception) -> None:
+        """Answer `jobs` with 503 if the file or its disk is to blame, else with the error itself."""
+        message = _trouble(error)
+        if message is None:
+            for job in jobs:
+                job.error = error
+            return
         logging.getLogger(__name__).error("%s %s: %s", message, self.path, error)
-        told: Exception = ApiError(503, message, retry_after=1)
-        told.__cause__ = error
-        return told
+        if isinstance(error, sqlite3.Error) and _primary(error) not in _PASSING:
+            self.close()
+        for job in jobs:
+            job.error = ApiError(503, message, retry_after=1)
+            job.error.__cause__ = error
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,6 +309,13 @@ class _File:
         return connection
 
 
+def _trouble(error: Exception) -> str | None:
+    """The sentence for a file or disk in trouble; None for any other error."""
+    if isinstance(error, OSError):
+        return f"The response store's file cannot be opened: {(error.strerror or str(error)).lower()}."
+    return _TROUBLE.get(_primary(error)) if isinstance(error, sqlite3.Error) else None
+
+
 def _primary(error: sqlite3.Error) -> int:
     """SQLite's result code without what an extended one adds; 0 if the error is Python's own."""
     code: int = getattr(error, "sqlite_errorcode", 0)
@@ -318,8 +323,9 @@ def _primary(error: sqlite3.Error) -> int:
 
 
 def _prepare(connection: sqlite3.Connection, synchronous: str, busy_timeout: float) -> None:
-    # It can be chosen only while the file is empty, which it is no longer once it is in WAL mode.
-    connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
+    if _version(connection) == 0:
+        # It can be chosen only while the file is empty, which it is no longer once it is in WAL mode.
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     _enter_wal_mode(connection, time.monotonic() + busy_timeout)
     connection.execute(f"PRAGMA synchronous={synchronous}")
     connection.execute(f"PRAGMA wal_autocheckpoint={_WAL_PAGES}")

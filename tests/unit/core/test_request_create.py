@@ -17,7 +17,7 @@ from openai.types.shared.reasoning_effort import ReasoningEffort
 from openai.types.shared_params import Reasoning
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.request import CreateRequest, parse_create
+from llama_stack_responses.core.request import DEFAULT_PASSTHROUGH, CreateRequest, parse_create
 from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
@@ -127,6 +127,24 @@ def test_unknown_fields_are_ignored_or_passed_through() -> None:
     request = parse(seed=1, top_k=None, chat_template_kwargs={"a": [1]}, whatever=3, reasoning={"new": 1})
     assert request.passthrough == {"seed": 1, "chat_template_kwargs": {"a": [1]}}
     assert request.reasoning == {}
+
+
+def test_the_engines_fields_pass_through() -> None:
+    engine = {
+        "seed": 1,
+        "stop": ["a"],
+        "top_k": 1,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "frequency_penalty": 0.1,
+        "presence_penalty": 0.1,
+        "chat_template_kwargs": {},
+        "cache_salt": "a",
+        "priority": 1,
+        "logit_bias": {},
+    }
+    assert parse(**engine).passthrough == engine
+    assert engine.keys() == DEFAULT_PASSTHROUGH
 
 
 def test_passthrough_names_what_passes_and_never_openais_fields() -> None:
@@ -358,7 +376,7 @@ def test_input_may_be_left_out_where_something_goes_before_it() -> None:
 
 
 def test_metadata_at_its_bounds() -> None:
-    metadata = {f"{i:064}": "b" * 512 for i in range(16)}
+    metadata = {f"{i:064}": "b" * 512 for i in range(15)} | {"": ""}
     assert parse(metadata=metadata).metadata == metadata
 
 

@@ -1,0 +1,528 @@
+"""What an archive keeps, and what it costs, over every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.records import Conflict, Delete, Op, Record, Records
+from tests.contract.backends import Backend, Clock
+from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
+
+ALICE = Owner("alice", {"teams": ["search"]})
+BOB = Owner("bob")
+DAY = 86_400
+
+
+class Counting:
+    """Passes calls on to `records` and counts them; `interrupt` has the commit after so many fail, as a kill would."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.reads = 0
+        self.commits = 0
+        self.bytes = 0
+        self.interrupt = math.inf
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+        self.reads += 1
+        return await self._records.get_many(keys)
+
+    async def range(self, *args: Any, **kwargs: Any) -> list[tuple[str, Record]]:
+        self.reads += 1
+        return await self._records.range(*args, **kwargs)
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Any] = ()) -> None:
+        self.commits += 1
+        if self.commits > self.interrupt:
+            raise InterruptedError
+        await self._records.commit(ops, conditions)
+        self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in ops)
+
+    async def sweep(self, now: float) -> int:
+        return await self._records.sweep(now)
+
+    async def close(self) -> None:
+        await self._records.close()
+
+
+@pytest.fixture
+def counting(records: Records) -> Counting:
+    return Counting(records)
+
+
+@pytest.fixture
+def archive(counting: Counting, clock: Clock) -> Archive:
+    return Archive(counting, clock=clock)
+
+
+async def turn(
+    archive: Archive, base: StoredResponse | None, question: str, answer: str, owner: Owner = ALICE, **fields: Any
+) -> StoredResponse:
+    """Saves a response that continues `base`, and loads it."""
+    made = response(assistant(answer), previous_response_id=base.response["id"] if base else None, **fields)
+    history = base.history if base else None
+    await archive.save(made, owner=owner, base=history, input_items=[user(question)])
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert stored.response == made
+    return stored
+
+
+async def chain(archive: Archive, turns: int, size: int = 20) -> list[StoredResponse]:
+    prose, stored, base = Prose(), [], None
+    for index in range(turns):
+        base = await turn(archive, base, prose.text(size), prose.text(size), created_at=CREATED + index // 3)
+        stored.append(base)
+    return stored
+
+
+def texts(items: list[Json]) -> list[str]:
+    contents = [item["content"] for item in items]
+    return [content if isinstance(content, str) else content[0]["text"] for content in contents]
+
+
+async def keys(records: Records, prefix: str = "") -> list[str]:
+    return [key for key, _ in await records.range(prefix or "!", prefix + "~", limit=100_000)]
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+async def nothing_left(records: Records) -> bool:
+    return [key for key in await keys(records) if not key.startswith("x/")] == []
+
+
+async def test_a_response_comes_back_as_it_was(archive: Archive) -> None:
+    items = [user("one", id=None), {"type": "function_call_output", "call_id": "call_1", "output": "{}"}]
+    made = response(
+        {"id": "rs_1", "type": "reasoning", "summary": [], "content": None, "encrypted_content": "x" * 300},
+        assistant("two", content=[{"type": "output_text", "text": "t", "annotations": [{"a": None}], "logprobs": []}]),
+        tools=[{"type": "function", "name": "f", "parameters": {"type": "object"}, "description": "d" * 400}],
+        instructions="i" * 400,
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"description": "s" * 400}}},
+        metadata={"k": "v"},
+    )
+    before = copy.deepcopy((made, items))
+    assert await archive.save(made, owner=ALICE, base=None, input_items=items) == 1
+    assert (made, items) == before
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert (stored.response, stored.owner, stored.version) == (made, ALICE, 1)
+    assert list(stored.response) == list(made)
+    assert await archive.history(stored.input) == items
+    assert await archive.history(stored.history) == items + made["output"]
+    assert await archive.load(new_id("resp")) is None
+
+
+@pytest.mark.parametrize(("asked", "said"), [(0, 0), (0, 1), (1, 0), (2, 3)])
+async def test_input_and_output_may_be_empty(archive: Archive, asked: int, said: int) -> None:
+    first = await turn(archive, None, "q", "a")
+    for base in (None, first):
+        items = [user(f"q{index}") for index in range(asked)]
+        made = response(*(assistant(f"a{index}") for index in range(said)))
+        await archive.save(made, owner=ALICE, base=base.history if base else None, input_items=items)
+        stored = await archive.load(made["id"])
+        assert stored is not None
+        assert stored.response == made
+        before = await archive.history(base.history if base else None)
+        assert await archive.history(stored.input) == before + items
+        assert await archive.history(stored.history) == before + items + made["output"]
+
+
+async def test_a_history_is_the_whole_chain_in_order(archive: Archive) -> None:
+    stored = await chain(archive, 40)
+    prose = Prose()
+    said = [prose.text(20) for _ in range(80)]
+    for index, each in enumerate(stored):
+        assert texts(await archive.history(each.history)) == said[: 2 * index + 2]
+        assert texts(await archive.history(each.input)) == said[: 2 * index + 1]
+    assert await archive.history(None) == []
+
+
+async def test_a_thousand_turns_take_few_trips(archive: Archive, counting: Counting) -> None:
+    base, said = None, []
+    for index in range(1000):
+        made = response(assistant(f"a{index}"))
+        await archive.save(made, owner=ALICE, base=base, input_items=[user(f"q{index}", id=None), user("n" * 2100)])
+        # Long inputs have nodes of their own: this is the longest chain that as many turns make.
+        stored = await archive.load(made["id"])
+        assert stored is not None
+        base = stored.history
+        said += [f"q{index}", "n" * 2100, f"a{index}"]
+    counting.reads = 0
+    assert texts(await archive.history(base)) == said
+    assert counting.reads <= math.ceil(math.log(2000, 4)) + 1 == 7
+    counting.reads = counting.commits = 0
+    await archive.save(response(assistant("last")), owner=ALICE, base=base, input_items=[user("q")])
+    assert (counting.reads, counting.commits) == (1, 1)
+
+
+async def test_a_hundred_turns_of_two_kilobytes_are_kept_in_little_more(
+    backend: Backend, clock: Clock, tmp_path: Path
+) -> None:
+    archive, prose, base, content = Archive(backend.open(tmp_path, clock), clock=clock), Prose(), None, 0
+    for _ in range(100):
+        base = await turn(archive, base, prose.text(600), prose.text(1400))
+        content += 2000
+    assert len(await archive.history(base.history if base else None)) == 200
+    await archive.close()
+    size = size_of(tmp_path)
+    assert size <= 1.5 * content
+    assert backend.persistent == (size > 0.5 * content)
+
+
+async def test_the_same_tools_and_instructions_are_kept_once(archive: Archive, counting: Counting) -> None:
+    prose = Prose()
+    fields: Json = {"instructions": prose.text(10_000), "tools": [{"type": "function", "name": prose.text(20_000)}]}
+    first = await turn(archive, None, "q", "a", **fields)
+    once = counting.bytes
+    for index in range(20):
+        await turn(archive, first, f"q{index}", f"a{index}", **fields)
+    assert counting.bytes - once < 20 * 1000
+    assert once > 10_000
+    await turn(archive, None, "q", "a", BOB, **fields)
+    assert len(await keys(counting, "b/")) == 4
+
+
+async def resend(archive: Archive, history: list[Json], prose: Prose, sent: Any) -> list[Json]:
+    """One turn of a client that sends its whole history, each output as `sent` makes it."""
+    asked, made = user(prose.text(600), id=None), response(assistant(prose.text(1400)))
+    await archive.save(made, owner=ALICE, base=None, input_items=[*history, asked])
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert stored.response == made
+    found = await archive.history(stored.history)
+    assert texts(found) == texts([*history, asked, *made["output"]])
+    return [*history, asked, *map(sent, made["output"])]
+
+
+def as_it_was(item: Json) -> Json:
+    return item
+
+
+def in_fewer_words(item: Json) -> Json:
+    return {"role": "assistant", "content": item["content"][0]["text"], "phase": item["phase"]}
+
+
+def without_id(item: Json) -> Json:
+    parts = [{"type": "output_text", "text": part["text"]} for part in item["content"]]
+    return {**item, "id": None, "status": None, "content": parts}
+
+
+def rewritten(item: Json) -> Json:
+    return {**in_fewer_words(item), "phase": None}
+
+
+@pytest.mark.parametrize(
+    ("sent", "bound"), [(as_it_was, 1.0), (in_fewer_words, 1.0), (without_id, 1.0), (rewritten, 1.8)]
+)
+async def test_a_resent_history_is_kept_once(archive: Archive, counting: Counting, sent: Any, bound: float) -> None:
+    prose = Prose()
+    history: list[Json] = []
+    for _ in range(40):
+        history = await resend(archive, history, prose, sent)
+    assert counting.bytes < bound * 40 * 2000
+    counting.reads = 0
+    await resend(archive, history, prose, sent)
+    assert counting.reads <= 1 + 2 + math.ceil(math.log(82, 4)) + 1
+
+
+async def test_a_resent_history_is_found_however_it_was_stored(archive: Archive, counting: Counting) -> None:
+    stored = await chain(archive, 30, size=500)
+    items = await archive.history(stored[-1].history)
+    counting.bytes = 0
+    made = response(assistant("end"))
+    await archive.save(made, owner=ALICE, base=None, input_items=[*items, *(user(f"q{n}") for n in range(50))])
+    assert counting.bytes < 5000
+    after = await archive.load(made["id"])
+    assert after is not None
+    assert texts(await archive.history(after.history)) == [*texts(items), *(f"q{n}" for n in range(50)), "end"]
+
+
+async def test_two_answers_to_one_question_share_what_was_before(archive: Archive, counting: Counting) -> None:
+    prose = Prose()
+    base = await turn(archive, None, prose.text(5000), prose.text(5000))
+    long = prose.text(5000)
+    left = await turn(archive, base, long, "left")
+    counting.bytes = 0
+    right = await turn(archive, base, long, "right")
+    assert counting.bytes < 1000
+    for each, word in ((left, "left"), (right, "right")):
+        history = await archive.history(each.history)
+        assert texts(history) == [*texts(await archive.history(base.history)), long, word]
+
+
+async def test_the_same_answer_twice_keeps_the_ids_of_both(archive: Archive, counting: Counting) -> None:
+    base = await turn(archive, None, "q", "a")
+    twice = [await turn(archive, base, "same", "same") for _ in range(2)]
+    ids = [each.response["output"][0]["id"] for each in twice]
+    assert ids[0] != ids[1]
+    for each, item_id in zip(twice, ids, strict=True):
+        assert await archive.find_item(ALICE, item_id) == each.response["output"][0]
+    assert await archive.delete(twice[0].response["id"])
+    assert await archive.load(twice[1].response["id"]) == twice[1]
+    assert await archive.delete(twice[1].response["id"])
+    assert [await archive.find_item(ALICE, item_id) for item_id in ids] == [None, None]
+    assert await archive.delete(base.response["id"])
+    assert await nothing_left(counting)
+
+
+async def test_owners_share_nothing(archive: Archive, counting: Counting) -> None:
+    hers, his = await turn(archive, None, "q", "a"), await turn(archive, None, "q", "a", BOB)
+    assert hers.history != his.history
+    item_id = hers.response["output"][0]["id"]
+    assert await archive.find_item(BOB, item_id) is None
+    assert await archive.delete(hers.response["id"])
+    assert texts(await archive.history(his.history)) == ["q", "a"]
+
+
+async def test_items_are_found_by_their_ids(archive: Archive) -> None:
+    stored = await chain(archive, 3)
+    for item in await archive.history(stored[-1].history):
+        assert await archive.find_item(ALICE, item["id"]) == item
+    assert await archive.find_item(ALICE, "msg_unknown") is None
+
+
+async def test_a_known_id_does_not_take_over_an_item(archive: Archive) -> None:
+    first, second = user("first"), user("second")
+    second["id"] = first["id"]
+    made = [response(assistant("a")) for _ in range(2)]
+    for each, item in zip(made, (first, second), strict=True):
+        await archive.save(each, owner=ALICE, base=None, input_items=[item])
+    assert await archive.find_item(ALICE, first["id"]) == first
+    await archive.delete(made[1]["id"])
+    assert await archive.find_item(ALICE, first["id"]) == first
+
+
+async def test_a_deleted_response_is_gone_and_its_children_still_stand(archive: Archive, counting: Counting) -> None:
+    first, second, third = await chain(archive, 3)
+    whole = await archive.history(third.history)
+    assert await archive.delete(second.response["id"])
+    assert not await archive.delete(second.response["id"])
+    assert await archive.load(second.response["id"]) is None
+    assert await archive.history(third.history) == whole
+    assert await archive.load(first.response["id"]) == first
+    assert await archive.delete(third.response["id"])
+    assert texts(await archive.history(first.history)) == texts(whole)[:2]
+    assert len(await keys(counting, "n/")) == 2
+    assert await archive.delete(first.response["id"])
+    assert await nothing_left(counting)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
+async def test_whatever_the_order_of_deletion_nothing_is_left(
+    archive: Archive, counting: Counting, order: tuple[int, ...]
+) -> None:
+    tools: Json = {"tools": [{"type": "function", "name": "x" * 300}]}
+    root = await turn(archive, None, "q", "a", **tools)
+    left = await turn(archive, root, "left", "a", **tools)
+    right = await turn(archive, root, "n" * 3000, "a")
+    stored = [root, left, right, await turn(archive, right, "q", "a", **tools)]
+    histories = {index: await archive.history(each.history) for index, each in enumerate(stored)}
+    for index in order:
+        assert await archive.delete(stored[index].response["id"])
+        del histories[index]
+        for other, items in histories.items():
+            assert await archive.history(stored[other].history) == items
+            assert await archive.load(stored[other].response["id"]) == stored[other]
+    assert await nothing_left(counting)
+
+
+async def test_the_last_of_a_long_chain_takes_it_along_in_few_commits(archive: Archive, counting: Counting) -> None:
+    stored = await chain(archive, 300)
+    for each in stored[:-1]:
+        await archive.delete(each.response["id"])
+    assert len(await archive.history(stored[-1].history)) == 600
+    counting.commits = 0
+    await archive.delete(stored[-1].response["id"])
+    assert counting.commits <= 2 + math.ceil(300 / 64)
+    assert await nothing_left(counting)
+
+
+async def test_a_sweep_finishes_what_a_kill_interrupted(archive: Archive, counting: Counting) -> None:
+    async def delete_both(first: StoredResponse, second: StoredResponse) -> None:
+        await archive.delete(first.response["id"])
+        await archive.delete(second.response["id"])
+
+    for allowed in range(1, 6):
+        stored = await chain(archive, 100)
+        other = await turn(archive, stored[20], "other", "end", instructions="i" * 500)
+        kept = await archive.history(other.history)
+        for each in stored[:-1]:
+            await archive.delete(each.response["id"])
+        counting.interrupt = counting.commits + allowed
+        with pytest.raises(InterruptedError):
+            await delete_both(stored[-1], other)
+        counting.interrupt = math.inf
+        assert await keys(counting, "g/") or await archive.load(other.response["id"])
+        await archive.sweep()
+        assert await keys(counting, "g/") == []
+        if await archive.load(other.response["id"]):
+            assert await archive.history(other.history) == kept
+            await archive.delete(other.response["id"])
+        assert await nothing_left(counting)
+
+
+async def test_saving_and_deleting_at_once_loses_and_leaks_nothing(archive: Archive, counting: Counting) -> None:
+    for _ in range(15):
+        base = await turn(archive, None, "q", "a")
+        items = await archive.history(base.history)
+        made = [response(assistant("same"), instructions="i" * 500) for _ in range(4)]
+        await asyncio.gather(
+            *(
+                archive.save(each, owner=ALICE, base=base.history, input_items=[user("next")], base_items=items)
+                for each in made
+            ),
+            archive.delete(base.response["id"]),
+        )
+        for each in made:
+            stored = await archive.load(each["id"])
+            assert stored is not None
+            assert stored.response == each
+            assert texts(await archive.history(stored.history)) == ["q", "a", "next", "same"]
+        await asyncio.gather(*(archive.delete(each["id"]) for each in made))
+        assert await nothing_left(counting)
+
+
+async def test_a_response_whose_base_is_gone_stands_on_its_own(archive: Archive) -> None:
+    base = await turn(archive, None, "q", "a")
+    items = await archive.history(base.history)
+    await archive.delete(base.response["id"])
+    made = response(assistant("end"))
+    await archive.save(made, owner=ALICE, base=base.history, input_items=[user("next")], base_items=items)
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert texts(await archive.history(stored.history)) == ["q", "a", "next", "end"]
+    assert texts(await archive.history(stored.input)) == ["q", "a", "next"]
+
+
+async def test_a_history_that_is_gone_is_a_bad_request(archive: Archive) -> None:
+    base = await turn(archive, None, "q", "a")
+    await archive.delete(base.response["id"])
+    with pytest.raises(ApiError) as error:
+        await archive.history(base.history)
+    assert (error.value.status, error.value.code) == (400, "previous_response_not_found")
+
+
+async def test_a_response_may_be_saved_again(archive: Archive, counting: Counting) -> None:
+    base = await turn(archive, None, "q", "a")
+    made = response(status="in_progress", instructions="i" * 500)
+    save: Json = {"owner": ALICE, "base": base.history, "input_items": [user("next")]}
+    assert await archive.save(made, **save) == 1
+    made |= {"status": "completed", "output": [assistant("draft")], "instructions": "j" * 500}
+    assert await archive.save(made, **save) == 2
+    made["output"] = [assistant("end")]
+    assert await archive.save(made, **save, version=2) == 3
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert (stored.response, stored.version) == (made, 3)
+    assert texts(await archive.history(stored.history)) == ["q", "a", "next", "end"]
+    assert [len(await keys(counting, prefix)) for prefix in ("b/", "g/", "l/")] == [1, 0, 2]
+    assert len(await archive.history(stored.input)) == 3
+    for each in (base, stored):
+        await archive.delete(each.response["id"])
+    assert await nothing_left(counting)
+
+
+async def test_a_save_for_another_version_is_refused(archive: Archive) -> None:
+    stored = await turn(archive, None, "q", "a")
+    changed = {**stored.response, "status": "cancelled"}
+    with pytest.raises(Conflict):
+        await archive.save(changed, owner=ALICE, base=None, input_items=[], version=2)
+    await archive.delete(stored.response["id"])
+    with pytest.raises(Conflict):
+        await archive.save(changed, owner=ALICE, base=None, input_items=[], version=1)
+    assert await archive.load(stored.response["id"]) is None
+
+
+async def listed(archive: Archive, **arguments: Any) -> tuple[list[str], bool]:
+    page = await archive.list(ALICE, **{"limit": 5, "after": None, "order": "asc", "model": None, **arguments})
+    return [stored.response["id"] for stored in page.items], page.has_more
+
+
+async def test_a_list_is_in_the_order_of_creation(archive: Archive, clock: Clock) -> None:
+    ids = []
+    for index in range(12):
+        # Four share a second of creation: the moment they were stored tells them apart.
+        clock.now = CREATED + index / 4 + 0.1
+        ids.append((await turn(archive, None, f"q{index}", "a", created_at=CREATED + index // 4)).response["id"])
+    await turn(archive, None, "q", "a", BOB)
+    assert await listed(archive, limit=12) == (ids, False)
+    assert await listed(archive) == (ids[:5], True)
+    assert await listed(archive, after=ids[4]) == (ids[5:10], True)
+    assert await listed(archive, after=ids[9]) == (ids[10:], False)
+    assert await listed(archive, order="desc") == (ids[:6:-1], True)
+    assert await listed(archive, order="desc", after=ids[3]) == (ids[2::-1], False)
+    await archive.delete(ids[5])
+    assert await listed(archive, after=ids[3], limit=2) == ([ids[4], ids[6]], True)
+
+
+async def test_a_list_of_one_model(archive: Archive) -> None:
+    models = ["a", "b", *["c"] * 150, "a"]
+    ids = [(await turn(archive, None, f"q{n}", "a", model=model)).response["id"] for n, model in enumerate(models)]
+    wanted = {response_id for response_id, model in zip(ids, models, strict=True) if model == "a"}
+    found, more = await listed(archive, model="a")
+    assert (set(found), more) == (wanted, False)
+    first, more = await listed(archive, model="a", limit=1)
+    assert more
+    assert set(first) | set((await listed(archive, model="a", after=first[0]))[0]) == wanted
+
+
+async def test_a_list_behind_a_stranger_is_refused(archive: Archive) -> None:
+    his = await turn(archive, None, "q", "a", BOB)
+    for after in (his.response["id"], new_id("resp")):
+        with pytest.raises(ApiError) as error:
+            await listed(archive, after=after)
+        assert (error.value.status, error.value.param) == (400, "after")
+
+
+async def test_responses_go_when_their_time_is_up(archive: Archive, counting: Counting, clock: Clock) -> None:
+    old = await turn(archive, None, "q", "a", created_at=CREATED)
+    new = await turn(archive, old, "q", "a", created_at=CREATED + DAY)
+    clock.now = CREATED + 30 * DAY
+    assert await archive.sweep() == 0
+    clock.now += 1
+    assert await archive.load(old.response["id"]) is None
+    assert await listed(archive) == ([new.response["id"]], False)
+    assert texts(await archive.history(new.history)) == ["q", "a", "q", "a"]
+    assert await archive.sweep() == 1
+    assert await keys(counting, "r/") == [f"r/{new.response['id']}"]
+    assert await archive.load(new.response["id"]) == new
+    clock.now += 2 * DAY
+    assert await archive.sweep() == 1
+    assert await keys(counting) == []
+
+
+async def test_a_sweep_is_bounded_and_looks_at_nothing_that_stays(
+    archive: Archive, counting: Counting, clock: Clock
+) -> None:
+    for index in range(20):
+        await turn(archive, None, f"q{index}", "a", Owner(f"user{index % 3}"), created_at=CREATED + index)
+    for index in range(20):
+        await turn(archive, None, f"q{index}", "a", Owner(f"late{index}"), created_at=CREATED + 20 * DAY)
+    clock.now = CREATED + 31 * DAY
+    assert [await archive.sweep(limit=8) for _ in range(4)] == [8, 8, 4, 0]
+    counting.reads = 0
+    assert await archive.sweep() == 0
+    assert counting.reads == 2
+    assert len(await keys(counting, "r/")) == 20
+
+
+async def test_without_retention_everything_stays(counting: Counting, clock: Clock) -> None:
+    archive = Archive(counting, retention=None, clock=clock)
+    stored = await turn(archive, None, "q", "a")
+    clock.now *= 2
+    assert await archive.sweep() == 0
+    assert await archive.load(stored.response["id"]) == stored

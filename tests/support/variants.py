@@ -1,0 +1,81 @@
+"""Stack configurations made from another one, and what stacks leave in their folders."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from llama_stack_responses.store import codec
+
+type Json = dict[str, Any]
+
+
+def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Path:
+    """Write `template`, changed, to `target`; its references to the environment stay as they are."""
+    config = yaml.safe_load(template.read_text())
+    change(config)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(yaml.safe_dump(config, sort_keys=False))
+    return target
+
+
+def responses_config(config: Json) -> Json:
+    """The configuration of the responses provider."""
+    found: Json = config["providers"]["responses"][0]["config"]
+    return found
+
+
+def traces(folder: Path, needle: str) -> list[str]:
+    """Where `needle` is found below `folder`: in the bytes of a file, in a row of a database, in a stored record.
+
+    Records are compressed and rows are cut at the end of a page, so that the bytes alone would prove nothing.
+    """
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    found = [str(path.relative_to(folder)) for path in files if needle.encode() in path.read_bytes()]
+    for path in files:
+        if path.read_bytes()[:15] == b"SQLite format 3":
+            found += [f"{path.name}: {where}" for where, text in _rows(path) if needle in text]
+    return found
+
+
+def rows(database: Path, table: str) -> int:
+    """The number of rows of a table; 0 if there is no such table."""
+    with closing(sqlite3.connect(database, timeout=10)) as connection:
+        if table not in _tables(connection):
+            return 0
+        count: int = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0]
+        return count
+
+
+def records(database: Path) -> dict[str, bytes]:
+    """What the responses' store holds, by key."""
+    with closing(sqlite3.connect(database, timeout=10)) as connection:
+        return dict(connection.execute("SELECT key, value FROM records"))
+
+
+def stored_bytes(database: Path) -> int:
+    """The size of all that the responses' store holds, keys included."""
+    return sum(len(key) + len(value) for key, value in records(database).items())
+
+
+def _tables(connection: sqlite3.Connection) -> list[str]:
+    return [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, str]]:
+    with closing(sqlite3.connect(path, timeout=10)) as connection:
+        for table in _tables(connection):
+            for row in connection.execute(f'SELECT * FROM "{table}"'):
+                yield table, " ".join(map(_readable, row))
+
+
+def _readable(value: Any) -> str:
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return str(codec.decode(value))
+    except Exception:  # noqa: BLE001 - it is no record of ours
+        return value.decode("utf-8", "replace")

@@ -1,0 +1,126 @@
+"""Plain HTTP to a stack, for tests that judge the wire and not what a client library makes of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import httpx
+
+from tests.support.stack import LiveStack
+from tests.support.strict import check_stream, read_sse, validate_response
+
+type Json = dict[str, Any]
+
+ERROR_TYPES = ("invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error")
+
+
+class Wire:
+    """One client of a stack; use it in a `with` block."""
+
+    def __init__(self, stack: LiveStack, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """`token` goes along as a bearer token."""
+        sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
+        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", headers=sent, timeout=60, trust_env=False)
+
+    def __enter__(self) -> "Wire":
+        """Nothing is opened before the first request."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self.http.close()
+
+    def post(self, body: Any) -> httpx.Response:
+        """Ask for a response; bytes and strings go as they are, anything else as JSON."""
+        if isinstance(body, bytes | str):
+            return self.http.post("/responses", content=body, headers={"content-type": "application/json"})
+        return self.http.post("/responses", json=body)
+
+    def create(self, **body: Any) -> Json:
+        """A response that is made, checked against the types."""
+        answer = self.post(body)
+        assert answer.status_code == 200, answer.text
+        return checked(answer)
+
+    def stream(self, **body: Any) -> list[Json]:
+        """The events of a streamed response: every one of them, checked."""
+        with self.http.stream("POST", "/responses", json=body | {"stream": True}) as answer:
+            return events_of(answer)
+
+    def get(self, path: str, **query: Any) -> httpx.Response:
+        """GET below `/responses`: `/ID`, `/ID/input_items`, or nothing for the list."""
+        return self.http.get(f"/responses{path}", params=query)
+
+    def retrieve(self, response_id: str) -> Json:
+        """A stored response, checked against the types."""
+        answer = self.get(f"/{response_id}")
+        assert answer.status_code == 200, answer.text
+        return checked(answer)
+
+    def replay(self, response_id: str) -> list[Json]:
+        """The events of a stored response, checked as those of a new one."""
+        with self.http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as answer:
+            return events_of(answer)
+
+    def listed(self, **query: Any) -> list[Json]:
+        """The stored responses on the first page of the list."""
+        answer = self.get("", **query)
+        assert answer.status_code == 200, answer.text
+        data: list[Json] = answer.json()["data"]
+        return data
+
+
+def checked(answer: httpx.Response) -> Json:
+    """The response object of an answer."""
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+    response: Json = answer.json()
+    validate_response(response)
+    return response
+
+
+def events_of(answer: httpx.Response) -> list[Json]:
+    """The events of an answer that streams."""
+    if answer.status_code != 200:
+        answer.read()
+        raise AssertionError(answer.text)
+    assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
+    events = read_sse(answer.iter_bytes()).events
+    check_stream(events)
+    return events
+
+
+def final(events: list[Json]) -> Json:
+    """The response that a stream ended with."""
+    response: Json = events[-1]["response"]
+    return response
+
+
+def error_of(answer: httpx.Response, status: int) -> Json:
+    """The error object of an answer with this status, in exactly OpenAI's form."""
+    assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
+    assert answer.headers["content-type"] == "application/json"
+    assert answer.headers["x-request-id"]
+    body = answer.json()
+    assert list(body) == ["error"]
+    error: Json = body["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] in ERROR_TYPES
+    assert isinstance(error["message"], str)
+    assert len(error["message"]) > 10
+    assert "Traceback" not in error["message"]
+    return error
+
+
+def output_text(response: Json) -> str:
+    """All text that a response says."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return "".join(part["text"] for part in parts if part["type"] == "output_text")
+
+
+def said(messages: list[Json]) -> list[tuple[str, str]]:
+    """Chat messages as `(role, text)`."""
+    return [(message["role"], _text(message.get("content"))) for message in messages]
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or [])

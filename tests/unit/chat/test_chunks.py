@@ -1,0 +1,549 @@
+"""What providers do differently in their chunks comes out as the same deltas."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionChunk
+
+from llama_stack_responses.chat.chunks import ChunkReader
+from llama_stack_responses.chat.profile import InlineThinking, Profile
+from llama_stack_responses.core.deltas import (
+    Annotation,
+    Delta,
+    Finish,
+    FinishReason,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    Usage,
+)
+from llama_stack_responses.core.errors import ApiError
+
+try:
+    from llama_stack_api.inference.models import OpenAIChatCompletionChunk as HostChunk
+except ImportError:
+    from ogx_api.inference.models import OpenAIChatCompletionChunk as HostChunk
+
+Json = dict[str, Any]
+Maker = Callable[[Json], Any]
+
+
+def as_client(chunk: Json) -> Any:
+    """As the `openai` client makes them: whatever the provider sent, unchecked."""
+    return ChatCompletionChunk.construct(**chunk)
+
+
+def as_openai(chunk: Json) -> Any:
+    """As a provider of the host makes them that translates another API."""
+    return ChatCompletionChunk.model_validate(chunk)
+
+
+def as_host(chunk: Json) -> Any:
+    """As a provider makes them that uses the host's own types."""
+    return HostChunk.model_validate(chunk)
+
+
+any_maker = pytest.mark.parametrize("make", [as_client, as_openai, as_host])
+openai_maker = pytest.mark.parametrize("make", [as_client, as_openai])
+
+
+def envelope(choices: list[Json], **more: Any) -> Json:
+    return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": choices, **more}
+
+
+def chunk(delta: Json | None = None, *, finish: str | None = None, logprobs: Json | None = None, **more: Any) -> Json:
+    choice = {"index": 0, "delta": delta or {}, "finish_reason": finish, "logprobs": logprobs}
+    return envelope([choice], **more)
+
+
+def read(make: Maker, chunks: Iterable[Json], profile: Profile | None = None, finish: str = "stop") -> list[Delta]:
+    """The deltas of these chunks and of one with a finish reason, without `Finish`."""
+    reader = ChunkReader(profile or Profile())
+    deltas = [delta for each in [*chunks, chunk(finish=finish)] for delta in reader.read(make(each))]
+    *rest, last = reader.end()
+    assert isinstance(last, Finish)
+    return deltas + rest
+
+
+def ended(chunks: Sequence[Json], make: Maker = as_client) -> Finish:
+    reader = ChunkReader(Profile())
+    for each in chunks:
+        reader.read(make(each))
+    [finish] = reader.end()
+    assert isinstance(finish, Finish)
+    return finish
+
+
+# Text, reasoning, refusals
+
+
+@any_maker
+def test_text(make: Maker) -> None:
+    assert read(make, [chunk({"role": "assistant", "content": ""}), chunk({"content": "a"}), chunk({"content": " b"})]) == [
+        Text("a"),
+        Text(" b"),
+    ]
+
+
+@any_maker
+def test_null_and_empty_fields_are_nothing(make: Maker) -> None:
+    empty = {"content": None, "refusal": None, "tool_calls": None, "reasoning_content": None}
+    assert read(make, [chunk(empty), chunk({"content": "", "refusal": "", "reasoning_content": ""}), chunk({})]) == []
+
+
+@any_maker
+def test_reasoning_content(make: Maker) -> None:
+    deltas = read(make, [chunk({"reasoning_content": "hm"}), chunk({"reasoning_content": "!", "content": "a"})])
+    assert deltas == [Reasoning("hm"), Reasoning("!"), Text("a")]
+
+
+@openai_maker
+def test_reasoning(make: Maker) -> None:
+    assert read(make, [chunk({"reasoning": "hm"}), chunk({"reasoning": None, "content": "a"})]) == [
+        Reasoning("hm"),
+        Text("a"),
+    ]
+
+
+@openai_maker
+def test_reasoning_that_is_sent_in_several_fields_counts_once(make: Maker) -> None:
+    delta = {
+        "reasoning_content": "hm",
+        "reasoning": "hm",
+        "thinking_blocks": [{"type": "thinking", "thinking": "hm"}],
+        "reasoning_details": [{"type": "reasoning.text", "text": "hm"}],
+    }
+    assert read(make, [chunk(delta)]) == [Reasoning("hm")]
+    assert read(make, [chunk(delta | {"reasoning_content": ""})]) == [Reasoning("hm")]
+    assert read(make, [chunk(delta | {"reasoning_content": None, "reasoning": None})]) == [Reasoning("hm")]
+
+
+@openai_maker
+def test_thinking_blocks(make: Maker) -> None:
+    blocks = [
+        {"type": "thinking", "thinking": "a", "signature": "s"},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "thinking", "thinking": None, "signature": "s"},
+        {"type": "thinking", "thinking": "b"},
+    ]
+    assert read(make, [chunk({"thinking_blocks": blocks})]) == [Reasoning("a"), Reasoning("b")]
+
+
+def test_content_as_a_list() -> None:
+    content = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+        {"type": "thinking", "thinking": "c"},
+        {"type": "thinking", "thinking": ""},
+        {"type": "reference", "reference_ids": [1]},
+        {"type": "text", "text": "d"},
+        {"type": "text", "text": ""},
+    ]
+    expected = [Reasoning("a"), Reasoning("b"), Reasoning("c"), Text("d")]
+    assert read(as_client, [chunk({"content": content})]) == expected
+
+
+@any_maker
+def test_refusal(make: Maker) -> None:
+    assert read(make, [chunk({"refusal": "No"}), chunk({"refusal": "."})]) == [Refusal("No"), Refusal(".")]
+
+
+def test_fields_that_nobody_knows_are_left_alone() -> None:
+    delta = {"content": "a", "audio": {"id": "x"}, "extra_content": {"google": {"thought_signature": "s"}}, "x": 1}
+    assert read(as_client, [chunk(delta)]) == [Text("a")]
+
+
+# Choices
+
+
+@any_maker
+def test_chunks_without_choices(make: Maker) -> None:
+    assert read(make, [envelope([]), chunk({"content": "a"}), envelope([])]) == [Text("a")]
+
+
+def test_a_choice_without_a_delta() -> None:
+    assert read(as_client, [envelope([{"index": 0, "finish_reason": None, "content_filter_offsets": {}}])]) == []
+    assert read(as_client, [envelope([{"index": 0, "delta": None}])]) == []
+    assert ended([envelope([{"index": 0, "finish_reason": "length"}])]).reason == "length"
+
+
+# Tool calls
+
+
+def fragment(
+    index: int | None = 0, id: str | None = None, name: str | None = None, arguments: str | None = None, **more: Any
+) -> Json:
+    return {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def calls(deltas: Iterable[Delta]) -> list[tuple[str, str, str]]:
+    """Each call as (id, name, arguments), put together by key, in the order in which the calls began."""
+    made: dict[Any, list[str]] = {}
+    for delta in deltas:
+        assert isinstance(delta, ToolCall)
+        call = made.setdefault(delta.key, ["", "", ""])
+        call[0] = call[0] or delta.call_id
+        call[1] += delta.name
+        call[2] += delta.arguments
+    return [(call[0], call[1], call[2]) for call in made.values()]
+
+
+def called(chunks: Sequence[Sequence[Json]], make: Maker = as_client) -> list[tuple[str, str, str]]:
+    return calls(read(make, [chunk({"tool_calls": list(each)}) for each in chunks], finish="tool_calls"))
+
+
+@any_maker
+def test_fragments_of_parallel_calls_interleave(make: Maker) -> None:
+    made = called(
+        [
+            [fragment(0, "a", "f", "")],
+            [fragment(1, "b", "g", "")],
+            [fragment(1, None, "", "[1"), fragment(0, None, "", "[0")],
+            [fragment(1, None, "", "]")],
+            [fragment(0, None, "", "]")],
+        ],
+        make,
+    )
+    assert made == [("a", "f", "[0]"), ("b", "g", "[1]")]
+
+
+@openai_maker
+def test_null_names_and_arguments(make: Maker) -> None:
+    assert called([[fragment(0, "a", "f")], [fragment(0, None, None, "{}")]], make) == [("a", "f", "{}")]
+
+
+def test_a_call_without_its_function() -> None:
+    made = called([[{"index": 0, "id": "a"}], [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]])
+    assert made == [("a", "f", "{}")]
+
+
+def test_an_id_that_comes_late() -> None:
+    made = called([[fragment(0, None, "f")], [fragment(0, "a", None, "{")], [fragment(0, None, None, "}")]])
+    assert made == [("a", "f", "{}")]
+
+
+def test_ids_that_never_come() -> None:
+    assert called([[fragment(0, None, "f", "{}")], [fragment(1, "", "g", "{}")]]) == [("", "f", "{}"), ("", "g", "{}")]
+
+
+def test_a_name_that_comes_late() -> None:
+    assert called([[fragment(0, "a", None, "{")], [fragment(0, None, "f", "}")]]) == [("a", "f", "{}")]
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_an_index_that_is_always_the_same(index: int | None) -> None:
+    made = called(
+        [
+            [fragment(index, "a", "f", "{")],
+            [fragment(index, None, None, "}")],
+            [fragment(index, "b", "f", "[")],
+            [fragment(index, None, None, "]")],
+        ]
+    )
+    assert made == [("a", "f", "{}"), ("b", "f", "[]")]
+
+
+def test_several_whole_calls_in_one_chunk_with_the_same_index() -> None:
+    made = called([[fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "[]")]])
+    assert made == [("a", "f", "{}"), ("b", "g", "[]")]
+
+
+def test_several_whole_calls_in_one_chunk_without_index_or_id() -> None:
+    made = called([[fragment(None, None, "f", "{}"), fragment(None, None, "g", "[]")]])
+    assert made == [("", "f", "{}"), ("", "g", "[]")]
+
+
+def test_an_id_that_is_sent_with_every_fragment() -> None:
+    made = called([[fragment(0, "a", "f", "{")], [fragment(0, "a", None, "1")], [fragment(0, "a", None, "}")]])
+    assert made == [("a", "f", "{1}")]
+
+
+def test_calls_as_plain_dicts() -> None:
+    delta = ChatCompletionChunk.construct(**chunk({}))
+    delta.choices[0].delta.__dict__["tool_calls"] = [fragment(0, "a", "f", "{}")]
+    assert calls(ChunkReader(Profile()).read(delta)) == [("a", "f", "{}")]
+
+
+# Usage
+
+
+USAGE: Final[Json] = {
+    "prompt_tokens": 10,
+    "completion_tokens": 5,
+    "total_tokens": 15,
+    "prompt_tokens_details": {"cached_tokens": 4},
+    "completion_tokens_details": {"reasoning_tokens": 2},
+}
+COUNTED: Final = Usage(10, 5, cached_tokens=4, reasoning_tokens=2)
+
+
+@any_maker
+def test_usage_in_a_chunk_of_its_own(make: Maker) -> None:
+    assert ended([chunk({"content": "a"}, finish="stop"), envelope([], usage=USAGE)], make).usage == COUNTED
+
+
+@any_maker
+def test_usage_in_every_chunk(make: Maker) -> None:
+    sofar = USAGE | {"completion_tokens": 1}
+    assert ended([chunk({"content": "a"}, usage=sofar), chunk(finish="stop", usage=USAGE)], make).usage == COUNTED
+
+
+@any_maker
+def test_usage_that_is_followed_by_chunks_without(make: Maker) -> None:
+    assert ended([chunk({"content": "a"}, usage=USAGE), chunk(finish="stop")], make).usage == COUNTED
+
+
+@any_maker
+def test_no_usage(make: Maker) -> None:
+    assert ended([chunk(finish="stop")], make).usage == Usage()
+
+
+def test_usage_without_details_and_with_nulls() -> None:
+    bare = {"prompt_tokens": 10, "completion_tokens": None, "prompt_tokens_details": None}
+    assert ended([chunk(finish="stop", usage=bare)]).usage == Usage(10)
+    null = USAGE | {"prompt_tokens_details": {"cached_tokens": None}, "completion_tokens_details": {}}
+    assert ended([chunk(finish="stop", usage=null)]).usage == Usage(10, 5)
+
+
+def test_tokens_written_to_a_cache() -> None:
+    written = USAGE | {"prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3}}
+    usage = ended([chunk(finish="stop", usage=written)]).usage
+    assert (usage.cached_tokens, usage.cache_write_tokens) == (4, 3)
+
+
+# The end
+
+FINISH_REASONS: Final[dict[str, FinishReason]] = {
+    "stop": "stop",
+    "eos": "stop",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+    "length": "length",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "abort": "cancelled",
+    "cancelled": "cancelled",
+}
+
+
+@pytest.mark.parametrize(("said", "meant"), FINISH_REASONS.items())
+def test_finish_reasons(said: str, meant: FinishReason) -> None:
+    assert ended([chunk({"content": "a"}), chunk(finish=said)]).reason == meant
+
+
+@any_maker
+@pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "function_call"])
+def test_finish_reasons_of_every_type_of_chunk(make: Maker, reason: str) -> None:
+    assert ended([chunk(finish=reason)], make).reason == FINISH_REASONS[reason]
+
+
+def test_an_unknown_finish_reason_is_logged_and_taken_as_stop(caplog: pytest.LogCaptureFixture) -> None:
+    assert ended([chunk(finish="bored")]).reason == "stop"
+    assert "bored" in caplog.text
+
+
+@pytest.mark.parametrize("reason", ["error", "timeout"])
+def test_a_stream_that_says_it_broke(reason: str) -> None:
+    with pytest.raises(ApiError, match=reason) as caught:
+        ended([chunk({"content": "a"}), chunk(finish=reason)])
+    assert caught.value.status == 502
+
+
+@pytest.mark.parametrize("chunks", [[], [chunk({"content": "a"})], [envelope([], usage=USAGE)]])
+def test_a_stream_that_ends_without_a_finish_reason(chunks: list[Json]) -> None:
+    with pytest.raises(ApiError, match="ended before") as caught:
+        ended(chunks)
+    assert caught.value.status == 502
+
+
+def test_text_in_the_chunk_that_finishes() -> None:
+    reader = ChunkReader(Profile())
+    assert reader.read(as_client(chunk({"content": "a"}, finish="stop"))) == [Text("a")]
+    assert reader.end() == [Finish("stop")]
+
+
+@any_maker
+def test_the_service_tier(make: Maker) -> None:
+    reader = ChunkReader(Profile())
+    reader.read(make(chunk({"content": "a"}, service_tier="default")))
+    reader.read(make(chunk(finish="stop", service_tier="flex")))
+    assert reader.service_tier == "flex"
+
+
+# Logprobs
+
+
+def logprob(token: str, value: Any, encoded: list[int] | None = None, tops: Any = ()) -> Json:
+    return {"token": token, "logprob": value, "bytes": encoded, "top_logprobs": tops and list(tops)}
+
+
+def shown(make: Maker, *entries: Json) -> list[Json] | None:
+    [delta] = read(make, [chunk({"content": "a"}, logprobs={"content": list(entries), "refusal": None})])
+    assert isinstance(delta, Text)
+    return delta.logprobs
+
+
+@any_maker
+def test_logprobs(make: Maker) -> None:
+    top = {"token": "b", "logprob": -1.5, "bytes": [98]}
+    assert shown(make, logprob("a", -0.5, [97], [top])) == [
+        {"token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": [top]}
+    ]
+
+
+@any_maker
+def test_null_bytes_are_those_of_the_token(make: Maker) -> None:
+    top = {"token": "ü", "logprob": -1.5, "bytes": None}
+    [entry] = shown(make, logprob("é", -0.5, None, [top])) or []
+    assert entry["bytes"] == [0xC3, 0xA9]
+    assert entry["top_logprobs"][0]["bytes"] == [0xC3, 0xBC]
+
+
+@pytest.mark.parametrize("value", [-float("inf"), float("nan"), -10_000.0, None])
+def test_impossible_tokens_have_a_number_that_json_has(value: float | None) -> None:
+    top = {"token": "b", "logprob": value, "bytes": None}
+    [entry] = shown(as_client, logprob("a", value, None, [top])) or []
+    assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
+
+
+def test_logprobs_without_alternatives() -> None:
+    [entry] = shown(as_client, logprob("a", -0.5, None, None)) or []
+    assert entry["top_logprobs"] == []
+
+
+@any_maker
+def test_null_logprobs(make: Maker) -> None:
+    assert read(make, [chunk({"content": "a"}, logprobs={"content": None, "refusal": None})]) == [Text("a", [])]
+    assert read(make, [chunk({"content": "a"}, logprobs=None)]) == [Text("a", None)]
+
+
+def test_logprobs_of_reasoning_are_not_shown() -> None:
+    reasoned = chunk({"reasoning_content": "a"}, logprobs={"content": [logprob("a", -0.5)]})
+    assert read(as_client, [reasoned]) == [Reasoning("a")]
+
+
+def test_logprobs_beside_inline_thinking() -> None:
+    profile = Profile(inline_thinking=InlineThinking())
+    pieces = ["<think>", "a", "</think>b", "c", "d<"]
+    chunks = [chunk({"content": piece}, logprobs={"content": [logprob(piece, -0.5)]}) for piece in pieces]
+    deltas = read(as_client, chunks, profile)
+    assert [(type(delta), delta.text) for delta in deltas if isinstance(delta, Text | Reasoning)] == [
+        (Reasoning, "a"),
+        *((Text, text) for text in "bcd<"),
+    ]
+    with_logprobs = [delta.text for delta in deltas if isinstance(delta, Text) and delta.logprobs]
+    assert with_logprobs == ["c"]
+
+
+# Annotations
+
+
+def test_annotations() -> None:
+    citation = {"url": "u", "title": "t", "start_index": 0, "end_index": 1}
+    said = {"type": "url_citation", "url_citation": citation}
+    [text, annotation] = read(as_client, [chunk({"content": "a", "annotations": [said]})])
+    assert text == Text("a")
+    assert annotation == Annotation({"type": "url_citation", **citation})
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"type": "file_citation", "file_citation": {}},
+        {"type": "url_citation", "url_citation": None},
+        {"type": "url_citation", "url_citation": {"url": "u", "title": None, "start_index": 0, "end_index": 1}},
+    ],
+)
+def test_annotations_that_lack_something_are_dropped(said: Json) -> None:
+    assert read(as_client, [chunk({"annotations": [said]})]) == []
+
+
+# Inline thinking
+
+
+@pytest.mark.parametrize(
+    ("tags", "text"),
+    [
+        (InlineThinking(), "<think>hm</think>so"),
+        (InlineThinking(starts_open=True), "hm</think>so"),
+        (InlineThinking(open="[THINK]", close="[/THINK]"), "[THINK]hm[/THINK]so"),
+    ],
+)
+def test_inline_thinking_cut_anywhere(tags: InlineThinking, text: str) -> None:
+    profile = Profile(inline_thinking=tags)
+    for cut in range(len(text) + 1):
+        deltas = read(as_client, [chunk({"content": piece}) for piece in (text[:cut], text[cut:])], profile)
+        assert joined(deltas) == [Reasoning("hm"), Text("so")]
+
+
+def test_what_was_held_back_comes_out_at_the_end() -> None:
+    reader = ChunkReader(Profile(inline_thinking=InlineThinking()))
+    assert reader.read(as_client(chunk({"content": "a <thi"}, finish="stop"))) == [Text("a ")]
+    assert reader.end() == [Text("<thi"), Finish("stop")]
+
+
+def test_tags_stay_in_the_text_without_a_profile_for_them() -> None:
+    assert read(as_client, [chunk({"content": "<think>a</think>"})]) == [Text("<think>a</think>")]
+
+
+def joined(deltas: Iterable[Delta]) -> list[Delta]:
+    out: list[Delta] = []
+    for delta in deltas:
+        last = out[-1] if out else None
+        if isinstance(delta, Text) and isinstance(last, Text):
+            out[-1] = Text(last.text + delta.text)
+        elif isinstance(delta, Reasoning) and isinstance(last, Reasoning):
+            out[-1] = Reasoning(last.text + delta.text)
+        else:
+            out.append(delta)
+    return out
+
+
+# Anything
+
+ANY_FRAGMENT: Final = st.builds(
+    fragment,
+    index=st.none() | st.integers(0, 2),
+    id=st.sampled_from([None, "", "a", "b"]),
+    name=st.sampled_from([None, "", "f"]),
+    arguments=st.sampled_from([None, "", "{", "}"]),
+)
+ANY_DELTA: Final = st.fixed_dictionaries(
+    {},
+    optional={
+        "content": st.sampled_from([None, "", "a", "<think>", "</", "think>"]),
+        "reasoning_content": st.sampled_from([None, "", "r"]),
+        "reasoning": st.sampled_from([None, "", "r"]),
+        "refusal": st.sampled_from([None, "", "no"]),
+        "tool_calls": st.none() | st.lists(ANY_FRAGMENT, max_size=3),
+        "thinking_blocks": st.none() | st.just([{"type": "thinking", "thinking": "r"}]),
+    },
+)
+ANY_CHUNK: Final = (
+    st.just(envelope([]))
+    | st.builds(chunk, ANY_DELTA, usage=st.none() | st.just(USAGE))
+    | st.builds(lambda delta: envelope([{"index": 0, "delta": delta}]), ANY_DELTA)
+)
+
+
+@settings(max_examples=100)
+@given(chunks=st.lists(ANY_CHUNK, max_size=8), thinking=st.booleans())
+def test_any_chunks_make_deltas_that_say_something(chunks: list[Json], thinking: bool) -> None:
+    profile = Profile(inline_thinking=InlineThinking() if thinking else None)
+    deltas = read(as_client, chunks, profile)
+    for delta in deltas:
+        assert isinstance(delta, ToolCall | Annotation) or (not isinstance(delta, Finish) and delta.text)
+    said = "".join(
+        call["function"]["arguments"] or ""
+        for each in chunks
+        for choice in each["choices"]
+        for call in choice["delta"].get("tool_calls") or ()
+    )
+    assert sorted("".join(delta.arguments for delta in deltas if isinstance(delta, ToolCall))) == sorted(said)
+    json.dumps([delta.text for delta in deltas if isinstance(delta, Text | Reasoning | Refusal)])

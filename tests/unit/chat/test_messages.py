@@ -1,0 +1,407 @@
+"""Items become the messages that chat templates take, whatever order they come in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from typing import Any, Final, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_stack_responses.chat.messages import FileContent, chat_messages
+from llama_stack_responses.chat.profile import InlineThinking, Profile
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.items import check_call_pairs, parse_input
+
+Json = dict[str, Any]
+Role = Literal["user", "system", "developer"]
+
+PLAIN: Final = Profile()
+
+
+def says(role: Role, *parts: str | Json) -> Json:
+    content = [{"type": "input_text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"type": "message", "role": role, "content": content}
+
+
+def user(*parts: str | Json) -> Json:
+    return says("user", *parts)
+
+
+def answer(*texts: str, phase: str = "final_answer") -> Json:
+    content = [{"type": "output_text", "text": text, "annotations": []} for text in texts]
+    return {"type": "message", "role": "assistant", "content": content, "phase": phase}
+
+
+def thought(content: str | None, summary: str | None = None) -> Json:
+    item: Json = {"type": "reasoning", "summary": [{"type": "summary_text", "text": summary}] if summary else []}
+    return item | ({"content": [{"type": "reasoning_text", "text": content}]} if content else {})
+
+
+def call(call_id: str, name: str = "f") -> Json:
+    return {"type": "function_call", "call_id": call_id, "name": name, "arguments": f'{{"of": "{call_id}"}}'}
+
+
+def output(call_id: str, value: str | list[Json] = "done") -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": value}
+
+
+def chat_call(call_id: str, name: str = "f") -> Json:
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": f'{{"of": "{call_id}"}}'}}
+
+
+def tool(call_id: str, content: Any = "done") -> Json:
+    return {"role": "tool", "tool_call_id": call_id, "content": content}
+
+
+def called(content: str | None, *call_ids: str, **more: Any) -> Json:
+    return {"role": "assistant", "content": content, "tool_calls": [chat_call(each) for each in call_ids], **more}
+
+
+def made(*items: Json, profile: Profile = PLAIN, **options: Any) -> list[Json]:
+    return chat_messages(items, profile, **options)
+
+
+# Messages
+
+
+def test_a_conversation() -> None:
+    assert made(user("a"), answer("b"), user("c"), instructions="Be kind.") == [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "user", "content": "c"},
+    ]
+
+
+def test_several_parts_of_a_user_message_stay_parts() -> None:
+    assert made(user("a", "b"))[0]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+
+def test_a_refusal_is_what_the_assistant_said() -> None:
+    refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    assert made(user("a"), refused)[1] == {"role": "assistant", "content": "No."}
+
+
+def test_messages_of_the_assistant_in_a_row_are_one() -> None:
+    items = [user("a"), answer("Let me see.", phase="commentary"), answer("b", "c")]
+    assert made(*items)[1:] == [{"role": "assistant", "content": "Let me see.\n\nbc"}]
+
+
+def test_an_assistant_that_said_nothing_says_nothing() -> None:
+    assert made(user("a"), answer(""), answer(), user("b")) == made(user("a"), user("b"))
+
+
+def test_the_items_are_left_alone() -> None:
+    items = [user("a"), thought("hm"), call("1"), output("1", [{"type": "input_text", "text": "x"}]), answer("b")]
+    before = deepcopy(items)
+    made(*items, profile=Profile(reasoning_replay="think_tags"))
+    assert items == before
+
+
+# Calls
+
+
+def test_calls_in_a_row_join_one_message_with_the_text_beside_them() -> None:
+    items = [user("a"), answer("Look."), call("1"), call("2"), output("1"), output("2"), answer("b")]
+    assert made(*items)[1:] == [
+        called("Look.", "1", "2"),
+        tool("1"),
+        tool("2"),
+        {"role": "assistant", "content": "b"},
+    ]
+
+
+def test_calls_of_several_rounds_stay_apart() -> None:
+    items = [user("a"), call("1"), output("1"), call("2"), output("2")]
+    assert made(*items)[1:] == [called(None, "1"), tool("1"), called(None, "2"), tool("2")]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        [call("1"), call("2"), output("2", "second"), output("1", "first")],
+        [call("1"), call("2"), user("wait"), output("1", "first"), output("2", "second")],
+        [call("1"), call("2"), says("system", "wait"), output("2", "second"), output("1", "first")],
+        [call("1"), call("2"), answer(""), output("2", "second"), output("1", "first")],
+    ],
+)
+def test_outputs_come_right_after_their_calls(order: list[Json]) -> None:
+    assert made(user("a"), *order)[1:4] == [called(None, "1", "2"), tool("1", "first"), tool("2", "second")]
+
+
+def test_an_output_that_comes_late_splits_nothing_that_came_since() -> None:
+    items = [call("1"), user("wait"), answer("a"), output("1"), answer("b")]
+    assert made(*items) == [
+        called(None, "1"),
+        tool("1"),
+        {"role": "user", "content": "wait"},
+        {"role": "assistant", "content": "a\n\nb"},
+    ]
+
+
+def test_call_ids_that_repeat_over_the_turns() -> None:
+    items = [call("1"), output("1", "first"), answer("a"), user("b"), call("1"), output("1", "second")]
+    assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
+
+
+def test_a_second_output_of_a_call_is_not_taken_for_that_of_a_later_call() -> None:
+    items = [call("1"), output("1", "first"), output("1", "again"), answer("a"), call("1"), output("1", "second")]
+    assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
+
+
+# Reasoning
+
+THINKING: Final = [user("a"), thought("old"), answer("b"), user("c"), thought("new"), call("1"), output("1")]
+
+
+def replayed(profile: Profile, *, all_reasoning: bool = False, field: str = "reasoning_content") -> list[str | None]:
+    """The reasoning of each assistant message."""
+    messages = made(*THINKING, profile=profile, all_reasoning=all_reasoning)
+    return [message.get(field) for message in messages if message["role"] == "assistant"]
+
+
+def test_reasoning_since_the_last_user_message_goes_back() -> None:
+    assert replayed(PLAIN) == [None, "new"]
+
+
+def test_all_reasoning_goes_back_when_asked_for() -> None:
+    assert replayed(PLAIN, all_reasoning=True) == ["old", "new"]
+
+
+def test_reasoning_in_the_field_that_the_model_knows() -> None:
+    assert replayed(Profile(reasoning_replay="reasoning"), field="reasoning") == [None, "new"]
+    assert replayed(Profile(reasoning_replay="reasoning")) == [None, None]
+
+
+def test_no_reasoning_for_models_that_want_none() -> None:
+    profile = Profile(reasoning_replay="none")
+    assert replayed(profile, all_reasoning=True) == replayed(profile, all_reasoning=True, field="reasoning") == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("tags", "start", "end"),
+    [(None, "<think>", "</think>"), (InlineThinking(open="[T]", close="[/T]"), "[T]", "[/T]")],
+)
+def test_reasoning_between_tags(tags: InlineThinking | None, start: str, end: str) -> None:
+    profile = Profile(reasoning_replay="think_tags", inline_thinking=tags)
+    [_, first, _, second, _] = made(*THINKING, profile=profile, all_reasoning=True)
+    assert first["content"] == f"{start}\nold\n{end}\n\nb"
+    assert second["content"] == f"{start}\nnew\n{end}\n\n"
+
+
+def test_a_summary_stands_in_for_reasoning_that_is_not_there() -> None:
+    items = [thought("long", "short"), call("1"), output("1"), thought(None, "short"), call("2"), output("2")]
+    assert [message.get("reasoning_content") for message in made(*items)[::2]] == ["long", "short"]
+
+
+def test_reasoning_without_text_makes_no_field() -> None:
+    assert made(user("a"), thought(None), answer("b"))[1] == {"role": "assistant", "content": "b"}
+
+
+def test_reasoning_alone_makes_no_message() -> None:
+    assert [message["role"] for message in made(user("a"), thought("hm"), user("b"), thought("hm"))] == ["user", "user"]
+
+
+# System messages
+
+SYSTEMS: Final = [says("developer", "D1"), says("system", "S1"), user("a"), says("developer", "D2"), user("b")]
+
+
+def systems(profile: Profile) -> list[tuple[str, str]]:
+    messages = made(*SYSTEMS, profile=profile, instructions="I")
+    assert [message["content"] for message in messages if message["role"] == "user"] == ["a", "b"]
+    return [(message["role"], message["content"]) for message in messages]
+
+
+def test_leading_system_messages_are_merged() -> None:
+    assert systems(Profile(system_messages="merge_leading")) == [
+        ("system", "I\n\nD1\n\nS1"),
+        ("user", "a"),
+        ("system", "D2"),
+        ("user", "b"),
+    ]
+
+
+def test_all_system_messages_are_merged() -> None:
+    expected = [("system", "I\n\nD1\n\nS1\n\nD2"), ("user", "a"), ("user", "b")]
+    assert systems(Profile(system_messages="merge_all")) == expected
+
+
+def test_system_messages_are_kept() -> None:
+    assert systems(Profile(system_messages="keep", developer_role="developer")) == [
+        ("system", "I"),
+        ("developer", "D1"),
+        ("system", "S1"),
+        ("user", "a"),
+        ("developer", "D2"),
+        ("user", "b"),
+    ]
+
+
+def test_one_system_message_in_the_middle_is_moved_to_the_front() -> None:
+    messages = made(user("a"), says("system", "S"), profile=Profile(system_messages="merge_all"))
+    assert [message["role"] for message in messages] == ["system", "user"]
+
+
+# Images, files, audio
+
+IMAGE: Final[Json] = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+CHAT_IMAGE: Final[Json] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+FILE: Final[Json] = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="}
+AUDIO: Final[Json] = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
+STORED: Final = {"file_1": FileContent("b.pdf", "application/pdf", "BB==")}
+
+
+def content(part: Json, profile: Profile = PLAIN) -> Json:
+    [message] = made(user("see", part), profile=profile, files=STORED)
+    text, media = message["content"]
+    assert text == {"type": "text", "text": "see"}
+    return dict(media)
+
+
+def test_images() -> None:
+    assert content(IMAGE) == CHAT_IMAGE
+    assert content(IMAGE | {"detail": "low"})["image_url"]["detail"] == "low"
+
+
+def test_a_stored_image() -> None:
+    image = content({"type": "input_image", "file_id": "file_1", "detail": "auto"})
+    assert image == {"type": "image_url", "image_url": {"url": "data:application/pdf;base64,BB=="}}
+
+
+def test_an_image_alone_is_a_list_too() -> None:
+    assert made(user(IMAGE))[0]["content"] == [CHAT_IMAGE]
+
+
+def test_files() -> None:
+    expected = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="}
+    assert content(FILE) == {"type": "file", "file": expected}
+
+
+def test_a_stored_file() -> None:
+    expected = {"filename": "b.pdf", "file_data": "data:application/pdf;base64,BB=="}
+    assert content({"type": "input_file", "file_id": "file_1"}) == {"type": "file", "file": expected}
+
+
+def test_a_file_behind_a_url_is_refused() -> None:
+    with pytest.raises(ApiError, match="does not fetch files") as caught:
+        content({"type": "input_file", "file_url": "https://example.com/a.pdf"})
+    assert (caught.value.status, caught.value.param) == (400, "input")
+
+
+def test_audio() -> None:
+    assert content(AUDIO) == {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
+
+
+@pytest.mark.parametrize(
+    ("part", "profile", "what"),
+    [
+        (IMAGE, Profile(images=False), "images"),
+        (FILE, Profile(files=False), "files"),
+        (AUDIO, Profile(audio=False), "audio"),
+    ],
+)
+def test_media_that_the_model_does_not_take_is_refused(part: Json, profile: Profile, what: str) -> None:
+    with pytest.raises(ApiError, match=f"does not take {what}") as caught:
+        content(part, profile)
+    assert caught.value.status == 400
+    assert made(user("fine"), profile=profile)
+
+
+def test_a_tool_that_returns_parts_of_text() -> None:
+    parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    assert made(call("1"), output("1", parts))[1] == tool("1", "a\nb")
+    assert made(call("1"), output("1", []))[1] == tool("1", "")
+
+
+def test_media_in_tool_outputs_follow_all_outputs_in_a_user_message() -> None:
+    seen: list[Json] = [{"type": "input_text", "text": "a"}, IMAGE]
+    items = [call("1"), call("2"), output("1", seen), output("2", [IMAGE])]
+    _, first, second, after = made(*items)
+    assert first["content"] == "a\n(see the attachment in the next message)"
+    assert second["content"] == "(see the attachment in the next message)"
+    assert after == {"role": "user", "content": [CHAT_IMAGE, CHAT_IMAGE]}
+
+
+def test_media_in_tool_outputs_stay_there_where_the_model_takes_them() -> None:
+    seen: list[Json] = [{"type": "input_text", "text": "a"}, IMAGE]
+    messages = made(call("1"), output("1", seen), profile=Profile(tool_media="tool_message"))
+    assert messages[1:] == [tool("1", [{"type": "text", "text": "a"}, CHAT_IMAGE])]
+
+
+# Anything
+
+STEPS: Final = st.lists(
+    st.tuples(
+        st.sampled_from(["user", "system", "answer", "thought", "call", "call", "output", "output", "output again"]),
+        st.integers(0, 3),
+    ),
+    max_size=16,
+)
+PROFILES: Final = st.builds(
+    Profile,
+    system_messages=st.sampled_from(["keep", "merge_leading", "merge_all"]),
+    reasoning_replay=st.sampled_from(["reasoning_content", "reasoning", "think_tags", "none"]),
+    tool_media=st.sampled_from(["tool_message", "user_message"]),
+)
+
+
+def conversation(steps: Sequence[tuple[str, int]]) -> list[Json]:
+    """A valid list of items: a call has an id that is not open, an output one that is, and in the end none is."""
+    items: list[Json] = []
+    opened: list[str] = []
+    answered: set[str] = set()
+    for number, (step, which) in enumerate(steps):
+        call_id = str(which)
+        if step == "call" and call_id not in opened:
+            opened.append(call_id)
+            items.append(call(call_id))
+        elif step == "output" and opened:
+            call_id = opened.pop(which % len(opened))
+            answered.add(call_id)
+            items.append(output(call_id, f"output of {call_id}"))
+        elif step == "output again" and call_id in answered - set(opened):
+            items.append(output(call_id, "again"))
+        elif step == "answer":
+            items.append(answer(["", f"text {number}"][which % 2]))
+        elif step == "thought":
+            items.append(thought([None, f"thought {number}"][which % 2], [None, "summary"][which // 2]))
+        elif step in ("user", "system"):
+            items.append(says("user" if step == "user" else "system", f"words {number}"))
+    return items + [output(each, f"output of {each}") for each in opened]
+
+
+@settings(max_examples=200)
+@given(steps=STEPS, profile=PROFILES, all_reasoning=st.booleans())
+def test_what_chat_templates_ask_for(steps: list[tuple[str, int]], profile: Profile, all_reasoning: bool) -> None:
+    items = conversation(steps)
+    assert parse_input(items) == items
+    check_call_pairs(items)
+    messages = chat_messages(items, profile, all_reasoning=all_reasoning)
+    assert_calls_are_answered_at_once(messages)
+    for before, after in zip(messages, messages[1:], strict=False):
+        assert (before["role"], after["role"]) != ("assistant", "assistant")
+    assert all(message["content"] or message.get("tool_calls") for message in messages)
+    users = [item["content"][0]["text"] for item in items if item.get("role") == "user"]
+    assert [message["content"] for message in messages if message["role"] == "user"] == users
+    calls = [item["call_id"] for item in items if item["type"] == "function_call"]
+    assert [each["id"] for message in messages for each in message.get("tool_calls", ())] == calls
+    said = "".join(message["content"] or "" for message in messages if message["role"] == "assistant")
+    texts = [item["content"][0]["text"] for item in items if item.get("role") == "assistant"]
+    assert [text for text in texts if text not in said] == []
+
+
+def assert_calls_are_answered_at_once(messages: Sequence[Json]) -> None:
+    """Right after each assistant message the outputs of its calls, in their order; no output anywhere else."""
+    position = 0
+    while position < len(messages):
+        message = messages[position]
+        position += 1
+        assert message["role"] != "tool"
+        for each in message.get("tool_calls", ()):
+            following = messages[position]
+            assert following == tool(each["id"], f"output of {each['id']}")
+            position += 1

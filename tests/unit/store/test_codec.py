@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store import codec
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=()), max_size=20),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=20,
+)
+
+
+@given(JSON, st.binary(max_size=300))
+def test_what_was_encoded_is_decoded(value: object, head: bytes) -> None:
+    data = codec.encode(value, head)
+    assert codec.decode(data) == value
+    assert codec.head(data) == head
+
+
+def test_large_values_are_compressed_and_tiny_ones_are_plain() -> None:
+    text = "the same words again and again " * 100
+    assert len(codec.encode([text])) < len(text) / 10
+    assert codec.encode([1]) == bytes((codec.FORMAT,)) + b"[1]"
+
+
+def test_half_a_surrogate_pair_and_long_integers_survive() -> None:
+    value = {"text": "\ud83d", "number": 2**70}
+    assert codec.decode(codec.encode(value)) == value
+
+
+def test_format_1_stays_readable() -> None:
+    """Bytes that the first version wrote: the format may gain a successor but never change."""
+    assert codec.decode(bytes.fromhex(FORMAT_1)) == VALUE
+    assert codec.head(bytes.fromhex(FORMAT_1)) == b"head"
+
+
+@pytest.mark.parametrize("data", [b"", b"\x02[1]", b"\x0f{}"])
+def test_an_unknown_format_is_an_error(data: bytes) -> None:
+    with pytest.raises(ApiError, match="format") as error:
+        codec.decode(data)
+    assert error.value.status == 500
+
+
+@pytest.mark.parametrize("data", [b"\x01", b"\x01{", b"\x81\xff\xff\xff", codec.encode(["x" * 500])[:-3]])
+def test_damaged_bytes_are_an_error(data: bytes) -> None:
+    with pytest.raises(ApiError, match="damaged") as error:
+        codec.decode(data)
+    assert error.value.status == 500
+
+
+VALUE = [
+    {
+        "id": "msg_0123456789abcdef",
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "content": [{"type": "output_text", "text": "What was written stays readable.", "annotations": []}],
+    }
+]
+FORMAT_1 = (
+    "c10004686561644376aa81a191b189a999b98565625232b008a1c4e9c4ba311cd4e2284f043638807916e82b05604054162b"
+    "00a33d05542ee861fa01e46a00"
+)

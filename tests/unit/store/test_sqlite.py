@@ -1,0 +1,285 @@
+"""What is particular to records in an SQLite file: other processes, kills, and disks."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store import sqlite
+from llama_stack_responses.store.records import Conflict, Ensure, Put, Record, VersionIs
+from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.store.worker import Job
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+async def records(tmp_path: Path) -> AsyncIterator[SqliteRecords]:
+    opened = SqliteRecords(tmp_path / "records.db", busy_timeout=0.2)
+    yield opened
+    await opened.close()
+
+
+def python(body: str, *args: object) -> subprocess.Popen[str]:
+    """Another process that runs `body` as a coroutine, with a store at `args[0]` as `records`."""
+    program = (
+        "import asyncio, resource, sys\n"
+        "from llama_stack_responses.core.errors import ApiError\n"
+        "from llama_stack_responses.store.records import *\n"
+        "from llama_stack_responses.store.sqlite import SqliteRecords\n"
+        "async def main():\n"
+        "    records = SqliteRecords(sys.argv[1])\n"
+        f"{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+        "asyncio.run(main())\n"
+    )
+    command = [sys.executable, "-c", program, *map(str, args)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+async def finish(process: subprocess.Popen[str]) -> str:
+    out, err = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == 0, err
+    return out
+
+
+async def test_two_processes_count_together(records: SqliteRecords, tmp_path: Path) -> None:
+    body = """
+    for _ in range(100):
+        while True:
+            record = (await records.get_many(["count"])).get("count", Record(b"0", None))
+            value = str(int(record.value) + 1).encode()
+            try:
+                await records.commit([Put("count", value)], [VersionIs("count", record.version)])
+            except Conflict:
+                continue
+            break
+    await records.close()
+    """
+    # The file is new: they also race for making it.
+    children = [python(body, tmp_path / "records.db") for _ in range(2)]
+    for child in children:
+        await finish(child)
+    assert await records.get_many(["count"]) == {"count": Record(b"200", 200)}
+
+
+async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    body = """
+    async def write(lane):
+        for index in range(1_000_000):
+            key = f"k/{lane}/{index:07}"
+            await records.commit([Put(key, key.encode() * 40), Put(f"last/{lane}", key.encode())])
+            print(key, flush=True)
+    await asyncio.gather(*map(write, range(4)))
+    """
+    pauses = random.Random(5)
+    for round_ in range(3):
+        path = tmp_path / str(round_) / "records.db"
+        child = python(body, path)
+        assert child.stdout is not None
+        child.stdout.readline()
+        await asyncio.sleep(pauses.uniform(0, 0.4))
+        child.send_signal(signal.SIGKILL)
+        said = (await asyncio.to_thread(child.communicate))[0]
+        keys = [key for key in said.split("\n")[:-1] if key]
+        records = SqliteRecords(path)
+        found = await records.get_many(keys)
+        assert {key: record.value for key, record in found.items()} == {key: key.encode() * 40 for key in keys}
+        for lane in range(4):
+            last = await records.range(f"k/{lane}/", f"k/{lane}0", limit=1, reverse=True)
+            assert [key.encode() for key, _ in last] == [
+                record.value for record in (await records.get_many([f"last/{lane}"])).values()
+            ]
+        await records.close()
+
+
+async def test_a_process_ends_without_close(tmp_path: Path) -> None:
+    body = """
+    await records.commit([Put("a", b"1")])
+    await records.get_many(["a"])
+    """
+    await asyncio.wait_for(finish(python(body, tmp_path / "records.db")), 10)
+
+
+async def test_a_locked_file_is_an_error_with_a_retry_and_then_works(records: SqliteRecords, tmp_path: Path) -> None:
+    await records.commit([Put("a", b"1")])
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    begun = time.monotonic()
+    results = await asyncio.gather(*(records.commit([Put(f"b/{n}", b"")]) for n in range(10)), return_exceptions=True)
+    assert time.monotonic() - begun < 2
+    for error in results:
+        assert isinstance(error, ApiError)
+        assert (error.status, error.retry_after) == (503, 1)
+        assert "another process" in error.message
+    assert await records.get_many(["a"]) == {"a": Record(b"1", 1)}
+    other.execute("ROLLBACK")
+    other.close()
+    await records.commit([Put("a", b"2")])
+    assert [key for key, _ in await records.range("a", "z", limit=10)] == ["a"]
+
+
+async def test_a_full_disk_is_an_error_and_later_works(tmp_path: Path) -> None:
+    body = """
+    size = 64 * 1024
+    await records.commit([Put("first", b"1")])
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+    for index in range(40):
+        try:
+            await records.commit([Put(f"k/{index:02}", b"x" * size), Put("last", b"%d" % index)])
+        except ApiError as error:
+            assert (error.status, error.retry_after) == (503, 1), error
+            assert "full" in error.message, error
+            break
+    assert 0 < index < 39
+    results = await asyncio.gather(
+        records.commit([Put("big", b"x" * 400_000)]), records.commit([Put("big2", b"x" * 400_000)]),
+        return_exceptions=True,
+    )
+    assert all(isinstance(result, ApiError) for result in results), results
+    kept = [key for key, _ in await records.range("!", "~", limit=100)]
+    assert kept == ["first", *(f"k/{n:02}" for n in range(index)), "last"], kept
+    assert (await records.get_many(["last"]))["last"].value == b"%d" % (index - 1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    await records.commit([Put("after", b"x" * size)])
+    await records.close()
+    records = SqliteRecords(sys.argv[1])
+    assert len(await records.range("!", "~", limit=100)) == len(kept) + 1
+    await records.close()
+    """
+    await finish(python(body, tmp_path / "records.db"))
+
+
+async def test_one_bad_commit_does_not_spoil_those_beside_it(records: SqliteRecords) -> None:
+    results = await asyncio.gather(
+        records.commit([Put("a", b"1")]),
+        records.commit([Put("torn", b""), Put("\ud800", b"")]),
+        records.commit([Put("b", b"1")], [VersionIs("torn", 1)]),
+        records.commit([Put("c", b"1")], [VersionIs("a", 1)]),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), UnicodeEncodeError, Conflict, type(None)]
+    assert [key for key, _ in await records.range("!", "~", limit=9)] == ["a", "c"]
+
+
+async def test_commits_that_wait_share_a_transaction(
+    records: SqliteRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = []
+    transaction = sqlite._Writer._transaction
+
+    def counted(writer: sqlite._Writer, jobs: list[Job[sqlite3.Connection]]) -> bool:
+        sizes.append(len(jobs))
+        return transaction(writer, jobs)
+
+    monkeypatch.setattr(sqlite._Writer, "_transaction", counted)
+    await records.commit([Put("a", b"")])
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = [asyncio.ensure_future(records.commit([Ensure(f"k/{n}", b"")])) for n in range(100)]
+    await asyncio.sleep(0.05)
+    other.execute("ROLLBACK")
+    other.close()
+    await asyncio.gather(*waiting)
+    assert sum(sizes) == 101
+    assert len(sizes) <= 3
+
+
+async def test_a_file_that_is_no_database_is_an_error(records: SqliteRecords, tmp_path: Path) -> None:
+    (tmp_path / "records.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
+    with pytest.raises(ApiError, match="damaged or not a database") as error:
+        await records.get_many(["a"])
+    assert error.value.status == 503
+    with pytest.raises(ApiError, match="damaged or not a database"):
+        await records.commit([Put("a", b"")])
+    (tmp_path / "records.db").unlink()
+    await records.commit([Put("a", b"")])
+    assert len(await records.get_many(["a"])) == 1
+
+
+async def test_a_newer_schema_is_refused(records: SqliteRecords, tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "records.db") as newer:
+        newer.execute(f"PRAGMA user_version={sqlite.SCHEMA + 1}")
+    newer.close()
+    with pytest.raises(ApiError, match="newer version"):
+        await records.commit([Put("a", b"")])
+
+
+async def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    records = SqliteRecords(tmp_path / "file" / "records.db")
+    with pytest.raises(ApiError, match="cannot be opened: file exists") as error:
+        await records.get_many(["a"])
+    assert (error.value.status, error.value.retry_after) == (503, 1)
+    (tmp_path / "file").unlink()
+    await records.commit([Put("a", b"")])
+    await records.close()
+
+
+async def test_files_are_for_their_owner_alone_and_one_is_left(tmp_path: Path) -> None:
+    records = SqliteRecords(tmp_path / "new" / "folder" / "records.db")
+    await records.commit([Put("a", b"")])
+    for file in (tmp_path / "new" / "folder").iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    await records.close()
+    assert [file.name for file in (tmp_path / "new" / "folder").iterdir()] == ["records.db"]
+
+
+async def test_close_ends_all_threads(records: SqliteRecords) -> None:
+    await records.commit([Put("a", b"")])
+    await records.get_many(["a"])
+    assert [thread for thread in threading.enumerate() if thread.name.startswith("records-")]
+    await records.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("records-")]
+
+
+async def test_a_cancelled_call_leaves_the_store_working(records: SqliteRecords) -> None:
+    for call in (records.commit([Put("a", b"")]), records.get_many(["a"])):
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    await records.commit([Put("b", b"")])
+    assert len(await records.get_many(["b"])) == 1
+
+
+async def test_the_wal_stays_small_and_deletes_give_space_back(records: SqliteRecords, tmp_path: Path) -> None:
+    for start in range(0, 2000, 20):
+        await records.commit([Put(f"k/{n:05}", b"x" * 4000, 1.0) for n in range(start, start + 20)])
+    assert (tmp_path / "records.db-wal").stat().st_size < 3_000_000
+    await records.close()
+    full = (tmp_path / "records.db").stat().st_size
+    assert full > 8_000_000
+    while await records.sweep(2.0):
+        pass
+    for _ in range(5):
+        await records.sweep(2.0)
+    await records.close()
+    assert (tmp_path / "records.db").stat().st_size < full / 50
+
+
+async def test_no_statement_reads_the_whole_table(records: SqliteRecords, tmp_path: Path) -> None:
+    await records.commit([])
+    connection = sqlite3.connect(tmp_path / "records.db")
+    statements = {name: sql for name, sql in vars(sqlite).items() if isinstance(sql, str) and "records" in sql}
+    checked = 0
+    for name in ("_GET", "_GET_MANY", "_VERSIONS", "_RANGE", "_RANGE_REVERSE", "_EXISTS", "_DELETE", "_SWEEP"):
+        sql = statements[name]
+        plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", ("1",) * sql.count("?"))]
+        assert not [step for step in plan if step.startswith("SCAN records") or "TEMP B-TREE" in step], (name, plan)
+        checked += 1
+    connection.close()
+    assert checked == 8
