@@ -77,5 +77,13 @@ class Historian:
 
 
 def without_cut_calls(items: list[Json]) -> list[Json]:
-    """The items that a model can continue from: calls that were cut off while they were written are left out."""
-    return [item for item in items if not (item["type"] == "function_call" and item.get("status") == "incomplete")]
+    """The items that a model can continue from: without the calls that were cut off while they were written.
+
+    Nobody could run those, so they have no output either.
+    """
+    answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
+    return [item for item in items if not _is_cut_call(item) or item["call_id"] in answered]
+
+
+def _is_cut_call(item: Json) -> bool:
+    return item["type"] == "function_call" and item.get("status") == "incomplete"

@@ -81,7 +81,7 @@ class OpenAIResponsesImpl:
         owner = self._access.who()
         history = await self._historian.before(request.previous_response_id)
         new_items = with_ids(await self._historian.dereference(owner, request.input_items))
-        items = without_cut_calls(history.items) + new_items
+        items = without_cut_calls(history.items + new_items)
         check_call_pairs(items)
         return await self._start(request, owner, history, new_items, items)
 

@@ -67,12 +67,16 @@ class Run:
 
     def abandon(self) -> None:
         """Ends the response because nobody waits for it any more; what was said is kept as cancelled."""
-        if not self._settling:
-            self._task.cancel()
+        # In the next turn of the loop: a task that is cancelled before its first step never sees it.
+        asyncio.get_running_loop().call_soon(self._cancel)
 
     async def settled(self) -> None:
         """Waits until the task has ended, whatever came of it."""
         await asyncio.wait([self._task])
+
+    def _cancel(self) -> None:
+        if not self._settling:
+            self._task.cancel()
 
     async def _main(self) -> None:
         try:

@@ -16,7 +16,7 @@ from .chat.request import chat_request
 from .core.assembler import Assembler
 from .core.deltas import Delta, Finish, FinishReason
 from .core.errors import ApiError
-from .core.request import CreateRequest
+from .core.request import SERVICE_TIERS, CreateRequest
 from .outbox import Outbox
 from .tools.toolset import Toolset
 from .watchdog import Watchdog
@@ -138,7 +138,7 @@ class Turn:
         deltas: list[Delta] = reader.end()
         for delta in deltas:
             self._outbox.put(self._assembler.feed(delta))
-        if reader.service_tier:
+        if reader.service_tier in SERVICE_TIERS:
             self._assembler.response["service_tier"] = reader.service_tier
         last = deltas[-1]
         assert isinstance(last, Finish)

@@ -48,7 +48,8 @@ class Watchdog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        if self._barked and isinstance(error, asyncio.CancelledError) and self._task and self._task.uncancel() == 0:
+        # Whatever the block made of the cancellation, it has to be taken back, and silence was the cause.
+        if self._barked and self._task and self._task.uncancel() == 0 and error is not None:
             raise ApiError(504, f"The inference provider was silent for {self._seconds:g} seconds.") from error
 
     def _look(self) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
+
+import orjson
 
 from llama_stack_responses.core.deltas import (
     Annotation,
@@ -20,6 +23,7 @@ from llama_stack_responses.core.deltas import (
 from llama_stack_responses.core.errors import ApiError
 
 from .profile import Profile
+from .surrogates import SurrogateMender
 from .thinking import ThinkingSplitter
 
 logger = logging.getLogger(__name__)
@@ -41,6 +45,28 @@ _BROKEN: Final = frozenset({"error", "timeout"})
 _LOWEST_LOGPROB: Final = -9999.0
 
 
+@dataclass(slots=True)
+class _CallSoFar:
+    """What is known of the call that a chunk's index stands for. Some servers give every call the index 0."""
+
+    number: int = 0
+    call_id: str = ""
+    name: str = ""
+    has_arguments: bool = False
+
+    def is_another(self, call_id: str, name: str) -> bool:
+        """Whether a fragment with this id and name begins a new call."""
+        if call_id and self.call_id:
+            return call_id != self.call_id
+        return self.has_arguments and bool(name and self.name) and name != self.name
+
+    def add(self, call_id: str, name: str, arguments: str) -> None:
+        """Takes a fragment in."""
+        self.call_id = self.call_id or call_id
+        self.name += name if name != self.name else ""
+        self.has_arguments = self.has_arguments or bool(arguments)
+
+
 class ChunkReader:
     """Reads the chunks of one model round.
 
@@ -55,7 +81,8 @@ class ChunkReader:
         self._splitter = ThinkingSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
         self._usage: Any = None
-        self._call_ids: dict[int, tuple[int, str]] = {}
+        self._mender = SurrogateMender()
+        self._calls: dict[int, _CallSoFar] = {}
 
     def read(self, chunk: Any) -> list[Delta]:
         """The deltas of one chunk, in the order in which they are to be shown."""
@@ -92,11 +119,13 @@ class ChunkReader:
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
-        out: list[Delta] = [Reasoning(text) for text in _reasoning(fields) if text]
+        out: list[Delta] = []
+        pieces = (self._mender.feed("reasoning", piece) for piece in _reasoning(fields))
+        out.extend(Reasoning(piece) for piece in pieces if piece)
         if content := fields.get("content"):
             self._content(out, content, choice)
         if refusal := fields.get("refusal"):
-            out.append(Refusal(refusal))
+            out.append(Refusal(self._mender.feed("refusal", refusal)))
         for annotation in fields.get("annotations") or ():
             out.extend(_annotation(annotation))
         out.extend(self._call(position, call) for position, call in enumerate(fields.get("tool_calls") or ()))
@@ -105,6 +134,9 @@ class ChunkReader:
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
         if not isinstance(content, str):
             out.extend(_content_list(content))
+            return
+        content = self._mender.feed("content", content)
+        if not content:
             return
         shown = choice.logprobs
         logprobs = [_logprob(entry) for entry in shown.content or ()] if shown else None
@@ -122,13 +154,16 @@ class ChunkReader:
         if index is None:
             # Such calls come whole, several in one chunk, and not always with ids.
             index = position
-        generation, known_id = self._call_ids.get(index, (0, ""))
-        if call_id and known_id and call_id != known_id:
-            # Some servers give every parallel call the index 0; a new id is then a new call.
-            generation += 1
-        self._call_ids[index] = generation, call_id or known_id
         function = _get(call, "function")
-        return ToolCall((index, generation), _get(function, "name") or "", call_id, _get(function, "arguments") or "")
+        name, arguments = _get(function, "name") or "", _get(function, "arguments") or ""
+        if not isinstance(arguments, str):
+            arguments = orjson.dumps(arguments).decode()
+        known = self._calls.get(index)
+        if known is None or known.is_another(call_id, name):
+            known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
+        known.add(call_id, name, arguments)
+        key = (index, known.number)
+        return ToolCall(key, name, call_id, self._mender.feed(key, arguments))
 
 
 def _get(value: Any, name: str) -> Any:

@@ -288,14 +288,19 @@ class Assembler:
             out.append(call.kind.delta(self._next(), call.item.id, call.item.index, arguments))
 
     def _close_call(self, out: list[Event], call: _OpenCall, status: ItemStatus) -> None:
+        if not (call.name or call.fragments):
+            return
         if not call.opened:
             self._open_call(out, call)
+        kind, item = call.kind, call.item
+        if status == "completed" and kind and not "".join(call.fragments).strip():
+            self._append_arguments(out, call, kind.nothing)
         text = "".join(call.fragments)
-        if (kind := call.kind) and (item := call.item):
+        if kind and item:
             out.append(kind.done(self._next(), item.id, item.index, text))
             self._done(out, item.index, item.blank | {"status": status, kind.key: text})
         else:
-            self.hidden_calls.append(HiddenCall(call.name, call.call_id, text))
+            self.hidden_calls.append(HiddenCall(call.name, call.call_id, text or "{}"))
 
     # numbers and snapshots
 

@@ -17,18 +17,20 @@ class CallKind:
         type: the item's `type`.
         id_prefix: what the item's id begins with.
         key: the item's field that the model streams.
+        nothing: what that field holds when the model streamed nothing.
         delta, done: `(sequence_number, item_id, output_index, text) -> event`.
     """
 
     type: str
     id_prefix: str
     key: str
+    nothing: str
     delta: Callable[[int, str, int, str], Event]
     done: Callable[[int, str, int, str], Event]
 
 
 FUNCTION_CALL = CallKind(
-    "function_call", "fc", "arguments", events.function_call_arguments_delta, events.function_call_arguments_done
+    "function_call", "fc", "arguments", "{}", events.function_call_arguments_delta, events.function_call_arguments_done
 )
 CALL_KINDS = {kind.type: kind for kind in (FUNCTION_CALL,)}
 

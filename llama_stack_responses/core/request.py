@@ -146,6 +146,8 @@ def parse_create(
 # What one field may be
 
 
+SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
+
 _METADATA_VALUE: Final = string(0, 512)
 
 
@@ -370,7 +372,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "prompt_cache_retention": one_of("in_memory", "24h"),
     "reasoning": _REASONING,
     "safety_identifier": string(0, 128),
-    "service_tier": one_of("auto", "default", "flex", "scale", "priority", "fast", "ultrafast"),
+    "service_tier": one_of(*SERVICE_TIERS),
     "store": boolean,
     "stream": boolean,
     "stream_options": record({"include_obfuscation": boolean}),

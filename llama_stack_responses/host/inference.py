@@ -16,9 +16,7 @@ from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, Unsupport
 
 logger = logging.getLogger(__name__)
 
-_TOO_LONG: Final = re.compile(
-    r"context[ _](length|size|window)|maximum context|prompt is too long|too many (input )?tokens", re.IGNORECASE
-)
+_TOO_LONG: Final = re.compile(r"context[ _](length|size|window)|maximum context|prompt is too long", re.IGNORECASE)
 
 
 class HostInference:
@@ -45,6 +43,10 @@ class HostInference:
             chunks: AsyncGenerator[Any] = await self._router.openai_chat_completion(
                 ChatRequest.model_construct(**request)
             )
+        except (ModelNotFoundError, UnsupportedModelError) as error:
+            raise _no_model(str(error)) from error
+        except (ModelTypeError, ValueError, NotImplementedError) as error:
+            raise ApiError(400, f"The inference provider does not take this request: {error}") from error
         except Exception as error:
             raise self.explain(error) from error
         return chunks
@@ -62,10 +64,8 @@ class HostInference:
                 return _unreachable(error)
             case openai.APIError():
                 return _of_frame(error)
-            case ModelNotFoundError() | UnsupportedModelError():
-                return _no_model(str(error))
-            case ModelTypeError() | ValueError() | NotImplementedError():
-                return ApiError(400, f"The inference provider does not take this request: {error}")
+            case ValueError():
+                return ApiError(502, "The inference provider sent something in its stream that is not JSON.")
         return _of_transport(error)
 
 
@@ -89,16 +89,16 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
             return ApiError(
                 502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)
             )
-    return _refused(message)
+    return _too_long(message) if _is_too_long(error) else ApiError(400, message)
 
 
 def _of_frame(error: openai.APIError) -> ApiError:
     """An error that the provider sent in the middle of its stream."""
     message = _message(error)
-    if _TOO_LONG.search(message):
-        return _refused(message)
     if error.code == "rate_limit_exceeded":
         return ApiError(429, message, code="rate_limit_exceeded")
+    if _is_too_long(error):
+        return _too_long(message)
     return ApiError(502, f"The inference provider failed in the middle of its answer: {message}")
 
 
@@ -126,9 +126,12 @@ def _no_model(message: str) -> ApiError:
     return ApiError(404, message, param="model", code="model_not_found")
 
 
-def _refused(message: str) -> ApiError:
-    code = "context_length_exceeded" if _TOO_LONG.search(message) else None
-    return ApiError(400, message, param="input" if code else None, code=code)
+def _is_too_long(error: openai.APIError) -> bool:
+    return error.code == "context_length_exceeded" or _TOO_LONG.search(_message(error)) is not None
+
+
+def _too_long(message: str) -> ApiError:
+    return ApiError(400, message, param="input", code="context_length_exceeded")
 
 
 def _message(error: openai.APIError) -> str:

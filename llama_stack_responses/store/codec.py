@@ -26,6 +26,8 @@ _FLAGS: Final = 0xF0
 
 _SMALL: Final = 100
 _LEVEL: Final = 3
+# With zlib's own choice, 8, most of the time for a small value goes into making its tables.
+_MEMORY: Final = 6
 
 # What responses and their items have in common: compression starts with this text as its past. It is part of format 1
 # and must not change; another text is another format.
@@ -76,7 +78,7 @@ def encode(value: Any, head: bytes = b"") -> bytes:
     except TypeError:
         body, flags = dumps(value), flags | _LENIENT
     if len(body) >= _SMALL:
-        packer = zlib.compressobj(_LEVEL, wbits=-15, zdict=_PAST)
+        packer = zlib.compressobj(_LEVEL, wbits=-15, memLevel=_MEMORY, zdict=_PAST)
         packed = packer.compress(body) + packer.flush()
         if len(packed) < len(body):
             body, flags = packed, flags | _COMPRESSED

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import sqlite3
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -297,7 +298,7 @@ class _File:
 
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make_private(self.path)
         connection = sqlite3.connect(
             self.path, timeout=self.busy_timeout, isolation_level=None, check_same_thread=False
         )
@@ -307,6 +308,20 @@ class _File:
             connection.close()
             raise
         return connection
+
+
+def _make_private(path: Path) -> None:
+    """Make an empty file that only this user may read, unless it is there."""
+    if path.exists():
+        return
+    # The file itself is never opened but by SQLite: closing it would drop all locks that this process has on it.
+    made, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    os.close(made)
+    try:
+        with contextlib.suppress(FileExistsError):
+            os.link(name, path)
+    finally:
+        os.unlink(name)  # noqa: PTH108 - a name, as mkstemp gives it
 
 
 def _trouble(error: Exception) -> str | None:

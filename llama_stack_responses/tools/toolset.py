@@ -20,7 +20,7 @@ class Toolset:
 
     Args:
         declared: the request's `tools`.
-        choice: the request's `tool_choice`; with `allowed_tools` the others are shown to the model but not run.
+        choice: the request's `tool_choice`; calls that it does not allow do not go through, whatever the model does.
         parallel: whether the model may make several calls in one turn; if not, the first one counts.
     """
 
@@ -50,6 +50,9 @@ class Toolset:
 
 
 def _allowed(choice: str | Json | None, tools: dict[str, Tool]) -> frozenset[str]:
-    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
-        return frozenset(entry["name"] for entry in choice["tools"] if "name" in entry)
-    return frozenset(tools)
+    if choice == "none":
+        return frozenset()
+    if not isinstance(choice, dict):
+        return frozenset(tools)
+    named = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
+    return frozenset(entry["name"] for entry in named)

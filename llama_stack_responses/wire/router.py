@@ -94,7 +94,7 @@ def _list(impl: OpenAIResponsesImpl) -> Handler:
 def _delete(impl: OpenAIResponsesImpl) -> Handler:
     async def delete_response(response_id: str) -> Response:
         await impl.delete(response_id)
-        return Json({"id": response_id, "object": "response.deleted", "deleted": True})
+        return Json({"id": response_id, "object": "response", "deleted": True})
 
     return delete_response
 

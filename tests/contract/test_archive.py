@@ -6,6 +6,7 @@ import asyncio
 import copy
 import itertools
 import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,10 @@ DAY = 86_400
 
 
 class Counting:
-    """Passes calls on to `records` and counts them; `interrupt` has the commit after so many fail, as a kill would."""
+    """Passes calls on to `records` and counts them.
+
+    `interrupt` has the commit after so many fail, as a kill would; `jitter` lets others run before each call.
+    """
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -33,16 +37,24 @@ class Counting:
         self.commits = 0
         self.bytes = 0
         self.interrupt = math.inf
+        self.jitter: random.Random | None = None
+
+    async def pause(self) -> None:
+        for _ in range(self.jitter.randrange(4) if self.jitter else 0):
+            await asyncio.sleep(0)
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+        await self.pause()
         self.reads += 1
         return await self._records.get_many(keys)
 
     async def range(self, *args: Any, **kwargs: Any) -> list[tuple[str, Record]]:
+        await self.pause()
         self.reads += 1
         return await self._records.range(*args, **kwargs)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Any] = ()) -> None:
+        await self.pause()
         self.commits += 1
         if self.commits > self.interrupt:
             raise InterruptedError
@@ -375,25 +387,49 @@ async def test_a_sweep_finishes_what_a_kill_interrupted(archive: Archive, counti
         assert await nothing_left(counting)
 
 
-async def test_saving_and_deleting_at_once_loses_and_leaks_nothing(archive: Archive, counting: Counting) -> None:
-    for _ in range(15):
-        base = await turn(archive, None, "q", "a")
-        items = await archive.history(base.history)
-        made = [response(assistant("same"), instructions="i" * 500) for _ in range(4)]
-        await asyncio.gather(
-            *(
-                archive.save(each, owner=ALICE, base=base.history, input_items=[user("next")], base_items=items)
-                for each in made
-            ),
-            archive.delete(base.response["id"]),
-        )
-        for each in made:
-            stored = await archive.load(each["id"])
+@pytest.mark.parametrize("seed", range(3))
+async def test_saving_and_deleting_at_once_loses_and_leaks_nothing(
+    archive: Archive, counting: Counting, seed: int
+) -> None:
+    """Few words, so that responses share nodes and fields; several at once, so that one drops what another takes up."""
+    chance = counting.jitter = random.Random(seed)
+    expected: dict[str, list[str]] = {}
+
+    async def save(base_id: str | None) -> None:
+        base = await archive.load(base_id) if base_id else None
+        items = await archive.history(base.history) if base else []
+        asked, said = user(chance.choice("xy")), assistant(chance.choice("xy"))
+        made = response(said, instructions=chance.choice("ij") * 500)
+        history = base.history if base else None
+        await archive.save(made, owner=ALICE, base=history, input_items=[asked], base_items=items)
+        expected[made["id"]] = texts([*items, asked, said])
+        loaded = await archive.load(made["id"])
+        assert loaded is not None
+        assert loaded.response == made
+
+    for _ in range(12):
+        doomed = chance.sample(sorted(expected), min(len(expected), 4))
+        bases = [chance.choice([None, *sorted(set(expected) - set(doomed))]) for _ in range(5)]
+        for response_id in doomed:
+            del expected[response_id]
+        await asyncio.gather(*map(save, bases), *map(archive.delete, doomed))
+        for response_id, said in expected.items():
+            stored = await archive.load(response_id)
             assert stored is not None
-            assert stored.response == each
-            assert texts(await archive.history(stored.history)) == ["q", "a", "next", "same"]
-        await asyncio.gather(*(archive.delete(each["id"]) for each in made))
-        assert await nothing_left(counting)
+            assert texts(await archive.history(stored.history)) == said
+    await asyncio.gather(*map(archive.delete, expected))
+    assert await nothing_left(counting)
+
+
+async def test_a_sweep_finishes_a_save_that_let_go_of_something(archive: Archive, counting: Counting) -> None:
+    stored = await turn(archive, None, "q", "a", instructions="i" * 500)
+    counting.interrupt = counting.commits + 1
+    with pytest.raises(InterruptedError):
+        await archive.save(stored.response | {"instructions": None}, owner=ALICE, base=None, input_items=[user("q")])
+    counting.interrupt = math.inf
+    assert len(await keys(counting, "b/")) == 1
+    await archive.sweep()
+    assert await keys(counting, "b/") == []
 
 
 async def test_a_response_whose_base_is_gone_stands_on_its_own(archive: Archive) -> None:

@@ -128,7 +128,7 @@ def test_a_chain_of_many_turns_stores_what_is_new(client: openai.OpenAI, stack: 
             halves.append(after - before)
             before = after
     assert [line for _, line in sent(upstream, "echo")][1:] == lines[:-1]
-    assert halves[1] < 1.15 * halves[0], halves
+    assert halves[1] < 1.3 * halves[0], halves
     assert halves[1] / (TURNS // 2) < 6 * NOISE, halves  # question, answer, and what surrounds them
 
 
@@ -147,7 +147,7 @@ def test_a_history_that_the_client_sends_again_is_stored_once(
             halves.append(after - before)
             before = after
     assert len(sent(upstream, "echo")) == 2 * TURNS - 1
-    assert halves[1] < 1.15 * halves[0], halves
+    assert halves[1] < 1.3 * halves[0], halves
     items = list(client.responses.input_items.list(response.id, order="asc", limit=100))
     assert len(items) == 2 * TURNS - 1
 
@@ -185,16 +185,11 @@ def test_an_item_that_is_not_there_is_not_found(wire: Wire) -> None:
 
 
 def test_what_was_not_stored_cannot_be_continued(wire: Wire) -> None:
-    for stream in (False, True):
-        response = (
-            final(wire.stream(model="local/echo", input="secret", store=False))
-            if stream
-            else wire.create(model="local/echo", input="secret", store=False)
-        )
-        assert response["store"] is False if "store" in response else True
+    body = {"model": "local/echo", "input": "secret", "store": False}
+    for response in (wire.create(**body), final(wire.stream(**body))):
         error_of(wire.get(f"/{response['id']}"), 404)
-        body = {"model": "local/echo", "input": "go on", "previous_response_id": response["id"]}
-        assert error_of(wire.post(body), 400)["code"] == "previous_response_not_found"
+        error = error_of(wire.post(body | {"previous_response_id": response["id"]}), 400)
+        assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
 
 
 def test_an_unstored_response_can_stand_on_a_stored_one(client: openai.OpenAI, upstream: Upstream) -> None:

@@ -86,7 +86,9 @@ def ended(chunks: Sequence[Json], make: Maker = as_client) -> Finish:
 
 @any_maker
 def test_text(make: Maker) -> None:
-    assert read(make, [chunk({"role": "assistant", "content": ""}), chunk({"content": "a"}), chunk({"content": " b"})]) == [
+    assert read(
+        make, [chunk({"role": "assistant", "content": ""}), chunk({"content": "a"}), chunk({"content": " b"})]
+    ) == [
         Text("a"),
         Text(" b"),
     ]
@@ -177,9 +179,9 @@ def test_a_choice_without_a_delta() -> None:
 
 
 def fragment(
-    index: int | None = 0, id: str | None = None, name: str | None = None, arguments: str | None = None, **more: Any
+    index: int | None = 0, call_id: str | None = None, name: str | None = None, arguments: str | None = None
 ) -> Json:
-    return {"index": index, "id": id, "type": "function", "function": {"name": name, "arguments": arguments}, **more}
+    return {"index": index, "id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def calls(deltas: Iterable[Delta]) -> list[tuple[str, str, str]]:
@@ -510,7 +512,7 @@ def joined(deltas: Iterable[Delta]) -> list[Delta]:
 ANY_FRAGMENT: Final = st.builds(
     fragment,
     index=st.none() | st.integers(0, 2),
-    id=st.sampled_from([None, "", "a", "b"]),
+    call_id=st.sampled_from([None, "", "a", "b"]),
     name=st.sampled_from([None, "", "f"]),
     arguments=st.sampled_from([None, "", "{", "}"]),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import deepcopy
+from itertools import pairwise
 from typing import Any, Final, Literal
 
 import pytest
@@ -178,7 +179,11 @@ def test_reasoning_in_the_field_that_the_model_knows() -> None:
 
 def test_no_reasoning_for_models_that_want_none() -> None:
     profile = Profile(reasoning_replay="none")
-    assert replayed(profile, all_reasoning=True) == replayed(profile, all_reasoning=True, field="reasoning") == [None, None]
+    assert (
+        replayed(profile, all_reasoning=True)
+        == replayed(profile, all_reasoning=True, field="reasoning")
+        == [None, None]
+    )
 
 
 @pytest.mark.parametrize(
@@ -382,7 +387,7 @@ def test_what_chat_templates_ask_for(steps: list[tuple[str, int]], profile: Prof
     check_call_pairs(items)
     messages = chat_messages(items, profile, all_reasoning=all_reasoning)
     assert_calls_are_answered_at_once(messages)
-    for before, after in zip(messages, messages[1:], strict=False):
+    for before, after in pairwise(messages):
         assert (before["role"], after["role"]) != ("assistant", "assistant")
     assert all(message["content"] or message.get("tool_calls") for message in messages)
     users = [item["content"][0]["text"] for item in items if item.get("role") == "user"]

@@ -18,7 +18,7 @@ TAGS: Final = {
     "thought": InlineThinking(open="<|channel>thought\n", close="<channel|>"),
     "the same both ways": InlineThinking(open="%%", close="%%"),
     "repeating": InlineThinking(open="[[[", close="]]]"),
-    "one character": InlineThinking(open="‹", close="›"),
+    "one character": InlineThinking(open="{", close="}"),
 }
 
 
@@ -52,7 +52,7 @@ def split(tags: InlineThinking, pieces: Iterable[str]) -> list[tuple[bool, str]]
         ("the same both ways", "a%%b%%c", [(False, "a"), (True, "b"), (False, "c")]),
         ("repeating", "[[[[a]]]b", [(True, "[a"), (False, "b")]),
         ("repeating", "[[a[[[b", [(False, "[[a"), (True, "b")]),
-        ("one character", "a‹b›c", [(False, "a"), (True, "b"), (False, "c")]),
+        ("one character", "a{b}c", [(False, "a"), (True, "b"), (False, "c")]),
     ],
 )
 def test_cut_at_every_character(tags: str, text: str, expected: list[tuple[bool, str]]) -> None:

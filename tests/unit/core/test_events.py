@@ -84,7 +84,14 @@ PARTS: Final[dict[str, Json]] = {
 ARGUMENTS: Final[Json] = {
     "sequence_number": 7,
     "response": new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1.0),
-    "item": {"id": "fc_1", "type": "function_call", "status": "in_progress", "call_id": "c", "name": "f", "arguments": ""},
+    "item": {
+        "id": "fc_1",
+        "type": "function_call",
+        "status": "in_progress",
+        "call_id": "c",
+        "name": "f",
+        "arguments": "",
+    },
     "item_id": "msg_1",
     "output_index": 0,
     "content_index": 1,

@@ -12,7 +12,8 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,18 @@ def python(body: str, *args: object) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the lock that a writer needs."""
+    other = sqlite3.connect(folder / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
 async def finish(process: subprocess.Popen[str]) -> str:
     out, err = await asyncio.to_thread(process.communicate, timeout=30)
     assert process.returncode == 0, err
@@ -73,6 +86,16 @@ async def test_two_processes_count_together(records: SqliteRecords, tmp_path: Pa
     for child in children:
         await finish(child)
     assert await records.get_many(["count"]) == {"count": Record(b"200", 200)}
+
+
+async def test_another_process_that_closes_the_file_leaves_it_to_us(records: SqliteRecords, tmp_path: Path) -> None:
+    """It would take the WAL along if ours had lost its lock, as it does when any handle on the file is closed."""
+    await records.commit([Put("a", b"")])
+    await records.get_many(["a"])
+    await finish(python('await records.commit([Put("b", b"")]); await records.close()', tmp_path / "records.db"))
+    await records.commit([Put("c", b"")])
+    seen = await finish(python('print(*(await records.get_many(["a", "b", "c"])))', tmp_path / "records.db"))
+    assert sorted(seen.split()) == ["a", "b", "c"]
 
 
 async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
@@ -115,18 +138,16 @@ async def test_a_process_ends_without_close(tmp_path: Path) -> None:
 
 async def test_a_locked_file_is_an_error_with_a_retry_and_then_works(records: SqliteRecords, tmp_path: Path) -> None:
     await records.commit([Put("a", b"1")])
-    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    begun = time.monotonic()
-    results = await asyncio.gather(*(records.commit([Put(f"b/{n}", b"")]) for n in range(10)), return_exceptions=True)
-    assert time.monotonic() - begun < 2
+    with locked(tmp_path):
+        begun = time.monotonic()
+        calls = (records.commit([Put(f"b/{n}", b"")]) for n in range(10))
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert time.monotonic() - begun < 2
+        assert await records.get_many(["a"]) == {"a": Record(b"1", 1)}
     for error in results:
         assert isinstance(error, ApiError)
         assert (error.status, error.retry_after) == (503, 1)
         assert "another process" in error.message
-    assert await records.get_many(["a"]) == {"a": Record(b"1", 1)}
-    other.execute("ROLLBACK")
-    other.close()
     await records.commit([Put("a", b"2")])
     assert [key for key, _ in await records.range("a", "z", limit=10)] == ["a"]
 
@@ -186,12 +207,9 @@ async def test_commits_that_wait_share_a_transaction(
 
     monkeypatch.setattr(sqlite._Writer, "_transaction", counted)
     await records.commit([Put("a", b"")])
-    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    waiting = [asyncio.ensure_future(records.commit([Ensure(f"k/{n}", b"")])) for n in range(100)]
-    await asyncio.sleep(0.05)
-    other.execute("ROLLBACK")
-    other.close()
+    with locked(tmp_path):
+        waiting = [asyncio.ensure_future(records.commit([Ensure(f"k/{n}", b"")])) for n in range(100)]
+        await asyncio.sleep(0.05)
     await asyncio.gather(*waiting)
     assert sum(sizes) == 101
     assert len(sizes) <= 3
@@ -245,15 +263,35 @@ async def test_close_ends_all_threads(records: SqliteRecords) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("records-")]
 
 
-async def test_a_cancelled_call_leaves_the_store_working(records: SqliteRecords) -> None:
-    for call in (records.commit([Put("a", b"")]), records.get_many(["a"])):
-        task = asyncio.ensure_future(call)
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-    await records.commit([Put("b", b"")])
-    assert len(await records.get_many(["b"])) == 1
+async def test_a_cancelled_call_leaves_those_beside_it_alone(records: SqliteRecords, tmp_path: Path) -> None:
+    await records.commit([Put("a", b"")])
+    with locked(tmp_path):
+        calls = [asyncio.ensure_future(records.commit([Put(f"k/{n}", b"")])) for n in range(6)]
+        await asyncio.sleep(0.05)
+        for call in calls[::2]:
+            call.cancel()
+    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+    assert [result is None for result in results] == [False, True] * 3
+
+
+def test_a_loop_that_ends_early_leaves_the_next_a_working_store(tmp_path: Path) -> None:
+    records = SqliteRecords(tmp_path / "records.db")
+
+    async def resume() -> int:
+        await asyncio.wait_for(records.commit([Put("c", b"")]), 5)
+        found = await records.get_many(["a", "b", "c"])
+        await records.close()
+        return len(found)
+
+    async def abandon() -> asyncio.Future[None]:
+        call = asyncio.ensure_future(records.commit([Put("b", b"")]))
+        await asyncio.sleep(0.05)
+        return call
+
+    asyncio.run(records.commit([Put("a", b"")]))
+    with locked(tmp_path):
+        assert asyncio.run(abandon()).cancelled()
+    assert asyncio.run(resume()) == 3
 
 
 async def test_the_wal_stays_small_and_deletes_give_space_back(records: SqliteRecords, tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""An inference provider in this process that does what it is told, step by step.
+
+inference = FakeInference([text("Hel"), gate, text("lo"), finish()])
+inference = FakeInference(ApiError(429, "Slow down."))
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from copy import deepcopy
+from typing import Any
+
+from openai.types.chat import ChatCompletionChunk
+
+from llama_stack_responses.core.errors import ApiError
+
+type Json = dict[str, Any]
+type Step = ChatCompletionChunk | asyncio.Event | Exception
+type Round = Sequence[Step] | Exception
+
+
+def chunk(delta: Json, **choice: Any) -> ChatCompletionChunk:
+    """A chunk as the `openai` client makes it."""
+    usage, tier = choice.pop("usage", None), choice.pop("service_tier", None)
+    choices = [{"index": 0, "delta": delta, **choice}]
+    made: ChatCompletionChunk = ChatCompletionChunk.construct(
+        id="c", created=1, model="m", object="chat.completion.chunk", choices=choices, usage=usage, service_tier=tier
+    )
+    return made
+
+
+def text(value: str) -> ChatCompletionChunk:
+    """A piece of the answer."""
+    return chunk({"content": value})
+
+
+def reasoning(value: str) -> ChatCompletionChunk:
+    """A piece of reasoning."""
+    return chunk({"reasoning_content": value})
+
+
+def call(name: str, call_id: str, arguments: str = "{}", index: int = 0) -> ChatCompletionChunk:
+    """A whole tool call."""
+    function = {"name": name, "arguments": arguments}
+    return chunk({"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]})
+
+
+def finish(reason: str = "stop", tokens: int = 0, **more: Any) -> ChatCompletionChunk:
+    """The last chunk: the finish reason and the number of output tokens."""
+    return chunk({}, finish_reason=reason, usage={"prompt_tokens": 1, "completion_tokens": tokens}, **more)
+
+
+class FakeInference:
+    """Answers each request with its next round, a list of steps: send a chunk, wait for an event, raise an error.
+
+    A round that is an error refuses the request. Everything takes a turn of the event loop, closing too.
+
+    Args:
+        rounds: the rounds, in order.
+        accept: what has to be set before a request is accepted.
+
+    Attributes:
+        requests: the requests, as they were when they came.
+        sent: chunks that were taken.
+        streaming: streams that have begun and have not ended.
+        closed: streams that have ended, one way or another.
+    """
+
+    def __init__(self, *rounds: Round, accept: asyncio.Event | None = None) -> None:
+        self.requests: list[Json] = []
+        self.sent = 0
+        self.streaming = 0
+        self.closed = 0
+        self._rounds = list(rounds)
+        self._accept = accept
+
+    async def open(self, request: Json) -> AsyncGenerator[Any]:
+        """Takes the next round."""
+        self.requests.append(deepcopy(request))
+        await asyncio.sleep(0)
+        if self._accept:
+            await self._accept.wait()
+        this = self._rounds.pop(0)
+        if isinstance(this, Exception):
+            raise this
+        return self._stream(this)
+
+    def explain(self, error: Exception) -> ApiError:
+        """Says that it was explained."""
+        return ApiError(502, f"explained: {error}")
+
+    async def _stream(self, steps: Sequence[Step]) -> AsyncGenerator[Any]:
+        self.streaming += 1
+        try:
+            for step in steps:
+                await asyncio.sleep(0)
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    self.sent += 1
+                    yield step
+        finally:
+            self.streaming -= 1
+            self.closed += 1
+            await asyncio.sleep(0)

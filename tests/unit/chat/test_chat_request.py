@@ -1,0 +1,94 @@
+"""The chat request says what the client asked for, in the model's terms."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.chat.profile import Profile, profile_for
+from llama_stack_responses.chat.request import chat_request
+from llama_stack_responses.core.request import parse_create
+
+Json = dict[str, Any]
+
+FUNCTION: Final[Json] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+CHAT_FUNCTION: Final[Json] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+BARE: Final[Json] = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
+
+
+def asked(max_tokens: int | None = None, profile: Profile | None = None, **fields: Any) -> Json:
+    """What is asked of the model beyond what always is."""
+    request = parse_create({"model": "m", "input": "hi", **fields})
+    tools = [CHAT_FUNCTION] if request.tools else []
+    chat = chat_request(request, profile or Profile(), [], tools, max_tokens)
+    assert {name: chat.pop(name) for name in BARE} == BARE
+    return chat
+
+
+def test_nothing_is_made_up() -> None:
+    assert asked() == {}
+    assert asked(temperature=None, tools=[], reasoning={}, text={}, stream=True, metadata={"a": "b"}) == {}
+
+
+def test_fields_of_the_same_name() -> None:
+    fields: Json = {"temperature": 0.0, "top_p": 0.5, "user": "u", "service_tier": "flex", "prompt_cache_key": "k"}
+    assert asked(**fields) == fields
+
+
+def test_the_bound_on_tokens_has_the_name_that_the_model_knows() -> None:
+    assert asked(max_tokens=7, max_output_tokens=9) == {"max_completion_tokens": 7}
+    assert asked(max_tokens=7, profile=Profile(max_tokens_field="max_tokens")) == {"max_tokens": 7}
+
+
+def test_reasoning_effort() -> None:
+    assert asked(reasoning={"effort": "max", "summary": "auto"}) == {"reasoning_effort": "max"}
+
+
+def test_parameters_of_the_engine() -> None:
+    assert asked(seed=1, stop=["x"], top_k=3) == {"seed": 1, "stop": ["x"], "top_k": 3}
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [
+        ("auto", "auto"),
+        ("none", "none"),
+        ("required", "required"),
+        ({"type": "function", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, "auto"),
+        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}, "required"),
+    ],
+)
+def test_tool_choice(choice: str | Json, expected: str | Json) -> None:
+    assert asked(tools=[FUNCTION], tool_choice=choice) == {"tools": [CHAT_FUNCTION], "tool_choice": expected}
+
+
+def test_parallel_tool_calls() -> None:
+    assert asked(tools=[FUNCTION], parallel_tool_calls=False)["parallel_tool_calls"] is False
+    assert "parallel_tool_calls" not in asked(tools=[FUNCTION])
+
+
+def test_nothing_about_tools_without_tools() -> None:
+    assert asked(tool_choice="none", parallel_tool_calls=True) == {}
+
+
+def test_formats() -> None:
+    assert asked(text={"format": {"type": "text"}, "verbosity": "low"}) == {"verbosity": "low"}
+    assert asked(text={"format": {"type": "json_object"}}) == {"response_format": {"type": "json_object"}}
+    schema = {"name": "n", "schema": {"type": "object"}, "strict": False}
+    expected = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    assert asked(text={"format": {"type": "json_schema", **schema, "description": None}}) == expected
+
+
+def test_logprobs() -> None:
+    assert asked(include=["message.output_text.logprobs"]) == {"logprobs": True}
+    assert asked(top_logprobs=2) == {"logprobs": True, "top_logprobs": 2}
+    assert asked(top_logprobs=0) == {}
+
+
+def test_the_first_profile_that_matches_counts() -> None:
+    first, second = Profile(match="local/qwen3*", audio=False), Profile(match="local/*", images=False)
+    assert profile_for("local/qwen3-8b", [first, second]) is first
+    assert profile_for("local/Qwen3-8b", [first, second]) is second
+    assert profile_for("other/m", [first, second]) == Profile()

@@ -1,0 +1,306 @@
+"""The rules that hold the code together, read from the code: who imports whom, no state in modules, no long functions.
+
+Each rule is a function from a module's syntax tree to what breaks it, and is tried on code that does.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+import llama_stack_responses
+
+PACKAGE: Final = "llama_stack_responses"
+ROOT: Final = Path(llama_stack_responses.__file__).parent
+
+LAYERS: Final = (
+    {"core"},
+    {"access", "chat", "outbox", "store", "tools", "watchdog"},
+    {"config", "files", "sweeper"},
+    {"history", "turn"},
+    {"run"},
+    {"impl"},
+    {"wire"},
+    {"host"},
+    {"cli", "provider"},
+)
+"""The modules and folders of the package. Each imports from the layers before its own, and nothing beside it."""
+
+ONLY_IN: Final = {
+    "llama_stack": {"host"},
+    "llama_stack_api": {"host"},
+    "ogx": {"host"},
+    "ogx_api": {"host"},
+    "openai": {"host"},
+    "fastapi": {"host", "wire"},
+    "starlette": {"host", "wire"},
+    "asyncio": {"impl", "outbox", "run", "store", "sweeper", "turn", "watchdog", "wire"},
+    "sqlite3": {"store"},
+    "httpx": set(),
+}
+"""What only these parts of the package import, by top-level package."""
+
+LONGEST: Final = 40
+"""Lines of a function, its docstring not counted."""
+
+MODULES: Final = {
+    ".".join((PACKAGE, *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+Rule = Callable[[ast.Module, str], Iterator[str]]
+
+
+# Imports
+
+
+def imports(tree: ast.Module, module: str) -> Iterator[str]:
+    """The full names of the modules that `module` imports, wherever in it."""
+    is_package = MODULES[module].name == "__init__.py"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = module.split(".")
+            kept = len(parts) - node.level + is_package
+            base = ".".join([*(parts[:kept] if node.level else ()), *filter(None, [node.module])])
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield inner if inner in MODULES else base
+
+
+def unit(module: str) -> str:
+    """The part of the package that a module belongs to: the first name below the package's."""
+    return module.split(".")[1] if "." in module else ""
+
+
+def layer(module: str) -> int:
+    return next(number for number, units in enumerate(LAYERS) if unit(module) in units)
+
+
+def arrows_back(tree: ast.Module, module: str) -> Iterator[str]:
+    for imported in imports(tree, module):
+        if imported.split(".")[0] != PACKAGE or not unit(imported) or unit(imported) == unit(module):
+            continue
+        if layer(imported) >= layer(module):
+            yield f"imports {imported}"
+
+
+def strangers(tree: ast.Module, module: str) -> Iterator[str]:
+    for imported in imports(tree, module):
+        if unit(module) not in ONLY_IN.get(imported.split(".")[0], {unit(module)}):
+            yield f"imports {imported}"
+
+
+# State
+
+CONTAINERS: Final = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+STATEFUL: Final = {
+    *("dict", "list", "set", "bytearray", "defaultdict", "deque", "Counter", "OrderedDict"),
+    *("WeakKeyDictionary", "WeakSet", "WeakValueDictionary"),
+    *("Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "local", "ContextVar", "count", "cycle"),
+    *("AsyncClient", "Client", "Session", "ThreadPoolExecutor", "connect"),
+}
+"""What makes things that change, by the name that is called."""
+MUTATORS: Final = {
+    *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft"),
+    *("remove", "setdefault", "sort", "update"),
+}
+CONVENTIONAL: Final = {"__all__", "logger", "model_config"}
+
+
+def state(tree: ast.Module, module: str) -> Iterator[str]:
+    """Names of a module or class that hold something that changes, and functions that change what a module holds."""
+    bindings = list(_bindings(tree))
+    for name, value, is_final in bindings:
+        if name in CONVENTIONAL or value is None:
+            continue
+        if isinstance(value, ast.Call) and _called(value) in STATEFUL:
+            yield f"{name} is a {_called(value)}"
+        elif isinstance(value, (*CONTAINERS, ast.Call)) and not (is_final or name.isupper()):
+            yield f"{name} is no constant"
+        elif isinstance(value, ast.List | ast.Dict | ast.Set) and not list(ast.iter_child_nodes(value))[:1]:
+            yield f"{name} is empty: it waits to be filled"
+    yield from _changes(tree, {name for name, _, _ in bindings})
+
+
+def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None, bool]]:
+    """(name, value, whether it is `Final`) of the assignments of the module and its classes, outside functions."""
+    pending: list[ast.stmt] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Assign):
+            yield from ((target.id, node.value, False) for target in node.targets if isinstance(target, ast.Name))
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id, node.value, ast.unparse(node.annotation).startswith(("Final", "ClassVar[Final"))
+        elif isinstance(node, ast.ClassDef) and not _has_fields(node):
+            pending += node.body
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            pending += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+
+
+def _has_fields(node: ast.ClassDef) -> bool:
+    """Whether the class's assignments are fields of its instances: a dataclass, or a pydantic model."""
+    names = {ast.unparse(each).split("(")[0] for each in [*node.decorator_list, *node.bases]}
+    return bool(names & {"dataclass", "BaseModel"})
+
+
+def _changes(tree: ast.Module, held: set[str]) -> Iterator[str]:
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if {"cache", "lru_cache"} & {
+            ast.unparse(each).split("(")[0].split(".")[-1] for each in function.decorator_list
+        }:
+            yield f"{function.name} remembers its results"
+        theirs = held - _local_names(function)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Global):
+                yield f"{function.name} binds {', '.join(node.names)}"
+            elif (name := _changed(node)) in theirs:
+                yield f"{function.name} changes {name}"
+
+
+def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
+    stored = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+
+
+def _changed(node: ast.AST) -> str | None:
+    """The name of what this changes in place."""
+    inside: ast.expr | None = None
+    if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        inside = node.value
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MUTATORS:
+        inside = node.func.value
+    return inside.id if isinstance(inside, ast.Name) else None
+
+
+def _called(call: ast.Call) -> str:
+    return ast.unparse(call.func).split("[")[0].split(".")[-1]
+
+
+# Functions
+
+
+def long_functions(tree: ast.Module, module: str) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = node.body[1] if ast.get_docstring(node) and len(node.body) > 1 else node.body[0]
+            signature = node.body[0].lineno - node.lineno
+            lines = signature + (node.end_lineno or 0) - first.lineno + 1
+            if lines > LONGEST:
+                yield f"{node.name} has {lines} lines"
+
+
+def waiting(tree: ast.Module, module: str) -> Iterator[str]:
+    """The core does no I/O, so nothing in it waits."""
+    if unit(module) == "core":
+        nodes = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+        yield from (f"waits in line {node.lineno}" for node in ast.walk(tree) if isinstance(node, nodes))
+
+
+RULES: Final[dict[str, Rule]] = {
+    rule.__name__: rule for rule in (arrows_back, strangers, state, long_functions, waiting)
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_no_module_breaks(rule: str) -> None:
+    broken = [
+        f"{module} {what}"
+        for module, path in MODULES.items()
+        for what in RULES[rule](ast.parse(path.read_text()), module)
+    ]
+    assert broken == []
+
+
+def test_every_part_has_its_layer() -> None:
+    parts = {unit(module) for module in MODULES} - {""}
+    assert parts == set().union(*LAYERS)
+
+
+def test_no_import_runs_in_a_circle() -> None:
+    graph = {
+        module: {each for each in imports(ast.parse(path.read_text()), module) if each in MODULES and each != PACKAGE}
+        for module, path in MODULES.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
+
+
+# The rules see what they are there to see.
+
+LONG: Final = "def f():\n" + "    pass\n" * LONGEST
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        ("arrows_back", "core.events", "from ..chat.profile import Profile"),
+        ("arrows_back", "core.events", "from .. import turn"),
+        ("arrows_back", "turn", "from .run import Run"),
+        ("arrows_back", "turn", "from . import history"),
+        ("arrows_back", "chat.chunks", "import llama_stack_responses.store.records"),
+        ("arrows_back", "chat.chunks", "def f():\n    from llama_stack_responses.tools.tool import Tool"),
+        ("arrows_back", "impl", "if TYPE_CHECKING:\n    from .wire.router import create_router"),
+        ("arrows_back", "wire.router", "from ..host.routes import enter_router"),
+        ("strangers", "impl", "from llama_stack.core.datatypes import User"),
+        ("strangers", "provider", "import llama_stack_api"),
+        ("strangers", "wire.router", "def f():\n    import ogx"),
+        ("strangers", "chat.inference", "import openai"),
+        ("strangers", "core.assembler", "import asyncio"),
+        ("strangers", "impl", "from fastapi import Request"),
+        ("state", "impl", "cache = {}"),
+        ("state", "impl", "names = ['a']"),
+        ("state", "impl", "_RUNS = {}"),
+        ("state", "impl", "_RUNS: Final[dict[str, Run]] = {}"),
+        ("state", "impl", "_RUNS = dict()"),
+        ("state", "impl", "_LOCK = asyncio.Lock()"),
+        ("state", "impl", "_RUNS: Final = weakref.WeakValueDictionary[str, Run]()"),
+        ("state", "impl", "impl = OpenAIResponsesImpl()"),
+        ("state", "impl", "try:\n    x = [1]\nexcept ImportError:\n    pass"),
+        ("state", "impl", "class A:\n    seen = []"),
+        ("state", "impl", "_A = {1: 2}\ndef f():\n    _A[3] = 4"),
+        ("state", "impl", "_A = {1: 2}\ndef f():\n    _A.update(b=1)"),
+        ("state", "impl", "_A = {1: 2}\ndef f():\n    del _A[1]"),
+        ("state", "impl", "_A = 1\ndef f():\n    global _A\n    _A = 2"),
+        ("state", "impl", "@functools.lru_cache(maxsize=None)\ndef f():\n    pass"),
+        ("long_functions", "impl", LONG),
+        ("waiting", "core.assembler", "async def f():\n    pass"),
+    ],
+)
+def test_a_rule_sees(rule: str, module: str, source: str) -> None:
+    assert list(RULES[rule](ast.parse(source), f"{PACKAGE}.{module}"))
+
+
+@pytest.mark.parametrize(
+    ("rule", "module", "source"),
+    [
+        ("arrows_back", "impl", "from .turn import Turn\nfrom .core.errors import ApiError"),
+        ("arrows_back", "chat.chunks", "from . import profile\nfrom .thinking import ThinkingSplitter"),
+        ("strangers", "host.inference", "import openai"),
+        (
+            "state",
+            "impl",
+            "_A = {1: 2}\nB: Final = frozenset({1})\nlogger = logging.getLogger(__name__)\n__all__ = ['f']",
+        ),
+        ("state", "impl", "_A = {1: 2}\ndef f(_A):\n    _A[3] = 4"),
+        ("state", "impl", "Store = Annotated[int, str]\ntype X = int\nx: int = 3"),
+        ("state", "impl", "@dataclass(slots=True)\nclass A:\n    a: list[int] = field(default_factory=list)"),
+        (
+            "long_functions",
+            "impl",
+            LONG.replace("    pass\n", "    '''\n    Text.\n    '''\n", 1)[: -len("    pass\n")],
+        ),
+    ],
+)
+def test_a_rule_leaves_alone(rule: str, module: str, source: str) -> None:
+    assert list(RULES[rule](ast.parse(source), f"{PACKAGE}.{module}")) == []

@@ -1,0 +1,72 @@
+"""Which calls go through, and what the model is told of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.calls import FUNCTION_CALL, HiddenCall
+from llama_stack_responses.tools.function import FunctionTool
+from llama_stack_responses.tools.toolset import Toolset
+
+Json = dict[str, Any]
+
+
+def function(name: str, **more: Any) -> Json:
+    return {"type": "function", "name": name, "parameters": None, "strict": None, **more}
+
+
+def allowed(*names: str) -> Json:
+    return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": name} for name in names]}
+
+
+TOOLS = [function("f"), function("g")]
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "required"])
+def test_calls_of_all_declared_tools_go_through(choice: str | Json | None) -> None:
+    toolset = Toolset(TOOLS, choice, parallel=True)
+    assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION_CALL] * 3
+    assert toolset.shown_calls == 3
+
+
+def test_unknown_tools_do_not_go_through() -> None:
+    toolset = Toolset(TOOLS, None, parallel=True)
+    assert toolset.kind_of("h") is None
+    assert toolset.kind_of("") is None
+    assert toolset.shown_calls == 0
+    assert toolset.refusal(HiddenCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
+
+
+def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
+    toolset = Toolset(TOOLS, allowed("g"), parallel=True)
+    assert len(toolset.chat_tools()) == 2
+    assert toolset.kind_of("f") is None
+    assert toolset.kind_of("g") is FUNCTION_CALL
+    told = toolset.refusal(HiddenCall("f", "1", "{}"))
+    assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
+
+
+def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
+    toolset = Toolset(TOOLS, None, parallel=False)
+    assert toolset.kind_of("h") is None
+    assert toolset.kind_of("g") is FUNCTION_CALL
+    assert toolset.kind_of("f") is None
+    assert toolset.shown_calls == 1
+
+
+def test_without_tools_there_is_none_to_name() -> None:
+    assert Toolset([], None, parallel=True).refusal(HiddenCall("h", "1", "{}")).endswith("may be called: none.")
+
+
+def test_a_function_as_the_chat_request_has_it() -> None:
+    schema = {"type": "object", "properties": {"a": {}}}
+    tool = FunctionTool(function("f", description="Does f.", strict=False, parameters=schema, defer_loading=True))
+    expected = {"name": "f", "parameters": schema, "description": "Does f.", "strict": False}
+    assert tool.chat_function() == {"type": "function", "function": expected}
+
+
+def test_a_function_without_parameters_takes_none() -> None:
+    expected = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert FunctionTool(function("f")).chat_function() == {"type": "function", "function": expected}
