@@ -43,4 +43,6 @@ class Sweeper:
                     pass
             except ApiError as error:
                 logger.warning("expired responses could not be dropped: %s", error)
+            except Exception:
+                logger.exception("expired responses could not be dropped")
             await asyncio.sleep(self._interval * random.uniform(0.5, 1.5))  # noqa: S311 (no secret)

@@ -195,6 +195,8 @@ class Archive:
     async def sweep(self, *, limit: int = 100) -> int:
         """Delete at most `limit` responses whose time is up, and finish deletions that were interrupted.
 
+        Space that became free goes back to the disk.
+
         Returns:
             How many responses it deleted; `limit` says that there may be more.
         """
@@ -211,6 +213,7 @@ class Archive:
             deleted += len(expired)
             if digits < oldest[:BUCKET]:
                 await self._drop_bucket(row, start)
+        await self._records.sweep(self._clock())
         return deleted
 
     async def close(self) -> None:

@@ -51,10 +51,8 @@ class Saving:
         self._owner = owner
         self._hasher = Hasher(owner.principal)
         self._key = f"r/{response['id']}"
-        self._fields = {name: codec.dumps(response[name]) for name in _FIELDS if response.get(name)}
-        self._field_names = {
-            name: self._hasher.content(value) for name, value in self._fields.items() if len(value) > _BIG
-        }
+        fields = {name: codec.dumps(response[name]) for name in _FIELDS if response.get(name)}
+        self._field_names = {name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG}
         self._base_items = base_items
         self._stand_on(base, input_items)
 

@@ -7,7 +7,7 @@ import copy
 import itertools
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ DAY = 86_400
 class Counting:
     """Passes calls on to `records` and counts them.
 
-    `interrupt` has the commit after so many fail, as a kill would; `jitter` lets others run before each call.
+    `interrupt` has the commit after so many fail, as a kill would; `jitter` lets others run before each call;
+    `meanwhile` says what somebody else does before the commit of this number.
     """
 
     def __init__(self, records: Records) -> None:
@@ -38,6 +39,7 @@ class Counting:
         self.bytes = 0
         self.interrupt = math.inf
         self.jitter: random.Random | None = None
+        self.meanwhile: dict[int, Callable[[], Awaitable[object]]] = {}
 
     async def pause(self) -> None:
         for _ in range(self.jitter.randrange(4) if self.jitter else 0):
@@ -56,6 +58,8 @@ class Counting:
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Any] = ()) -> None:
         await self.pause()
         self.commits += 1
+        if happens := self.meanwhile.pop(self.commits, None):
+            await happens()
         if self.commits > self.interrupt:
             raise InterruptedError
         await self._records.commit(ops, conditions)
@@ -430,6 +434,61 @@ async def test_a_sweep_finishes_a_save_that_let_go_of_something(archive: Archive
     assert len(await keys(counting, "b/")) == 1
     await archive.sweep()
     assert await keys(counting, "b/") == []
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_content_that_is_taken_up_while_it_is_dropped_stays(
+    archive: Archive, counting: Counting, at: int
+) -> None:
+    first = await turn(archive, None, "q", "a", instructions="i" * 500)
+    again = response(assistant("a"), instructions="i" * 500)
+
+    async def take_up() -> None:
+        await archive.save(again, owner=ALICE, base=None, input_items=[user("q")])
+
+    counting.meanwhile[counting.commits + at] = take_up
+    await archive.delete(first.response["id"])
+    assert not counting.meanwhile
+    stored = await archive.load(again["id"])
+    assert stored is not None
+    assert stored.response == again
+    assert texts(await archive.history(stored.history)) == ["q", "a"]
+    await archive.delete(again["id"])
+    assert await nothing_left(counting)
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+async def test_content_let_go_by_two_of_whom_one_is_killed_is_dropped(
+    archive: Archive, counting: Counting, at: int
+) -> None:
+    first, second = [await turn(archive, None, "q", "a", instructions="i" * 500) for _ in range(2)]
+
+    async def die() -> None:
+        counting.interrupt = counting.commits + 1
+        with pytest.raises(InterruptedError):
+            await archive.delete(second.response["id"])
+        counting.interrupt = math.inf
+
+    counting.meanwhile[counting.commits + at] = die
+    await archive.delete(first.response["id"])
+    assert not counting.meanwhile
+    await archive.sweep()
+    assert await nothing_left(counting)
+
+
+async def test_a_response_saved_or_deleted_by_two_at_once_leaks_nothing(archive: Archive, counting: Counting) -> None:
+    stored = await turn(archive, None, "q", "a")
+
+    async def save(answer: str) -> None:
+        made = stored.response | {"output": [assistant(answer)]}
+        await archive.save(made, owner=ALICE, base=None, input_items=[user("q")])
+
+    counting.meanwhile[counting.commits + 1] = lambda: save("b")
+    await save("c")
+    assert len(await keys(counting, "n/")) == 2
+    counting.meanwhile[counting.commits + 1] = lambda: save("d")
+    await archive.delete(stored.response["id"])
+    assert await nothing_left(counting)
 
 
 async def test_a_response_whose_base_is_gone_stands_on_its_own(archive: Archive) -> None:

@@ -9,6 +9,7 @@ import openai
 import pytest
 from openai.types.responses import ParsedResponse
 
+from tests.support.asking import MODEL, NAME, Json, create, function, sent, stored, stream
 from tests.support.sse import SseReader
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream, read_sse, validate_response
@@ -25,7 +26,6 @@ from tests.support.upstream import (
     text,
     tool_call,
 )
-from tests.support.asking import MODEL, NAME, Json, create, function, sent, stored, stream
 
 pytestmark = pytest.mark.live
 

@@ -48,6 +48,12 @@ def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
     assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
 
 
+@pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
+def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[str]) -> None:
+    toolset = Toolset(TOOLS, choice, parallel=True)
+    assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
+
+
 def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
     toolset = Toolset(TOOLS, None, parallel=False)
     assert toolset.kind_of("h") is None
