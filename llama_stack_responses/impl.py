@@ -90,7 +90,9 @@ class OpenAIResponsesImpl:
     ) -> Run:
         toolset = Toolset(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
         response = new_response(request, id=new_id("resp"), created_at=int(time.time()))
-        assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
+        assembler = Assembler(
+            response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
+        )
         outbox = Outbox(wanted=request.stream)
         turn = Turn(
             request,

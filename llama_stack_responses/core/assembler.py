@@ -83,16 +83,23 @@ class Assembler:
         kind_of: how a call of the tool with this name looks to the client, or None when the client
             does not see it: such calls come out of `hidden_calls`.
         show_logprobs: whether the client asked for the logprobs of the text.
+        structured: whether the client asked for JSON.
     """
 
     def __init__(
-        self, response: Json, kind_of: Callable[[str], CallKind | None], *, show_logprobs: bool = False
+        self,
+        response: Json,
+        kind_of: Callable[[str], CallKind | None],
+        *,
+        show_logprobs: bool = False,
+        structured: bool = False,
     ) -> None:
         self.response = response
         self.hidden_calls: list[HiddenCall] = []
         self._output: list[Json] = response["output"]
         self._kind_of = kind_of
         self._show_logprobs = show_logprobs
+        self._structured = structured
         self._sequence_number = 0
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
@@ -170,7 +177,7 @@ class Assembler:
         out: list[Event] = []
         part = item.part if item and not item.overtaken else None
         if item is None or part is None or part.kind is not OUTPUT_TEXT:
-            item, part, out = self._open_message_part(OUTPUT_TEXT)
+            item, part, out = self._open_message_part(OUTPUT_TEXT, delta.text)
         part.fragments.append(delta.text)
         logprobs: list[Json] = []
         if delta.logprobs and self._show_logprobs:
@@ -180,7 +187,7 @@ class Assembler:
         return out
 
     def _refuse(self, delta: Refusal) -> list[Event]:
-        item, part, out = self._open_message_part(REFUSAL)
+        item, part, out = self._open_message_part(REFUSAL, delta.text)
         self._append(out, item, part, delta.text)
         return out
 
@@ -203,7 +210,7 @@ class Assembler:
         part.annotations.append(annotation)
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
 
-    def _open_message_part(self, kind: PartKind) -> tuple[_OpenItem, _OpenPart, list[Event]]:
+    def _open_message_part(self, kind: PartKind, text: str) -> tuple[_OpenItem, _OpenPart, list[Event]]:
         """The open part of this kind; text after reasoning starts a message of its own."""
         out: list[Event] = []
         if self._message and self._message.overtaken:
@@ -211,8 +218,18 @@ class Assembler:
         self._close_reasoning(out, "completed")
         if self._message is None:
             blank = {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
-            self._message = self._add(out, "msg", blank)
+            self._message = self._add(out, "msg", blank | self._early_phase(kind, text))
         return self._message, self._part(out, self._message, kind), out
+
+    def _early_phase(self, kind: PartKind, text: str) -> dict[str, Phase]:
+        """The phase of a message that begins with `text`, if that can be told already.
+
+        OpenAI's stream helper parses a finished text by the phase of the message as it was added, so a
+        preamble to JSON must be marked from its first word. Usually it takes what follows to tell.
+        """
+        begin = text.lstrip()[:1]
+        is_preamble = self._structured and kind is OUTPUT_TEXT and begin and begin not in '{["'
+        return {"phase": "commentary"} if is_preamble else {}
 
     def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> _OpenPart:
         if item.part and item.part.kind is kind:
@@ -239,7 +256,8 @@ class Assembler:
         item, self._message = self._message, None
         if item:
             self._close_part(out, item)
-            self._done(out, item.index, item.blank | {"status": status, "content": item.content, "phase": phase})
+            final = {"phase": phase} | item.blank | {"status": status, "content": item.content}
+            self._done(out, item.index, final)
 
     def _close_reasoning(self, out: list[Event], status: ItemStatus) -> None:
         item, self._reasoning = self._reasoning, None

@@ -37,7 +37,7 @@ def replay(response: Json) -> list[Event]:
 
 def _item(first: int, index: int, item: Json) -> list[Event]:
     made = list(_inside(first + 1, index, item))
-    blank = {key: value for key, value in item.items() if key not in ("phase", "content")}
+    blank = {key: value for key, value in item.items() if key != "content"}
     if "status" in item:
         blank["status"] = "in_progress"
     if item["type"] == "message":

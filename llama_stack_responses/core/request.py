@@ -111,6 +111,12 @@ class CreateRequest:
         """Whether output text carries log probabilities: asked for by name, or by a number of alternatives."""
         return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
 
+    @property
+    def wants_json(self) -> bool:
+        """Whether the answer is to be JSON, with a schema or without."""
+        form = (self.text or {}).get("format")
+        return form is not None and form["type"] != "text"
+
 
 def parse_create(
     body: Any, *, passthrough: frozenset[str] = DEFAULT_PASSTHROUGH, limits: Limits = DEFAULT_LIMITS

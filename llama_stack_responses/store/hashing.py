@@ -53,9 +53,12 @@ def canonical(item: Mapping[str, Any]) -> bytes:
     """What makes an item the same item, although a client sends it back in fewer words than it got it.
 
     Its id, its status, fields that are null, and an output text's annotations and logprobs do not count; a message's
-    content may be a string or a list with that text alone.
+    content may be a string or a list with that text alone. Only a call that was cut off is another than the whole one:
+    nobody can run it.
     """
     kept = _without(item, "id", "status")
+    if item.get("type") == "function_call" and item.get("status") == "incomplete":
+        kept["status"] = "incomplete"
     kept.setdefault("type", "message")
     kind = "output_text" if kept.get("role") == "assistant" else "input_text"
     if kept["type"] == "message" and isinstance(kept.get("content"), str):

@@ -97,7 +97,7 @@ def test_an_image_that_was_uploaded(client: openai.OpenAI, upstream: Upstream) -
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [("notes.txt", "text/plain"), ("a.pdf", "application/pdf"), ("my notes.json", "application/json"), ("x", None)],
+    [("notes.txt", "text/plain"), ("a.pdf", "application/pdf"), ("notes-1.json", "application/json"), ("x", None)],
 )
 def test_a_file_that_was_uploaded(client: openai.OpenAI, upstream: Upstream, name: str, kind: str | None) -> None:
     upstream.script(NAME, SAID)

@@ -14,9 +14,16 @@ class FakeArchive:
     def __init__(self, *answers: int | Exception) -> None:
         self.answers = list(answers)
         self.sweeps = 0
+        self._swept = asyncio.Condition()
+
+    async def reached(self, sweeps: int) -> None:
+        async with self._swept:
+            await self._swept.wait_for(lambda: self.sweeps >= sweeps)
 
     async def sweep(self) -> int:
-        self.sweeps += 1
+        async with self._swept:
+            self.sweeps += 1
+            self._swept.notify_all()
         answer = self.answers.pop(0) if self.answers else 0
         if isinstance(answer, Exception):
             raise answer
@@ -28,8 +35,7 @@ async def swept(archive: FakeArchive, sweeps: int) -> None:
     sweeper.start()
     sweeper.start()
     async with asyncio.timeout(5):
-        while archive.sweeps < sweeps:
-            await asyncio.sleep(0.001)
+        await archive.reached(sweeps)
     await sweeper.stop()
     before = archive.sweeps
     await asyncio.sleep(0.01)

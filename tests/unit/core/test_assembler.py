@@ -547,3 +547,15 @@ def test_a_round_has_one_answer_and_only_without_calls(rounds: list[list[Delta]]
         answers = [message["phase"] == "final_answer" for message in messages]
         assert answers == [not called and message is messages[-1] for message in messages]
     driver.end()
+
+
+@pytest.mark.parametrize(
+    ("text", "phase"), [("Let me look.", "commentary"), ('{"a": 1}', None), ("  [1]", None), ("\n", None)]
+)
+def test_a_preamble_to_json_is_marked_from_its_first_word(text: str, phase: str | None) -> None:
+    response: Json = {"id": "resp_1", "status": "in_progress", "output": [], "usage": None}
+    assembler = Assembler(response, lambda _: FUNCTION_CALL, structured=True)
+    [added, *_] = assembler.feed(Text(text))
+    assembler.feed(Finish("stop"))
+    assert added["item"].get("phase") == phase
+    assert response["output"][0]["phase"] == (phase or "final_answer")
