@@ -32,9 +32,7 @@ pytestmark = pytest.mark.live
 TOOLS = [function("weather", "city"), function("clock", "zone")]
 HELLO = reply(text("Hello", ",", " world"))
 CALL = tool_call(0, "call_a", "weather", '{"city"', ':"Oslo"}')
-CALLS = interleaved_calls(
-    ("call_a", "weather", '{"city"', ': "Oslo"}'), ("call_b", "clock", '{"zo', 'ne":', ' "CET"}')
-)
+CALLS = interleaved_calls(("call_a", "weather", '{"city"', ': "Oslo"}'), ("call_b", "clock", '{"zo', 'ne":', ' "CET"}'))
 ENDINGS: dict[str, tuple[Reply, list[Json]]] = {
     "text": (HELLO, [{"type": "message", "text": "Hello, world", "phase": "final_answer"}]),
     "parallel calls": (
@@ -65,7 +63,10 @@ ENDINGS: dict[str, tuple[Reply, list[Json]]] = {
             {"type": "function_call", "call_id": "call_a", "name": "weather", "arguments": '{"city":"Oslo"}'},
         ],
     ),
-    "refusal": (reply(refusal("I will", " not.")), [{"type": "message", "refusal": "I will not.", "phase": "final_answer"}]),
+    "refusal": (
+        reply(refusal("I will", " not.")),
+        [{"type": "message", "refusal": "I will not.", "phase": "final_answer"}],
+    ),
 }
 
 
@@ -437,7 +438,9 @@ DIALECTS: dict[str, Callable[[], Reply]] = {
     "usage in its own chunk": lambda: HELLO,
     "usage in every chunk": lambda: reply(HELLO.chunks, usage_mode="every_chunk"),
     "usage in the last chunk": lambda: reply(HELLO.chunks, usage_mode="last_chunk"),
-    "null content": lambda: reply([{"content": None}], HELLO.chunks, [{"content": None, "tool_calls": None}], usage=COUNTED),
+    "null content": lambda: reply(
+        [{"content": None}], HELLO.chunks, [{"content": None, "tool_calls": None}], usage=COUNTED
+    ),
     "empty content": lambda: reply([{"content": ""}], HELLO.chunks, [{"content": ""}], usage=COUNTED),
     "no choices": lambda: reply(chunk(choices=[]), HELLO.chunks, chunk(choices=[]), usage=COUNTED),
     "comments": lambda: reply(raw(": hi\n\n"), HELLO.chunks, raw(": hi\n\n"), usage=COUNTED),

@@ -1,9 +1,9 @@
 """Asks a live stack through the openai package and judges every byte of its answers.
 
-    streamed = stream(client, model=MODEL, input="Hi")     # WireError unless a strict client would be content
-    assert streamed.response["output"][0]["content"][0]["text"] == "Hello"
-    response = create(client, model=MODEL, input="Hi")     # the same, not streamed
-    assert sent(upstream) == {...}                         # the one chat request that this made
+streamed = stream(client, model=MODEL, input="Hi")     # WireError unless a strict client would be content
+assert streamed.response["output"][0]["content"][0]["text"] == "Hello"
+response = create(client, model=MODEL, input="Hi")     # the same, not streamed
+assert sent(upstream) == {...}                         # the one chat request that this made
 """
 
 from collections.abc import Mapping

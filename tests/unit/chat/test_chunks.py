@@ -261,6 +261,29 @@ def test_several_whole_calls_in_one_chunk_without_index_or_id() -> None:
     assert made == [("", "f", "{}"), ("", "g", "[]")]
 
 
+def test_several_whole_calls_with_the_same_index_and_without_ids() -> None:
+    made = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", "[]")], [fragment(0, "", "f", "{}")]])
+    assert made == [("", "f", "{}"), ("", "g", "[]"), ("", "f", "{}")]
+
+
+def test_arguments_that_are_no_string_but_the_object_itself() -> None:
+    call = fragment(0, "a", "f") | {"function": {"name": "f", "arguments": {"a": [1]}}}
+    assert called([[call]]) == [("a", "f", '{"a":[1]}')]
+
+
+def test_characters_that_are_cut_in_two() -> None:
+    halves = [{"content": "a\ud83d"}, {"reasoning": "\ud83d"}, {"content": "\ude00"}, {"reasoning": "\ude00"}]
+    assert read(as_client, [chunk(delta) for delta in halves]) == [
+        Text("a"),
+        Text("\U0001f600"),
+        Reasoning("\U0001f600"),
+    ]
+    made = called(
+        [[fragment(0, "a", "f", "\ud83d")], [fragment(1, "b", "g", "x")], [fragment(0, None, None, "\ude00")]]
+    )
+    assert made == [("a", "f", "\U0001f600"), ("b", "g", "x")]
+
+
 def test_an_id_that_is_sent_with_every_fragment() -> None:
     made = called([[fragment(0, "a", "f", "{")], [fragment(0, "a", None, "1")], [fragment(0, "a", None, "}")]])
     assert made == [("a", "f", "{1}")]

@@ -42,9 +42,9 @@ def kind_of(name: str) -> CallKind | None:
 class Driver:
     """Drives an assembler and keeps what it emits, each event also as it was when it went out."""
 
-    def __init__(self, *, show_logprobs: bool = False) -> None:
+    def __init__(self, *, show_logprobs: bool = False, structured: bool = False) -> None:
         response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
-        self.assembler = Assembler(response, kind_of, show_logprobs=show_logprobs)
+        self.assembler = Assembler(response, kind_of, show_logprobs=show_logprobs, structured=structured)
         self.events: list[Json] = []
         self._as_sent: list[Json] = []
         self._take(self.assembler.start())
@@ -307,10 +307,25 @@ def test_a_name_that_never_comes_is_a_hidden_call() -> None:
     assert driver.end()["output"] == []
 
 
-def test_a_call_without_arguments() -> None:
-    [item] = run(call(0, "f", "a"), STOP)
-    assert item["name"] == "f"
-    assert item["status"] == "completed"
+@pytest.mark.parametrize("arguments", ["", " "])
+def test_a_call_without_arguments_has_an_empty_object_for_them(arguments: str) -> None:
+    driver = Driver()
+    driver.feed(call(0, "f", "a", arguments), STOP)
+    [item] = driver.end()["output"]
+    assert (item["status"], item["arguments"].strip()) == ("completed", "{}")
+    assert driver.feed(call(0, "hidden", "b", arguments), STOP) == []
+    assert driver.assembler.hidden_calls[0].arguments.strip() in ("{}", "")
+
+
+def test_a_call_that_was_cut_off_before_its_arguments_has_none() -> None:
+    [item] = run(call(0, "f", "a"), Finish("length"), status="incomplete")
+    assert (item["status"], item["arguments"]) == ("incomplete", "")
+
+
+def test_an_id_alone_is_no_call() -> None:
+    driver = Driver()
+    driver.feed(call(0, "", "a"), STOP)
+    assert driver.assembler.hidden_calls == driver.end()["output"] == []
 
 
 def test_hidden_calls_make_no_events_but_end_the_text_before_them() -> None:
@@ -485,11 +500,15 @@ STATUSES: Final = st.sampled_from(["completed", "incomplete", "failed", "cancell
 
 
 @settings(max_examples=150)
-@given(rounds=ROUNDS, cut_off=ROUND, status=STATUSES, show_logprobs=st.booleans())
+@given(rounds=ROUNDS, cut_off=ROUND, status=STATUSES, show_logprobs=st.booleans(), structured=st.booleans())
 def test_any_deltas_in_any_order(
-    rounds: list[tuple[list[Delta], Finish]], cut_off: list[Delta], status: Status, show_logprobs: bool
+    rounds: list[tuple[list[Delta], Finish]],
+    cut_off: list[Delta],
+    status: Status,
+    show_logprobs: bool,
+    structured: bool,
 ) -> None:
-    driver = Driver(show_logprobs=show_logprobs)
+    driver = Driver(show_logprobs=show_logprobs, structured=structured)
     for deltas, finish in rounds:
         driver.feed(*deltas, finish)
         assert all(item["status"] != "in_progress" for item in driver.assembler.response["output"])
