@@ -452,7 +452,7 @@ DIALECTS: dict[str, Callable[[], Reply]] = {
     ),
     "finished twice": lambda: reply(HELLO.chunks, finish("stop"), finish("stop"), usage=COUNTED),
 }
-COUNTED = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
+COUNTED: Any = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
