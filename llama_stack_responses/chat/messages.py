@@ -82,7 +82,9 @@ class _Builder:
             case "message" if item["role"] == "assistant":
                 self._open().text.append(_plain_text(item["content"]))
             case "message":
-                self._flush()
+                # A system message that moves to the front leaves no gap between two assistant messages.
+                if item["role"] == "user" or self._profile.system_messages != "merge_all":
+                    self._flush()
                 self._message(item)
             case "reasoning":
                 if number >= self._turn_start:
