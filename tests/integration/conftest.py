@@ -1,13 +1,12 @@
 """One scripted upstream and one live stack for all integration tests of a run.
 
-RESPONSES_TEST_HOST=llama_stack|ogx says which host runs the stack, out of the environment that runs the tests.
+The host that runs the stack is the one in the environment that runs the tests.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
-from typing import cast
 
 import openai
 import pytest
@@ -21,11 +20,8 @@ STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
 
 @pytest.fixture(scope="session")
 def host() -> Host:
-    """The host that runs the stack."""
-    name = os.environ.get("RESPONSES_TEST_HOST", "llama_stack")
-    if name not in ("llama_stack", "ogx"):
-        raise pytest.UsageError(f"RESPONSES_TEST_HOST is {name!r}, not llama_stack or ogx")
-    return cast("Host", name)
+    """The host that runs the stack: the two cannot be installed together."""
+    return "ogx" if find_spec("ogx") else "llama_stack"
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,165 @@
+"""What is not to be kept is nowhere: not in a store, ours or the host's, not in a log, not in an error."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, error, finish, reasoning, reply, text, tool_call
+from tests.support.variants import records, rows, traces, variant
+from tests.support.wire import Json, Wire, error_of, final
+
+pytestmark = pytest.mark.live
+
+STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
+KEY = "sk-canary-of-the-model-server"
+UNKEPT = "canary-unkept"
+KEPT = "canary-kept"
+
+
+@pytest.fixture(scope="module")
+def quiet(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack whose host stores the chats of its own route on both hosts, with a key for the model server."""
+
+    def keep_chats(config: Json) -> None:
+        config["storage"]["stores"]["inference"]["enabled"] = True
+
+    folder = tmp_path_factory.mktemp("quiet")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "INFERENCE_API_KEY": KEY}
+    with LiveStack(variant(STARTER, folder / "config.yaml", keep_chats), env, folder / "state", host=host) as live:
+        yield live
+
+
+@pytest.fixture
+def wire(quiet: LiveStack, upstream: Upstream) -> Iterator[Wire]:
+    """Plain HTTP to that stack."""
+    with Wire(quiet) as wire:
+        yield wire
+
+
+def request(canary: str, model: str, store: bool) -> Json:
+    """A request with the canary in everything that a client can say."""
+    parameters = {"type": "object", "description": f"{canary}-schema", "properties": {}}
+    return {
+        "model": f"local/{model}",
+        "store": store,
+        "input": [
+            {"role": "user", "content": f"{canary}-input " * 30, "id": f"msg_{canary}"},
+            {"type": "function_call", "call_id": "call_0", "name": "f", "arguments": f'{{"a": "{canary}-arguments"}}'},
+            {"type": "function_call_output", "call_id": "call_0", "output": f"{canary}-output"},
+        ],
+        "instructions": f"{canary}-instructions " * 30,
+        "metadata": {"note": f"{canary}-metadata"},
+        "tools": [
+            {"type": "function", "name": "f", "description": f"{canary}-tool" * 30, "parameters": parameters},
+        ],
+        "text": {"format": {"type": "json_schema", "name": "x", "schema": parameters}},
+        "prompt_cache_key": f"{canary}-cache",
+        "user": f"{canary}-user",
+    }
+
+
+def script_all(upstream: Upstream, canary: str) -> None:
+    """Models that answer with the canary and end in every way there is."""
+    words = [*reasoning(f"{canary}-thought"), *text(f"{canary}-said ", "and more")]
+    upstream.script("whole", reply(words, tool_call(0, "call_1", "f", f'{{"b": "{canary}-called"}}')))
+    upstream.script("cut", reply(words, finish("length")))
+    upstream.script("broken", reply(words, end="error_frame"))
+    upstream.script("refused", error(400, f"{canary}-refusal"))
+    upstream.script("left", reply(words, hold=len(words)))
+
+
+def ask_all(wire: Wire, canary: str, store: bool) -> None:
+    """A request of every ending, streamed and not, and one whose client leaves in the middle."""
+    for model, status in (("whole", 200), ("cut", 200), ("broken", 502), ("refused", 400)):
+        assert wire.post(request(canary, model, store)).status_code == status
+        answer = wire.post(request(canary, model, store) | {"stream": True})
+        assert answer.status_code == (400 if model == "refused" else 200)
+    with wire.http.stream("POST", "/responses", json=request(canary, "left", store) | {"stream": True}) as left:
+        pieces = left.iter_bytes()
+        while b"more" not in next(pieces):
+            pass
+
+
+def check_upstream_heard(upstream: Upstream, canary: str) -> None:
+    """The requests did go all the way: their canaries are not missing because nothing happened."""
+    for model in ("whole", "cut", "broken", "refused", "left"):
+        for record in upstream.wait_for(model, count=1 if model == "left" else 2, ended=True):
+            assert f"{canary}-input" in str(record.body["messages"])
+            assert f"{canary}-tool" in str(record.body["tools"])
+
+
+def test_an_unstored_request_writes_nothing(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    script_all(upstream, UNKEPT)
+    first = wire.create(model="local/echo", input="hello")
+    before = records(quiet.state_dir / "responses.db")
+    ask_all(wire, UNKEPT, store=False)
+    body = request(UNKEPT, "whole", store=False)
+    final(wire.stream(**{**body, "previous_response_id": first["id"]}))
+    check_upstream_heard(upstream, UNKEPT)
+    assert records(quiet.state_dir / "responses.db") == before
+    assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 0
+    assert traces(quiet.state_dir, UNKEPT) == []
+
+
+def test_a_stored_request_is_stored_here_and_not_in_the_hosts_table(
+    quiet: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """The control of the test above: with `store`, the same search finds every canary, in our store alone."""
+    script_all(upstream, KEPT)
+    ask_all(wire, KEPT, store=True)
+    check_upstream_heard(upstream, KEPT)
+    wait_until(lambda: {each["status"] for each in wire.listed(model="local/left")} == {"cancelled"})
+    kinds = ("input", "output", "arguments", "instructions", "metadata", "tool", "schema", "said", "thought", "called")
+    for kind in kinds:
+        found = traces(quiet.state_dir, f"{KEPT}-{kind}")
+        assert found, kind
+        assert {where.split(":")[0].removesuffix("-wal") for where in found} == {"responses.db"}, kind
+    assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 0
+
+
+def test_the_host_goes_on_storing_what_is_asked_of_its_own_route(quiet: LiveStack, wire: Wire) -> None:
+    chat = {"model": "local/echo", "messages": [{"role": "user", "content": "canary-chat"}]}
+    assert wire.http.post("/chat/completions", json=chat).status_code == 200
+    wait_until(lambda: rows(quiet.state_dir / "host-sql.db", "chat_completions") == 1)
+    assert traces(quiet.state_dir, "canary-chat")
+    wire.create(model="local/echo", input="not there")
+    assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 1
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_the_key_of_the_model_server_is_in_no_error_and_no_file(
+    quiet: LiveStack, wire: Wire, upstream: Upstream, status: int
+) -> None:
+    upstream.script("keyed", error(status, f"Incorrect API key provided: {KEY}. You can find your key at ..."))
+    for stream in (False, True):
+        answer = wire.post({"model": "local/keyed", "input": "x", "stream": stream})
+        assert "credentials" in error_of(answer, 502)["message"]
+        assert KEY not in answer.text
+    assert upstream.requests("keyed")[0].headers["authorization"] == f"Bearer {KEY}"
+    assert traces(quiet.state_dir, KEY) == []
+
+
+def test_nothing_comes_to_light_when_the_server_stops(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """What waits in memory for its turn to be written is written now at the latest."""
+    script_all(upstream, UNKEPT)
+    ask_all(wire, UNKEPT, store=False)
+    kept = wire.create(model="local/echo", input=KEPT)
+    quiet.stop()
+    assert traces(quiet.state_dir, UNKEPT) == []
+    assert traces(quiet.state_dir, KEY) == []
+    assert traces(quiet.state_dir, KEPT)
+    assert f"r/{kept['id']}" in records(quiet.state_dir / "responses.db")
+    assert not (quiet.state_dir / "responses.db-wal").exists()  # one file to back up
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+    """Wait for what the server does beside the requests."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
