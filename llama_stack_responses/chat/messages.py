@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -231,8 +232,18 @@ def _reasoning_text(item: Json) -> str:
 
 
 def _chat_call(call: Json) -> Json:
-    function = {"name": call["name"], "arguments": call["arguments"]}
+    function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
     return {"id": call["call_id"], "type": "function", "function": function}
+
+
+def _arguments(text: str) -> str:
+    """The arguments as a JSON object, whatever the model made of them: servers parse them and refuse the whole chat."""
+    try:
+        if isinstance(json.loads(text), dict):
+            return text
+    except (ValueError, RecursionError):
+        pass
+    return json.dumps({"invalid_arguments": text}) if text.strip() else "{}"
 
 
 def _merge_system(messages: list[Json], profile: Profile) -> list[Json]:

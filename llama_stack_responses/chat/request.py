@@ -55,20 +55,22 @@ def chat_request(
 def _add_tools(chat: Json, request: CreateRequest, tools: list[Json]) -> None:
     if not tools:
         return
-    chat["tools"] = tools
-    if request.tool_choice is not None:
-        chat["tool_choice"] = _tool_choice(request.tool_choice)
+    chat["tools"], choice = _choose(tools, request.tool_choice)
+    if choice is not None:
+        chat["tool_choice"] = choice
     if request.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = request.parallel_tool_calls
 
 
-def _tool_choice(choice: str | Json) -> str | Json:
-    if isinstance(choice, str):
-        return choice
+def _choose(tools: list[Json], choice: str | Json | None) -> tuple[list[Json], str | None]:
+    """The tools that the model sees, and the word for what it is to do with them."""
+    if not isinstance(choice, dict):
+        return tools, choice
     if choice["type"] == "allowed_tools":
         # All tools stay visible, which keeps the prompt's prefix cached; the loop holds calls to the list.
-        return str(choice["mode"])
-    return {"type": "function", "function": {"name": choice["name"]}}
+        return tools, str(choice["mode"])
+    # Not every server knows a choice by name; all that can force a call at all know this one.
+    return [tool for tool in tools if tool["function"]["name"] == choice["name"]], "required"
 
 
 def _add_text(chat: Json, request: CreateRequest) -> None:

@@ -23,6 +23,7 @@ from .errors import ApiError
 from .events import Event, Json
 from .ids import new_id
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, PartKind
+from .response import usage_of
 
 ItemStatus = Literal["completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
@@ -100,6 +101,7 @@ class Assembler:
         self._kind_of = kind_of
         self._show_logprobs = show_logprobs
         self._structured = structured
+        self._used = Usage()
         self._sequence_number = 0
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
@@ -128,7 +130,8 @@ class Assembler:
             case Annotation():
                 return self._annotate(delta.value)
             case Finish():
-                self._add_usage(delta.usage)
+                self._used += delta.usage
+                self.response["usage"] = usage_of(self._used)
                 return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
 
     def close(self, status: ItemStatus) -> list[Event]:
@@ -340,27 +343,3 @@ class Assembler:
 
     def _snapshot(self) -> dict[str, Any]:
         return self.response | {"output": list(self._output)}
-
-    def _add_usage(self, usage: Usage) -> None:
-        old = self.response["usage"] or _NO_USAGE
-        of_input, of_output = old["input_tokens_details"], old["output_tokens_details"]
-        input_tokens = old["input_tokens"] + usage.input_tokens
-        output_tokens = old["output_tokens"] + usage.output_tokens
-        self.response["usage"] = {
-            "input_tokens": input_tokens,
-            "input_tokens_details": {
-                "cached_tokens": of_input["cached_tokens"] + usage.cached_tokens,
-                "cache_write_tokens": of_input["cache_write_tokens"] + usage.cache_write_tokens,
-            },
-            "output_tokens": output_tokens,
-            "output_tokens_details": {"reasoning_tokens": of_output["reasoning_tokens"] + usage.reasoning_tokens},
-            "total_tokens": input_tokens + output_tokens,
-        }
-
-
-_NO_USAGE: Json = {
-    "input_tokens": 0,
-    "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-    "output_tokens": 0,
-    "output_tokens_details": {"reasoning_tokens": 0},
-}

@@ -61,13 +61,29 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Usage:
-    """The tokens of one model round."""
+    """The tokens of one model round, or of several together.
+
+    Attributes:
+        cached_tokens: of `input_tokens`, those read from a cache.
+        cache_write_tokens: of `input_tokens`, those written to a cache.
+        reasoning_tokens: of `output_tokens`, those that are reasoning.
+    """
 
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     reasoning_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        """The tokens of both."""
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+        )
 
 
 @dataclass(slots=True)

@@ -13,10 +13,12 @@ class Owner:
     Attributes:
         principal: the user's name; empty for the one anonymous owner of a stack without auth.
         attributes: the user's groups, such as `{"teams": ["search"]}`.
+        tenant: whose user that is, where the host tells tenants apart; the same name is another user elsewhere.
     """
 
     principal: str = ""
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    tenant: str = ""
 
 
 ANONYMOUS = Owner()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .deltas import Usage
 from .request import CreateRequest
 
 
@@ -36,27 +37,14 @@ def new_response(request: CreateRequest, *, id: str, created_at: float) -> dict[
     }
 
 
-def usage(
-    input_tokens: int = 0,
-    output_tokens: int = 0,
-    *,
-    cached_tokens: int = 0,
-    cache_write_tokens: int = 0,
-    reasoning_tokens: int = 0,
-) -> dict[str, Any]:
-    """A response's `usage`, in tokens; without arguments that of a response for which no model ran.
-
-    Args:
-        cached_tokens: of `input_tokens`, those read from a cache.
-        cache_write_tokens: of `input_tokens`, those written to a cache.
-        reasoning_tokens: of `output_tokens`, those that are reasoning.
-    """
+def usage_of(used: Usage) -> dict[str, Any]:
+    """A response's `usage`, in tokens."""
     return {
-        "input_tokens": input_tokens,
-        "input_tokens_details": {"cached_tokens": cached_tokens, "cache_write_tokens": cache_write_tokens},
-        "output_tokens": output_tokens,
-        "output_tokens_details": {"reasoning_tokens": reasoning_tokens},
-        "total_tokens": input_tokens + output_tokens,
+        "input_tokens": used.input_tokens,
+        "input_tokens_details": {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens},
+        "output_tokens": used.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
+        "total_tokens": used.input_tokens + used.output_tokens,
     }
 
 

@@ -36,14 +36,25 @@ class HostAccess:
     def who(self) -> Owner:
         """The authenticated user, or the one anonymous owner of a stack without auth."""
         user = _user()
-        return Owner(user.principal, user.attributes or {}) if user else ANONYMOUS
+        # Only OGX tells tenants apart.
+        return (
+            Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
+        )
 
     def allows(self, action: Action, response_id: str, owner: Owner) -> bool:
-        """What the policy says; without auth everything is allowed."""
-        attributes = {name: list(values) for name, values in owner.attributes.items()}
-        user = User(owner.principal, attributes) if owner != ANONYMOUS else None
-        resource = _Resource(RESOURCE_TYPE, response_id, user)
+        """What the policy says of a response of the same tenant; without auth everything is allowed."""
+        if owner.tenant != self.who().tenant:
+            return False
+        resource = _Resource(RESOURCE_TYPE, response_id, _host_user(owner))
         return bool(is_action_allowed(self._policy, action, resource, _user()))
+
+
+def _host_user(owner: Owner) -> User | None:
+    if owner == ANONYMOUS:
+        return None
+    attributes = {name: list(values) for name, values in owner.attributes.items()}
+    tenant = {"tenant_id": owner.tenant} if owner.tenant else {}
+    return User(owner.principal, attributes, **tenant)
 
 
 def _user() -> User | None:

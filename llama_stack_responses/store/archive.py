@@ -159,7 +159,7 @@ class Archive:
 
     async def find_item(self, owner: Owner, item_id: str) -> Json | None:
         """The item with this id in what is stored for this owner; None if there is none."""
-        row = f"i/{Hasher(owner.principal).item(item_id)}"
+        row = f"i/{Hasher(owner).item(item_id)}"
         pointer = (await self._records.get_many([row])).get(row)
         if pointer is None:
             return None
@@ -235,7 +235,7 @@ class Archive:
 
     async def _bounds(self, owner: Owner, after: str | None, order: Literal["asc", "desc"]) -> tuple[str, str]:
         """The keys between which `list` looks."""
-        of = Hasher(owner.principal).owner
+        of = Hasher(owner).owner
         start, end = f"l/{of}/{self._oldest()}", after_prefix(f"l/{of}/")
         if after is None:
             return start, end

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
+from ..core.owner import Owner
 from . import codec
 
 NAME_BYTES: Final = 16
@@ -21,11 +22,12 @@ class Hasher:
     """Names for what one user stores. The same content has other names under another user.
 
     Args:
-        principal: the user's name.
+        owner: the user; their groups do not count.
     """
 
-    def __init__(self, principal: str) -> None:
-        self._key = blake2b(principal.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+    def __init__(self, owner: Owner) -> None:
+        tenant = blake2b(owner.tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+        self._key = blake2b(owner.principal.encode("utf-8", "surrogatepass"), digest_size=32, key=tenant).digest()
         self.owner = self._name(b"owner", b"", 12)
         """16 characters that stand for the user in keys."""
 

@@ -9,7 +9,7 @@
     i/<hash of owner, item id>   a pointer to the item: the key of a node or a response, and an index
     l/<of>/<order>/<response>    the owner's responses in the order of their creation
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
-    g/<key>                      this content lost a reference and is to be looked at; the value is its owner's name
+    g/<key>                      this content lost a reference and is to be looked at; the value is whose it is
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entry:
         return codec.encode(
             {
                 "response": self.response,
-                "owner": [self.owner.principal, dict(self.owner.attributes)],
+                "owner": [self.owner.principal, dict(self.owner.attributes), self.owner.tenant],
                 "history": self.history,
                 "outputs": self.outputs,
                 "fields": self.fields,
@@ -87,7 +87,7 @@ class Entry:
 
     def rows(self) -> dict[str, Op]:
         """What the response has beside its record: how to write it, by key."""
-        hasher = Hasher(self.owner.principal)
+        hasher = Hasher(self.owner)
         rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
         listed = listing(hasher.owner, self.order, self.id)
         rows[listed] = Put(listed, b"")
@@ -117,7 +117,7 @@ def bucket(of: str, order: str) -> str:
 
 def unsettled(key: str, owner: Owner) -> Put:
     """Has the content of `owner` under `key` looked at, whatever happens after the commit."""
-    return Put(f"g/{key}", owner.principal.encode("utf-8", "surrogatepass"))
+    return Put(f"g/{key}", codec.encode([owner.principal, {}, owner.tenant]))
 
 
 def order_of(created_at: float, now: float) -> str:

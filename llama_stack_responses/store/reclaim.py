@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Final
 
 from ..core.owner import Owner
+from . import codec
 from .hashing import Hasher
 from .layout import pointers, read_pointer, reference, unsettled
 from .nodes import Node, read_chain
@@ -38,7 +39,7 @@ class Reclaim:
     async def resume(self, limit: int) -> None:
         """Do what is left of runs that were interrupted, at most `limit` of them."""
         for row, record in await self._records.range("g/", after_prefix("g/"), limit=limit):
-            await self.run([row.removeprefix("g/")], Owner(record.value.decode("utf-8", "surrogatepass")))
+            await self.run([row.removeprefix("g/")], Owner(*codec.decode(record.value)))
 
     async def _drop(self, key: str, owner: Owner, size: int) -> str | None:
         """Drop `key` and at most `size` nodes in all, if nothing needs it; the key to go on with."""
@@ -59,7 +60,7 @@ class Reclaim:
 
     async def _drop_chain(self, chain: Sequence[tuple[str, Node]], owner: Owner) -> str | None:
         """Drop as much from the beginning of `chain`, youngest first, as nothing else needs; the key to go on with."""
-        hasher = Hasher(owner.principal)
+        hasher = Hasher(owner)
         ids = await self._ids(chain, hasher)
         first = f"n/{chain[0][0]}"
         while chain:

@@ -49,7 +49,7 @@ class Saving:
         self._response = response
         self._output: list[Json] = response["output"]
         self._owner = owner
-        self._hasher = Hasher(owner.principal)
+        self._hasher = Hasher(owner)
         self._key = f"r/{response['id']}"
         fields = {name: codec.dumps(response[name]) for name in _FIELDS if response.get(name)}
         self._field_names = {name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG}

@@ -21,13 +21,15 @@ class Toolset:
     Args:
         declared: the request's `tools`.
         choice: the request's `tool_choice`; calls that it does not allow do not go through, whatever the model does.
+            A tool that is chosen by its name is called once.
         parallel: whether the model may make several calls in one turn; if not, the first one counts.
     """
 
     def __init__(self, declared: Sequence[Json], choice: str | Json | None, *, parallel: bool) -> None:
         self._tools = {tool.name: tool for tool in (_BY_TYPE[entry["type"]](entry) for entry in declared)}
         self._allowed = _allowed(choice, self._tools)
-        self._parallel = parallel
+        by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
+        self._parallel = parallel and not by_name
         self.shown_calls = 0
 
     def chat_tools(self) -> list[Json]:

@@ -295,11 +295,13 @@ async def test_the_same_answer_twice_keeps_the_ids_of_both(archive: Archive, cou
     assert await nothing_left(counting)
 
 
-async def test_owners_share_nothing(archive: Archive, counting: Counting) -> None:
-    hers, his = await turn(archive, None, "q", "a"), await turn(archive, None, "q", "a", BOB)
+@pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
+async def test_owners_share_nothing(archive: Archive, counting: Counting, stranger: Owner) -> None:
+    hers, his = await turn(archive, None, "q", "a"), await turn(archive, None, "q", "a", stranger)
     assert hers.history != his.history
+    assert (await archive.list(stranger, limit=9, after=None, order="asc", model=None)).items == [his]
     item_id = hers.response["output"][0]["id"]
-    assert await archive.find_item(BOB, item_id) is None
+    assert await archive.find_item(stranger, item_id) is None
     assert await archive.delete(hers.response["id"])
     assert texts(await archive.history(his.history)) == ["q", "a"]
 

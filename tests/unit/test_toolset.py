@@ -54,6 +54,13 @@ def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[s
     assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
 
 
+def test_a_tool_that_is_chosen_by_its_name_is_called_once() -> None:
+    toolset = Toolset(TOOLS, {"type": "function", "name": "g"}, parallel=True)
+    assert toolset.kind_of("g") is FUNCTION_CALL
+    assert toolset.kind_of("g") is None
+    assert toolset.shown_calls == 1
+
+
 def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
     toolset = Toolset(TOOLS, None, parallel=False)
     assert toolset.kind_of("h") is None

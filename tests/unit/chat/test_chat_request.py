@@ -13,17 +13,21 @@ from llama_stack_responses.core.request import parse_create
 Json = dict[str, Any]
 
 FUNCTION: Final[Json] = {"type": "function", "name": "f", "parameters": {"type": "object"}}
-CHAT_FUNCTION: Final[Json] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+OTHER: Final[Json] = {"type": "function", "name": "g", "parameters": {"type": "object"}}
 BARE: Final[Json] = {"model": "m", "messages": [], "stream": True, "stream_options": {"include_usage": True}}
 
 
-def asked(max_tokens: int | None = None, profile: Profile | None = None, **fields: Any) -> Json:
+def chat(function: Json) -> Json:
+    """A function as chat requests have it."""
+    return {"type": "function", "function": {"name": function["name"], "parameters": function["parameters"]}}
+
+
+def asked(*tools: Json, max_tokens: int | None = None, profile: Profile | None = None, **fields: Any) -> Json:
     """What is asked of the model beyond what always is."""
-    request = parse_create({"model": "m", "input": "hi", **fields})
-    tools = [CHAT_FUNCTION] if request.tools else []
-    chat = chat_request(request, profile or Profile(), [], tools, max_tokens)
-    assert {name: chat.pop(name) for name in BARE} == BARE
-    return chat
+    request = parse_create({"model": "m", "input": "hi", "tools": [*tools], **fields})
+    made = chat_request(request, profile or Profile(), [], [chat(tool) for tool in tools], max_tokens)
+    assert {name: made.pop(name) for name in BARE} == BARE
+    return made
 
 
 def test_nothing_is_made_up() -> None:
@@ -55,18 +59,25 @@ def test_parameters_of_the_engine() -> None:
         ("auto", "auto"),
         ("none", "none"),
         ("required", "required"),
-        ({"type": "function", "name": "f"}, {"type": "function", "function": {"name": "f"}}),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, "auto"),
         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}, "required"),
     ],
 )
-def test_tool_choice(choice: str | Json, expected: str | Json) -> None:
-    assert asked(tools=[FUNCTION], tool_choice=choice) == {"tools": [CHAT_FUNCTION], "tool_choice": expected}
+def test_tool_choice(choice: str | Json, expected: str) -> None:
+    assert asked(FUNCTION, OTHER, tool_choice=choice) == {
+        "tools": [chat(FUNCTION), chat(OTHER)],
+        "tool_choice": expected,
+    }
+
+
+def test_a_tool_chosen_by_its_name_is_the_only_one_that_the_model_sees() -> None:
+    chosen = asked(FUNCTION, OTHER, tool_choice={"type": "function", "name": "g"})
+    assert chosen == {"tools": [chat(OTHER)], "tool_choice": "required"}
 
 
 def test_parallel_tool_calls() -> None:
-    assert asked(tools=[FUNCTION], parallel_tool_calls=False)["parallel_tool_calls"] is False
-    assert "parallel_tool_calls" not in asked(tools=[FUNCTION])
+    assert asked(FUNCTION, parallel_tool_calls=False)["parallel_tool_calls"] is False
+    assert "parallel_tool_calls" not in asked(FUNCTION)
 
 
 def test_nothing_about_tools_without_tools() -> None:

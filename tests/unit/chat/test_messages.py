@@ -153,6 +153,23 @@ def test_a_second_output_of_a_call_is_not_taken_for_that_of_a_later_call() -> No
     assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sent"),
+    [
+        ('{"a": [1]}', '{"a": [1]}'),
+        ("", "{}"),
+        (" \n", "{}"),
+        ('{"city": "Os', '{"invalid_arguments": "{\\"city\\": \\"Os"}'),
+        ("[1]", '{"invalid_arguments": "[1]"}'),
+        ("[" * 100_000, '{"invalid_arguments": "' + "[" * 100_000 + '"}'),
+    ],
+    ids=["an object", "nothing", "blanks", "cut off", "a list", "too deep"],
+)
+def test_arguments_go_back_as_an_object(arguments: str, sent: str) -> None:
+    messages = made(user("q"), call("1") | {"arguments": arguments}, output("1"))
+    assert messages[1]["tool_calls"][0]["function"]["arguments"] == sent
+
+
 # Reasoning
 
 THINKING: Final = [user("a"), thought("old"), answer("b"), user("c"), thought("new"), call("1"), output("1")]

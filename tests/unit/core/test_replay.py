@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.deltas import Usage
 from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response, usage
+from llama_stack_responses.core.response import new_response, usage_of
 from tests.support.strict import check_stream, rebuild
 
 Json = dict[str, Any]
 Drawn = st.SearchStrategy[Json]
 
+USED: Final = usage_of(Usage(3, 4, cached_tokens=1, reasoning_tokens=2))
 ENDS: Final[dict[str, Json]] = {
-    "completed": {"status": "completed", "completed_at": 9, "usage": usage(3, 4, cached_tokens=1, reasoning_tokens=2)},
-    "incomplete": {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "usage": usage(1, 1)},
+    "completed": {"status": "completed", "completed_at": 9, "usage": USED},
+    "incomplete": {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "usage": USED},
     "failed": {"status": "failed", "error": {"code": "rate_limit_exceeded", "message": "Slow down."}},
     "cancelled": {"status": "cancelled"},
 }

@@ -8,12 +8,14 @@ import pytest
 from openai.types.responses import Response, ResponseUsage
 from pydantic import BaseModel
 
+from llama_stack_responses.core.deltas import Usage
 from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response, usage
+from llama_stack_responses.core.response import new_response, usage_of
 
 Json = dict[str, Any]
 
 ID = "resp_0123456789abcdef"
+SOME = Usage(10, 5, cached_tokens=3, cache_write_tokens=2, reasoning_tokens=4)
 
 
 def response(**fields: Any) -> Json:
@@ -147,9 +149,7 @@ def test_each_response_has_its_own_output() -> None:
     assert new_response(request, id=ID, created_at=0)["output"] == []
 
 
-@pytest.mark.parametrize(
-    "made", [usage(), usage(10, 5, cached_tokens=3, cache_write_tokens=2, reasoning_tokens=4)], ids=["zero", "some"]
-)
+@pytest.mark.parametrize("made", [usage_of(Usage()), usage_of(SOME)], ids=["zero", "some"])
 def test_usage_is_openais_type_whole(made: Json) -> None:
     model = ResponseUsage.model_validate(made, strict=True)
     assert_declared(model)
@@ -157,7 +157,7 @@ def test_usage_is_openais_type_whole(made: Json) -> None:
 
 
 def test_usage_counts_each_where_it_belongs() -> None:
-    assert usage(10, 5, cached_tokens=3, cache_write_tokens=2, reasoning_tokens=4) == {
+    assert usage_of(SOME) == {
         "input_tokens": 10,
         "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
         "output_tokens": 5,

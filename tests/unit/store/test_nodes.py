@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.store.hashing import Hasher, canonical
 from llama_stack_responses.store.nodes import FAN, Node, decode, extend, link_depths
 
@@ -37,7 +38,7 @@ def test_nodes_extend_each_other_and_come_back() -> None:
         assert node.parent == (names[-1] if names else None)
         data = node.encode()
         assert decode(data) == node
-        names.append(Hasher("").content(b"%d" % depth))
+        names.append(Hasher(ANONYMOUS).content(b"%d" % depth))
 
 
 MESSAGE = {
@@ -80,9 +81,10 @@ def test_another_item_is_another(other: dict[str, object]) -> None:
 
 def test_a_history_is_named_by_its_items_alone() -> None:
     items = [{"role": "user", "content": str(index)} for index in range(6)]
-    names = Hasher("alice").histories(None, items)
+    names = Hasher(Owner("alice")).histories(None, items)
     assert len({*names}) == 6
     for cut in range(1, 6):
-        assert Hasher("alice").histories(names[cut - 1], items[cut:]) == names[cut:]
-    assert not {*names} & {*Hasher("bob").histories(None, items)}
-    assert not {*names} & {*Hasher("alice").histories(None, items[1:])}
+        assert Hasher(Owner("alice")).histories(names[cut - 1], items[cut:]) == names[cut:]
+    for stranger in (Owner("bob"), Owner("alice", tenant="north"), Owner("", tenant="alice")):
+        assert not {*names} & {*Hasher(stranger).histories(None, items)}
+    assert not {*names} & {*Hasher(Owner("alice")).histories(None, items[1:])}
