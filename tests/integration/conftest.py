@@ -3,6 +3,7 @@
 The host that runs the stack is the one in the environment that runs the tests.
 """
 
+import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
@@ -13,6 +14,7 @@ import pytest
 
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
+from tests.support.wire import Wire
 
 REPOSITORY = Path(__file__).parents[2]
 STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
@@ -66,6 +68,23 @@ def client(stack: LiveStack, upstream: Upstream) -> Iterator[openai.OpenAI]:
     """An OpenAI client of the stack, without retries."""
     with stack.client() as client:
         yield client
+
+
+@pytest.fixture
+def wire(stack: LiveStack, upstream: Upstream) -> Iterator[Wire]:
+    """Plain HTTP to the stack."""
+    with Wire(stack) as wire:
+        yield wire
+
+
+@pytest.fixture
+def calm(stack: LiveStack) -> Iterator[None]:
+    """For tests of what goes wrong: whatever it was, the server had expected it, and its log has no traceback."""
+    with stack.log.open(errors="replace") as log:
+        log.seek(0, os.SEEK_END)
+        yield
+        said = log.read()
+    assert "Traceback" not in said, said
 
 
 @pytest.fixture(scope="session")
