@@ -241,7 +241,7 @@ class Archive:
             return start, end
         record = (await self._records.get_many([f"r/{after}"])).get(f"r/{after}")
         entry = Entry.decode(record) if record else None
-        if entry is None or entry.owner.principal != owner.principal:
+        if entry is None or Hasher(entry.owner).owner != of:
             raise bad_request(f"No response with id '{after}' is in this list.", "after", "invalid_value")
         key = listing(of, entry.order, after)
         return (start, key) if order == "desc" else (max(start, key + "\0"), end)

@@ -577,8 +577,9 @@ async def test_a_list_of_one_model(archive: Archive) -> None:
     assert set(first) | set((await listed(archive, model="a", after=first[0]))[0]) == wanted
 
 
-async def test_a_list_behind_a_stranger_is_refused(archive: Archive) -> None:
-    his = await turn(archive, None, "q", "a", BOB)
+@pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
+async def test_a_list_behind_a_stranger_is_refused(archive: Archive, stranger: Owner) -> None:
+    his = await turn(archive, None, "q", "a", stranger)
     for after in (his.response["id"], new_id("resp")):
         with pytest.raises(ApiError) as error:
             await listed(archive, after=after)
