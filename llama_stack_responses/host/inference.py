@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import logging
+import math
 import re
+import time
 from collections.abc import AsyncGenerator
+from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 import openai
@@ -15,6 +18,16 @@ from llama_stack_responses.core.errors import ApiError
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
 
 logger = logging.getLogger(__name__)
+
+_FIELDS: Final = {
+    "messages": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "reasoning_effort": "reasoning",
+    "response_format": "text",
+    "verbosity": "text",
+}
+"""What clients call the fields of a chat request that have another name or place in theirs."""
 
 _TOO_LONG: Final = re.compile(r"context[ _](length|size|window)|maximum context|prompt is too long", re.IGNORECASE)
 
@@ -84,12 +97,12 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
         case 408:
             return ApiError(504, f"The inference provider timed out: {message}")
         case 429:
-            return ApiError(429, message, code="rate_limit_exceeded", retry_after=_retry_after(error))
+            return ApiError(429, message, code=_code(error) or "rate_limit_exceeded", retry_after=_retry_after(error))
         case status if status >= 500:
             return ApiError(
                 502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)
             )
-    return _too_long(message) if _is_too_long(error) else ApiError(400, message)
+    return _too_long(message) if _is_too_long(error) else ApiError(400, message, param=_param(error), code=_code(error))
 
 
 def _of_frame(error: openai.APIError) -> ApiError:
@@ -141,6 +154,26 @@ def _message(error: openai.APIError) -> str:
     return str(text or error.message)
 
 
+def _code(error: openai.APIError) -> str | None:
+    """The provider's code, if it is a word as OpenAI's are; many servers repeat the status there."""
+    return error.code if isinstance(error.code, str) and re.fullmatch("[a-z_]+", error.code) else None
+
+
+def _param(error: openai.APIError) -> str | None:
+    """The client's name for the field at fault. Only the field: what is in it is laid out in another way."""
+    if not isinstance(error.param, str):
+        return None
+    field = re.split(r"[.\[]", error.param)[0]
+    return _FIELDS.get(field, field) or None
+
+
 def _retry_after(error: openai.APIStatusError) -> float | None:
+    """The seconds that the provider asks to wait; it may name a moment instead."""
     value = error.response.headers.get("retry-after", "")
-    return float(value) if re.fullmatch(r"\d+(\.\d+)?", value) else None
+    if re.fullmatch(r"\d+(\.\d+)?", value):
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value).timestamp()
+    except ValueError:
+        return None
+    return float(max(0, math.ceil(moment - time.time())))

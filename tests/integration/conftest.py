@@ -7,17 +7,13 @@ import os
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
-from pathlib import Path
 
 import openai
 import pytest
 
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.wire import Wire
-
-REPOSITORY = Path(__file__).parents[2]
-STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
 
 
 @pytest.fixture(scope="session")

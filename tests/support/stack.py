@@ -13,6 +13,8 @@ from tests.support.process import GRACE, Child, StartError, free_port
 
 type Host = Literal["llama_stack", "ogx"]
 
+REPOSITORY = Path(__file__).parents[2]
+STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
 READY_SECONDS = 90.0  # about 7 s alone on two cores; far more where other tests take the cores
 START_ATTEMPTS = 3
 

@@ -1,0 +1,554 @@
+"""What goes wrong, in OpenAI's words: the status, the type, the code and the field, streamed or not; nothing is lost."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+from tests.support.process import free_port
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream, iter_sse, read_sse
+from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw, reasoning, reply, text, tool_call
+from tests.support.variants import responses_config, variant
+from tests.support.wire import Json, Wire, error_of, final, output_text
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+
+UNKNOWN = "resp_000000000000000000000000"
+MALFORMED = ("nonsense", "resp_", "resp_000000000000000000000000%20", "resp_0-0", "msg_000000000000000000000000")
+TOOL: Json = {"type": "function", "name": "f", "parameters": {}}
+OUTPUT: Json = {"type": "function_call_output", "call_id": "call_1", "output": "1"}
+QUICK = {"retry-after-ms": "5"}  # the host's client tries 408, 409, 429 and 5xx three times: not to wait for that here
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A request that is refused: what is in it, and what the answer says."""
+
+    body: Json
+    param: str | None
+    code: str | None
+    words: str
+    status: int = 400
+
+
+# What is wrong within `input` is tested with what is right there.
+BAD: dict[str, Bad] = {
+    "no model": Bad({"model": None}, "model", "missing_required_parameter", "'model'"),
+    "model is a number": Bad({"model": 5}, "model", "invalid_type", "expected a string, but got an integer"),
+    "no input": Bad({"input": None}, "input", "missing_required_parameter", "'input'"),
+    "temperature": Bad({"temperature": "hot"}, "temperature", "invalid_type", "'temperature'"),
+    "temperature too high": Bad({"temperature": 3}, "temperature", "decimal_above_max_value", "<= 2"),
+    "max_output_tokens": Bad({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value", ">= 1"),
+    "stream": Bad({"stream": "yes"}, "stream", "invalid_type", "a boolean"),
+    "store": Bad({"store": 1}, "store", "invalid_type", "a boolean"),
+    "tools": Bad({"tools": {}}, "tools", "invalid_type", "an array"),
+    "tool without a name": Bad(
+        {"tools": [TOOL, {"type": "function"}]}, "tools[1].name", "missing_required_parameter", "tools[1].name"
+    ),
+    "tool choice": Bad({"tool_choice": {"type": "function", "name": "g"}, "tools": [TOOL]}, "tool_choice", None, "'g'"),
+    "text format": Bad(
+        {"text": {"format": {"type": "json_schema", "name": "x"}}},
+        "text.format.schema",
+        "missing_required_parameter",
+        "schema",
+    ),
+    "17 pairs of metadata": Bad(
+        {"metadata": {str(n): "x" for n in range(17)}}, "metadata", "object_above_max_properties", "at most 16"
+    ),
+    "key of 65 characters": Bad({"metadata": {"k" * 65: "x"}}, "metadata", "string_above_max_length", "64"),
+    "value of 513 characters": Bad({"metadata": {"k": "x" * 513}}, "metadata.k", "string_above_max_length", "512"),
+    "value is a number": Bad({"metadata": {"k": 5}}, "metadata.k", "invalid_type", "a string"),
+    "malformed previous": Bad({"previous_response_id": "nope"}, "previous_response_id", "invalid_value", "'nope'"),
+    "unknown previous": Bad(
+        {"previous_response_id": UNKNOWN}, "previous_response_id", "previous_response_not_found", UNKNOWN
+    ),
+    "unknown provider": Bad({"model": "nowhere/x"}, "model", "model_not_found", "nowhere/x", 404),
+    "unknown model": Bad({"model": "local/missing"}, "model", "model_not_found", "missing", 404),
+    "model without a provider": Bad({"model": "missing"}, "model", "model_not_found", "missing", 404),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_request_that_is_wrong_says_where(wire: Wire, upstream: Upstream, name: str) -> None:
+    bad, before = BAD[name], wire.listed(limit=1)
+    for stream in (False, True):
+        body = {"model": "local/echo", "input": "hello", "stream": stream} | bad.body
+        found = error_of(wire.post({key: value for key, value in body.items() if value is not None}), bad.status)
+        assert (found["type"], found["param"], found["code"]) == ("invalid_request_error", bad.param, bad.code)
+        assert bad.words in found["message"]
+    assert upstream.requests("echo") == []
+    assert wire.listed(limit=1) == before
+
+
+@pytest.mark.parametrize("field", sorted({"stream", *ResponseCreateParamsBase.__annotations__}))
+def test_a_wrong_type_names_its_field(wire: Wire, field: str) -> None:
+    wrong = [[5]]  # no field is a list of lists
+    found = error_of(wire.post({"model": "local/echo", "input": "hello", field: wrong}), 400)
+    assert (found["type"], found["code"]) == ("invalid_request_error", "invalid_type")
+    assert found["param"] in (field, f"{field}[0]")
+    assert f"'{found['param']}'" in found["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"model": "local/echo", "input": "x"',
+        b"\xff\xfe",
+        b"[]",
+        b'"hello"',
+        b"null",
+        b"{'model': 1}",
+        b"[" * 9999,
+        b'{"model": "local/echo", "input": "x", "temperature": NaN}',
+    ],
+    ids=["empty", "brace", "cut", "bytes", "array", "string", "null", "quotes", "deep", "NaN"],
+)
+def test_a_body_that_is_no_json_object_is_refused(wire: Wire, body: bytes) -> None:
+    found = error_of(wire.post(body), 400)
+    assert found["type"] == "invalid_request_error"
+    assert "JSON" in found["message"]
+
+
+def test_the_sdk_raises_what_openai_would_make_it_raise(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as bad:
+        client.responses.create(model="local/echo", input="x", temperature=9)
+    assert bad.value.param == "temperature"
+    assert bad.value.request_id
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.responses.create(model="local/missing", input="x", stream=True)
+    assert missing.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("path", ["", "?stream=true", "/input_items", "/cancel", "DELETE"])
+def test_an_id_that_leads_nowhere(wire: Wire, path: str) -> None:
+    def ask(response_id: str) -> httpx.Response:
+        if path == "DELETE":
+            return wire.http.delete(f"/responses/{response_id}")
+        if path == "/cancel":
+            return wire.http.post(f"/responses/{response_id}/cancel")
+        return wire.http.get(f"/responses/{response_id}{path}")
+
+    found = error_of(ask(UNKNOWN), 404)
+    assert (found["type"], found["param"], found["code"]) == ("invalid_request_error", "response_id", None)
+    assert UNKNOWN in found["message"]
+    for malformed in MALFORMED:
+        found = error_of(ask(malformed), 400)
+        assert (found["type"], found["param"], found["code"]) == (
+            "invalid_request_error",
+            "response_id",
+            "invalid_value",
+        )
+
+
+def test_a_chain_that_is_left_without_an_output_is_refused(wire: Wire, upstream: Upstream) -> None:
+    upstream.script("calls", [reply(tool_call(0, "call_1", "f", "{}")), reply(text("thanks"))])
+    first = wire.create(model="local/calls", input="x", tools=[TOOL])
+    body = {"model": "local/calls", "input": "and?", "previous_response_id": first["id"]}
+    assert "No tool output found for function call call_1" in error_of(wire.post(body), 400)["message"]
+    other = {"type": "function_call_output", "call_id": "call_2", "output": "1"}
+    assert "call_2" in error_of(wire.post(body | {"input": [OUTPUT, other]}), 400)["message"]
+    assert output_text(wire.create(**body | {"input": [OUTPUT]})) == "thanks"
+
+
+def test_a_response_that_is_still_running_cannot_be_continued(wire: Wire, upstream: Upstream) -> None:
+    upstream.script("runs", [reply(text("Half an ", "answer"), hold=1), reply(text("never"))])
+    body = {"model": "local/runs", "input": "x"}
+    with wire.http.stream("POST", "/responses", json=body | {"stream": True}) as answer:
+        frames = iter_sse(answer.iter_bytes())
+        running = next(frames)[1]["response"]["id"]
+        found = error_of(wire.post(body | {"previous_response_id": running}), 400)
+        assert (found["type"], found["param"]) == ("invalid_request_error", "previous_response_id")
+        upstream.release("runs")
+        assert [name for name, _ in frames][-1] == "response.completed"
+    assert wire.retrieve(running)["status"] == "completed"
+    assert len(upstream.requests("runs")) == 1
+
+
+# -- a model server that refuses ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Broken:
+    """What the model server answers, and what the client is told."""
+
+    reply: Reply
+    status: int
+    type: str
+    code: str | None
+    param: str | None
+    words: str
+    unheard: str | None = None
+    retry_after: str | None = None
+    attempts: int = 1
+
+
+LLAMA_CPP_TOO_LONG = {
+    "error": {
+        "code": 400,
+        "message": "request (5210 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        "type": "exceed_context_size_error",
+        "n_prompt_tokens": 5210,
+        "n_ctx": 4096,
+    }
+}
+VLLM_TOO_LONG = {
+    "error": {
+        "message": "This model's maximum context length is 4096 tokens. However, you requested 5210 tokens (5200 in the "
+        "messages, 10 in the completion). Please reduce the length of the messages or completion.",
+        "type": "BadRequestError",
+        "param": None,
+        "code": 400,
+    }
+}
+VLLM_FLAT = {"object": "error", **VLLM_TOO_LONG["error"]}
+VLLM_INPUT_TOKENS = {
+    "error": {
+        "message": "You passed 5210 input tokens and requested 10 output tokens. However, the model's context length is "
+        "only 4096 tokens, resulting in a maximum input length of 4086 tokens.",
+        "type": "BadRequestError",
+        "param": "input_tokens",
+        "code": 400,
+    }
+}
+OPENAI_TOO_LONG = {
+    "error": {
+        "message": "Your input exceeds the context window of this model. Please adjust your input and try again.",
+        "type": "invalid_request_error",
+        "param": "messages",
+        "code": "context_length_exceeded",
+    }
+}
+SPECIFIC = {
+    "error": {
+        "message": "That is not an image.",
+        "type": "invalid_request_error",
+        "param": "messages[0].content[1]",
+        "code": "invalid_image",
+    }
+}
+RENAMED = {
+    "error": {
+        "message": "max_completion_tokens is at most 9.",
+        "type": "invalid_request_error",
+        "param": "max_completion_tokens",
+        "code": "invalid_value",
+    }
+}
+TOO_LONG = ("invalid_request_error", "context_length_exceeded", "input")
+BUSY = QUICK | {"retry-after": "7"}
+
+BROKEN: dict[str, Broken] = {
+    "400": Broken(
+        error(400, "no such thing as min_p"), 400, "invalid_request_error", None, None, "no such thing as min_p"
+    ),
+    "400 llama.cpp": Broken(Reply(status=400, body=LLAMA_CPP_TOO_LONG), 400, *TOO_LONG, "5210"),
+    "400 vLLM": Broken(Reply(status=400, body=VLLM_TOO_LONG), 400, *TOO_LONG, "5210"),
+    "400 vLLM, flat": Broken(Reply(status=400, body=VLLM_FLAT), 400, *TOO_LONG, "5210"),
+    "400 vLLM, input": Broken(Reply(status=400, body=VLLM_INPUT_TOKENS), 400, *TOO_LONG, "5210"),
+    "400 OpenAI": Broken(Reply(status=400, body=OPENAI_TOO_LONG), 400, *TOO_LONG, "context window"),
+    "400 with a code and a field": Broken(
+        Reply(status=400, body=SPECIFIC), 400, "invalid_request_error", "invalid_image", "input", "not an image"
+    ),
+    "400 about a field with another name": Broken(
+        Reply(status=400, body=RENAMED), 400, "invalid_request_error", "invalid_value", "max_output_tokens", "at most 9"
+    ),
+    "401": Broken(error(401, "Bad key sk-123"), 502, "server_error", None, None, "API key", unheard="sk-123"),
+    "403": Broken(error(403, "Not for sk-123"), 502, "server_error", None, None, "API key", unheard="sk-123"),
+    "404": Broken(
+        error(404, "no such model"), 404, "invalid_request_error", "model_not_found", "model", "no such model"
+    ),
+    "408": Broken(error(408, "too slow", headers=QUICK), 504, "server_error", None, None, "timed out", attempts=3),
+    "422": Broken(error(422, "cannot process"), 400, "invalid_request_error", None, None, "cannot process"),
+    "429": Broken(
+        error(429, "queue is full", headers=BUSY),
+        429,
+        "rate_limit_error",
+        "rate_limit_exceeded",
+        None,
+        "queue is full",
+        retry_after="7",
+        attempts=3,
+    ),
+    "429 without a quota": Broken(
+        error(429, "Your quota is used up.", "insufficient_quota", headers=QUICK),
+        429,
+        "rate_limit_error",
+        "insufficient_quota",
+        None,
+        "used up",
+        attempts=3,
+    ),
+    "500": Broken(
+        error(500, "CUDA error", headers=QUICK), 502, "server_error", None, None, "(500): CUDA error", attempts=3
+    ),
+    "503": Broken(
+        error(503, "loading", headers=BUSY),
+        502,
+        "server_error",
+        None,
+        None,
+        "(503): loading",
+        retry_after="7",
+        attempts=3,
+    ),
+    "500 without JSON": Broken(
+        Reply(status=500, body="<html>oops</html>", headers=QUICK), 502, "server_error", None, None, "(500)", attempts=3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_model_server_that_refuses_is_explained(wire: Wire, upstream: Upstream, name: str) -> None:
+    broken = BROKEN[name]
+    upstream.script("broken", broken.reply)
+    for stream in (False, True):
+        answer = wire.post({"model": "local/broken", "input": "hello", "stream": stream})
+        found = error_of(answer, broken.status)
+        assert (found["type"], found["code"], found["param"]) == (broken.type, broken.code, broken.param)
+        assert broken.words in found["message"]
+        assert broken.unheard is None or broken.unheard not in answer.text
+        assert answer.headers.get("retry-after") == broken.retry_after
+    assert len(upstream.requests("broken")) == 2 * broken.attempts
+    assert wire.listed(model="local/broken") == []  # nothing was said, so there is nothing to keep
+
+
+def test_a_moment_to_try_again_becomes_seconds(wire: Wire, upstream: Upstream) -> None:
+    moment = formatdate(time.time() + 100, usegmt=True)
+    upstream.script("busy", error(429, "queue is full", headers=QUICK | {"retry-after": moment}))
+    answer = wire.post({"model": "local/busy", "input": "hello"})
+    assert error_of(answer, 429)["code"] == "rate_limit_exceeded"
+    assert 0 < int(answer.headers["retry-after"]) <= 100
+
+
+# -- a stream that breaks ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A stream that breaks, and what the client is told."""
+
+    reply: Reply
+    status: int
+    code: str
+    words: str
+    type: str = "server_error"
+
+
+HALF = [*reasoning("hm"), *text("Half an ", "answer"), *tool_call(0, "call_1", "f", '{"a')]
+
+
+def cut(end: str, **options: Any) -> Reply:
+    """A reply that breaks after some reasoning, some text and half a call."""
+    return reply(HALF, end=end, **options)
+
+
+FRAME = {"error": {"message": "the GPU fell off", "type": "server_error", "param": None, "code": 500}}
+LIMIT = {
+    "error": {
+        "message": "Too many tokens, please wait before trying again.",
+        "type": "tokens",
+        "param": None,
+        "code": "rate_limit_exceeded",
+    }
+}
+CUT: dict[str, Cut] = {
+    "error frame": Cut(cut("error_frame", body=FRAME), 502, "server_error", "the GPU fell off"),
+    "rate limit": Cut(cut("error_frame", body=LIMIT), 429, "rate_limit_exceeded", "please wait", "rate_limit_error"),
+    "context": Cut(
+        cut("error_frame", body=LLAMA_CPP_TOO_LONG), 400, "context_length_exceeded", "5210", "invalid_request_error"
+    ),
+    "no JSON": Cut(reply(HALF, raw("data: {oops\n\n"), end="hang"), 502, "server_error", "not JSON"),
+    "connection": Cut(cut("drop"), 502, "server_error", "inference provider"),
+    "no finish reason": Cut(cut("no_finish"), 502, "server_error", "before the answer was finished"),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream, name: str) -> None:
+    broken, model = CUT[name], f"cut-{name.replace(' ', '-')}"
+    upstream.script(model, broken.reply)
+    events = wire.stream(model=f"local/{model}", input="hello", tools=[TOOL])
+    failed = final(events)
+    assert failed["status"] == "failed"
+    assert failed["error"]["code"] == broken.code
+    assert broken.words in failed["error"]["message"]
+    assert (events[-2]["type"], events[-2]["message"]) == ("error", failed["error"]["message"])
+    assert wire.retrieve(failed["id"]) == failed
+
+    found = error_of(wire.post({"model": f"local/{model}", "input": "hello", "tools": [TOOL]}), broken.status)
+    assert broken.words in found["message"]
+    assert found["type"] == broken.type
+    kept, first = wire.listed(model=f"local/{model}")
+    assert first == failed
+    for response in (kept, first):
+        assert response["status"] == "failed"
+        assert [item["type"] for item in response["output"]] == ["reasoning", "message", "function_call"]
+        assert response["output"][0]["content"][0]["text"] == "hm"
+        assert output_text(response) == "Half an answer"
+        assert response["output"][2]["arguments"] == '{"a'
+        assert response["output"][2]["status"] == "incomplete"
+
+
+@pytest.mark.parametrize(
+    "mute",
+    [reply(end="drop"), reply(end="no_finish"), reply(end="error_frame"), Reply(body={"hello": "world"})],
+    ids=["dropped", "no finish reason", "error frame", "no stream at all"],
+)
+def test_a_stream_that_breaks_before_its_first_word(wire: Wire, upstream: Upstream, mute: Reply) -> None:
+    upstream.script("mute", mute)
+    failed = final(wire.stream(model="local/mute", input="hello"))
+    assert (failed["status"], failed["output"]) == ("failed", [])
+    assert wire.retrieve(failed["id"]) == failed
+    error_of(wire.post({"model": "local/mute", "input": "hello"}), 502)
+
+
+def test_the_sdk_sees_how_a_stream_failed(client: openai.OpenAI, upstream: Upstream) -> None:
+    """The `error` event must not hide the one after it, which has what was said."""
+    upstream.script("cut", cut("error_frame", body=FRAME))
+    stream = client.responses.create(model="local/cut", input="hello", tools=[TOOL], stream=True)  # type: ignore[call-overload]
+    events = list(stream)
+    assert [event.type for event in events[-2:]] == ["error", "response.failed"]
+    assert events[-1].response.output_text == "Half an answer"
+
+
+def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
+    """The headers of a stream wait two seconds for it, not longer; without a stream there is no hurry."""
+    upstream.script("late", error(400, "I thought about it: no.", delay=2.4))
+    upstream.script("busy", error(429, "queue is full", headers={"retry-after-ms": "1200"}))
+    asked = [("late", False), ("busy", True)]
+    with ThreadPoolExecutor(len(asked)) as threads:
+        late, busy = threads.map(
+            lambda each: wire.post({"model": f"local/{each[0]}", "input": "x", "stream": each[1]}), asked
+        )
+    assert error_of(late, 400)["message"] == "I thought about it: no."
+    assert wire.listed(model="local/late") == []
+    failed = check_stream(read_sse(busy.content).events)
+    assert failed["error"] == {"code": "rate_limit_exceeded", "message": "queue is full"}
+    assert wire.listed(model="local/busy") == [failed]
+
+
+# -- a model server that does not answer -------------------------------------------
+
+PATIENCE = 4.0  # seconds of silence; longer than what the host's client needs for its three attempts
+
+
+@pytest.fixture(scope="module")
+def frail(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack with little patience, tight limits, and a provider whose model server is not there."""
+
+    def weaken(config: Json) -> None:
+        [local] = config["providers"]["inference"]
+        away = local["config"] | {"base_url": f"http://127.0.0.1:{free_port()}/v1"}
+        impatient = local["config"] | {"network": {"timeout": {"connect": 5.0, "read": 0.6}}}
+        config["providers"]["inference"] += [
+            local | {"provider_id": "away", "config": away},
+            local | {"provider_id": "impatient", "config": impatient},
+        ]
+        limits = {"inference_idle_seconds": PATIENCE, "request_bytes": 20_000, "input_items": 5}
+        responses_config(config)["limits"] = limits
+
+    folder = tmp_path_factory.mktemp("frail")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", weaken), env, folder / "state", host=host) as live:
+        yield live
+        assert "Traceback" not in live.log.read_text(errors="replace")
+
+
+@pytest.fixture
+def frail_wire(frail: LiveStack) -> Iterator[Wire]:
+    """Plain HTTP to that stack."""
+    with Wire(frail) as wire:
+        yield wire
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """A request to a model server that does not answer, or not to the end, and what the client is told."""
+
+    model: str
+    status: int
+    words: str
+    begun: bool = True  # whether the stream's headers have gone out by then
+    said: str = ""
+
+
+UNANSWERED: dict[str, Unanswered] = {
+    "refused": Unanswered("away/x", 502, "Check that the model server is running", begun=False),
+    "timeout": Unanswered("impatient/silent", 504, "did not answer in time"),
+    "timeout in the middle": Unanswered("impatient/stops", 504, "did not answer in time", said="Half an answer"),
+    "silence": Unanswered("local/silent", 504, "silent for 4 seconds"),
+    "silence in the middle": Unanswered("local/stops", 504, "silent for 4 seconds", said="Half an answer"),
+}
+
+
+@pytest.fixture(scope="module")
+def answers(frail: LiveStack, upstream_process: UpstreamProcess) -> dict[tuple[str, bool], httpx.Response]:
+    """The answers to these requests, streamed and not, asked all at once because each takes its time."""
+    upstream_process.client.script("silent", reply(text("never"), delay=60))
+    upstream_process.client.script("stops", reply(text("Half an ", "answer"), end="hang"))
+    asked = [(each.model, stream) for each in UNANSWERED.values() for stream in (False, True)]
+    with Wire(frail) as wire, ThreadPoolExecutor(len(asked)) as threads:
+        found = threads.map(lambda each: wire.post({"model": each[0], "input": "x", "stream": each[1]}), asked)
+        return dict(zip(asked, found, strict=True))
+
+
+@pytest.mark.parametrize("name", UNANSWERED)
+def test_a_model_server_that_does_not_answer(
+    answers: dict[tuple[str, bool], httpx.Response], frail_wire: Wire, name: str
+) -> None:
+    case = UNANSWERED[name]
+    found = error_of(answers[case.model, False], case.status)
+    assert (found["type"], found["code"], found["param"]) == ("server_error", None, None)
+    assert case.words in found["message"]
+
+    streamed, kept = answers[case.model, True], frail_wire.listed(model=case.model)
+    if not case.begun:
+        assert error_of(streamed, case.status) == found
+        assert kept == []
+        return
+    failed = check_stream(read_sse(streamed.content).events)
+    assert failed["error"] == {"code": "server_error", "message": found["message"]}
+    assert failed in kept
+    assert len(kept) == (2 if case.said else 1)  # what was not streamed counts once something was said
+    for response in kept:
+        assert (response["status"], output_text(response)) == ("failed", case.said)
+
+
+def test_a_model_server_that_is_silent_is_left(
+    answers: dict[tuple[str, bool], httpx.Response], upstream_process: UpstreamProcess
+) -> None:
+    """Nobody waits for the rest, so it must not be generated."""
+    for model in {model.partition("/")[2] for model, _ in answers} - {"x"}:
+        for record in upstream_process.client.wait_for(model, ended=True):
+            assert record.ended == "client_gone"
+
+
+# -- requests that are too large ---------------------------------------------------
+
+
+@pytest.mark.parametrize("sized", [True, False], ids=["with its length", "in chunks"])
+def test_a_body_that_is_too_large(frail_wire: Wire, sized: bool) -> None:
+    body = b'{"model": "local/echo", "input": "' + b"x" * 20_000 + b'"}'
+    content = body if sized else iter([body[:100], body[100:]])
+    found = error_of(frail_wire.http.post("/responses", content=content), 413)
+    assert (found["type"], found["code"]) == ("invalid_request_error", "request_too_large")
+    assert "20000 bytes" in found["message"]
+
+
+def test_an_input_with_too_many_items(frail_wire: Wire) -> None:
+    items = [{"role": "user", "content": "x"}] * 6
+    found = error_of(frail_wire.post({"model": "local/echo", "input": items}), 400)
+    assert (found["param"], found["code"]) == ("input", "array_above_max_length")
+    assert frail_wire.create(model="local/echo", input=items[:5])["status"] == "completed"
