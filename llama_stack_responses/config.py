@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from .chat.profile import Profile
+from .core.request import DEFAULT_PASSTHROUGH
 
 _DAY = 86_400.0
 
@@ -82,21 +83,7 @@ class ResponsesConfig(BaseModel):
     sweep_seconds: float = Field(default=600.0, gt=0)
     store_chat_completions: bool = False
     profiles: list[Profile] = Field(default_factory=list)
-    passthrough: list[str] = Field(
-        default_factory=lambda: [
-            "seed",
-            "stop",
-            "top_k",
-            "min_p",
-            "repetition_penalty",
-            "frequency_penalty",
-            "presence_penalty",
-            "logit_bias",
-            "chat_template_kwargs",
-            "cache_salt",
-            "priority",
-        ]
-    )
+    passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
     limits: Limits = Field(default_factory=Limits)
 
     @property

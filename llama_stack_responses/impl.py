@@ -63,7 +63,7 @@ class OpenAIResponsesImpl:
         self._access = access
         self._historian = Historian(archive, access)
         self._limits = Limits(max_items=config.limits.input_items)
-        self._passthrough = frozenset(config.passthrough)
+        self._passthrough = config.passthrough
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._turn_limits = TurnLimits(config.limits.rounds, config.limits.inference_idle_seconds)
 
