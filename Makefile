@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt 
 	@touch $@
 
 $(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scripts/install scripts/find-python
-	@scripts/install .venv-ogx constraints/ogx.txt ogx,test constraints/standalone.txt
+	@scripts/install .venv-ogx constraints/ogx.txt ogx,test,test-starter constraints/standalone.txt
 	@touch $@
 
 .PHONY: demo
