@@ -1,0 +1,206 @@
+"""Images, files and audio: by URL, as data and by the id of a file in the host's Files API."""
+
+import base64
+import struct
+import zlib
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, Json, create, function, messages, stream
+from tests.support.upstream import Upstream, reply, text
+
+pytestmark = pytest.mark.live
+
+SAID: Final = reply(text("I see."))
+URL: Final = "https://example.org/cat.png?size=1&x=%20"
+DATA: Final = "data:image/png;base64,iVBORw0KGgo="
+PDF: Final = "data:application/pdf;base64,JVBERi0xLjQ="
+CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
+
+
+def png() -> bytes:
+    """A picture of one red pixel."""
+    header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0\xff\0\0")), (b"IEND", b"")]
+    packed = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed)
+
+
+def image_url(url: str, **more: str) -> Json:
+    """An image as a chat message has it."""
+    return {"type": "image_url", "image_url": {"url": url, **more}}
+
+
+PARTS: Final[dict[str, tuple[Json, Json]]] = {
+    "an image's URL": ({"type": "input_image", "image_url": URL}, image_url(URL)),
+    "an image's data": ({"type": "input_image", "image_url": DATA}, image_url(DATA)),
+    "an image with nulls": ({"type": "input_image", "image_url": URL, "file_id": None, "detail": None}, image_url(URL)),
+    "detail auto": ({"type": "input_image", "image_url": URL, "detail": "auto"}, image_url(URL)),
+    **{
+        f"detail {detail}": (
+            {"type": "input_image", "image_url": URL, "detail": detail},
+            image_url(URL, detail=detail),
+        )
+        for detail in ("low", "high", "original")
+    },
+    "a file's data": (
+        {"type": "input_file", "filename": "a.pdf", "file_data": PDF},
+        {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
+    ),
+    "a file without a name": (
+        {"type": "input_file", "file_data": PDF},
+        {"type": "file", "file": {"file_data": PDF}},
+    ),
+    "audio": (
+        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+        {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PARTS)
+def test_a_part_of_a_message(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+    upstream.script(NAME, SAID)
+    part, expected = PARTS[case]
+    asked = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, part]}]
+    first = stream(client, model=MODEL, input=asked).response
+    message = {"role": "user", "content": [{"type": "text", "text": "What is it?"}, expected]}
+    assert messages(upstream) == [message]
+    create(client, model=MODEL, input="Sure?", previous_response_id=first["id"])
+    assert messages(upstream)[0] == message
+
+
+def test_media_alone(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    create(client, model=MODEL, input=[{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}])
+    assert messages(upstream) == [{"role": "user", "content": [image_url(URL)]}]
+
+
+# -- files that were uploaded ----------------------------------------------------------
+
+
+def test_an_image_that_was_uploaded(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    file = client.files.create(file=("pixel.png", png()), purpose="assistants")
+    part: Any = {"type": "input_image", "file_id": file.id, "detail": "high"}
+    first = create(client, model=MODEL, input=[{"role": "user", "content": [part]}])
+    url = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
+    assert messages(upstream) == [{"role": "user", "content": [image_url(url, detail="high")]}]
+    # The history keeps the id, and the file is read again.
+    [item] = client.responses.input_items.list(first["id"]).data
+    assert item.to_dict()["content"] == [part]
+    create(client, model=MODEL, input="Sure?", previous_response_id=first["id"])
+    assert messages(upstream)[0] == {"role": "user", "content": [image_url(url, detail="high")]}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("notes.txt", "text/plain"), ("a.pdf", "application/pdf"), ("notes-1.json", "application/json"), ("x", None)],
+)
+def test_a_file_that_was_uploaded(client: openai.OpenAI, upstream: Upstream, name: str, kind: str | None) -> None:
+    upstream.script(NAME, SAID)
+    content = b"some\0bytes \xff"
+    file = client.files.create(file=(name, content), purpose="assistants")
+    create(client, model=MODEL, input=[{"role": "user", "content": [{"type": "input_file", "file_id": file.id}]}])
+    data = f"data:{kind or 'application/octet-stream'};base64,{base64.b64encode(content).decode()}"
+    assert messages(upstream)[0]["content"] == [{"type": "file", "file": {"filename": name, "file_data": data}}]
+
+
+def test_one_file_twice(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    file = client.files.create(file=("pixel.png", png()), purpose="assistants")
+    part = {"type": "input_image", "file_id": file.id}
+    create(client, model=MODEL, input=[{"role": "user", "content": [part, part]}])
+    first, second = messages(upstream)[0]["content"]
+    assert first == second
+
+
+@pytest.mark.parametrize("kind", ["input_image", "input_file"])
+def test_a_file_that_is_not_there(client: openai.OpenAI, upstream: Upstream, kind: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(
+            model=MODEL, input=[{"role": "user", "content": [{"type": kind, "file_id": "file-of-nobody"}]}]
+        )
+    assert (raised.value.code, raised.value.param) == ("file_not_found", "input")
+    assert "file-of-nobody" in raised.value.message
+    assert upstream.requests() == []
+
+
+def test_a_file_that_was_deleted_since(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    file = client.files.create(file=("pixel.png", png()), purpose="assistants")
+    part: Any = {"type": "input_image", "file_id": file.id}
+    first = create(client, model=MODEL, input=[{"role": "user", "content": [part]}])
+    client.files.delete(file.id)
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(model=MODEL, input="Sure?", previous_response_id=first["id"])
+    assert raised.value.code == "file_not_found"
+
+
+# -- what tools return -----------------------------------------------------------------
+
+
+def test_an_image_in_a_tools_output_follows_in_a_message(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    other = {**CALL, "call_id": "c2"}
+    output = [{"type": "input_text", "text": "A cat:"}, {"type": "input_image", "image_url": DATA, "detail": "low"}]
+    asked = [
+        {"role": "user", "content": "Look!"},
+        CALL,
+        other,
+        {"type": "function_call_output", "call_id": "c1", "output": output},
+        {"type": "function_call_output", "call_id": "c2", "output": "Nothing."},
+    ]
+    first = create(client, model=MODEL, input=asked, tools=[function("look")])
+    called, shown, nothing, attached = messages(upstream)[1:]
+    assert [call["id"] for call in called["tool_calls"]] == ["c1", "c2"]
+    assert (shown["tool_call_id"], nothing) == ("c1", {"role": "tool", "tool_call_id": "c2", "content": "Nothing."})
+    assert shown["content"].startswith("A cat:\n")
+    assert attached == {"role": "user", "content": [image_url(DATA, detail="low")]}
+    kept = client.responses.input_items.list(first["id"], order="asc").data[3].to_dict()
+    assert kept["output"] == output
+
+
+def test_an_uploaded_file_in_a_tools_output(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    file = client.files.create(file=("pixel.png", png()), purpose="assistants")
+    output = {
+        "type": "function_call_output",
+        "call_id": "c1",
+        "output": [{"type": "input_image", "file_id": file.id}],
+    }
+    create(client, model=MODEL, input=[{"role": "user", "content": "Look!"}, CALL, output], tools=[function("look")])
+    [attached] = messages(upstream)[-1]["content"]
+    assert base64.b64decode(attached["image_url"]["url"].partition(",")[2]) == png()
+
+
+# -- what is wrong ---------------------------------------------------------------------
+
+
+WRONG: Final[dict[str, tuple[Json, str]]] = {
+    "an image of nothing": ({"type": "input_image"}, "input[0].content[0].image_url"),
+    "an unknown detail": ({"type": "input_image", "image_url": URL, "detail": "blurry"}, "input[0].content[0].detail"),
+    "an image's URL as an object": (
+        {"type": "input_image", "image_url": {"url": URL}},
+        "input[0].content[0].image_url",
+    ),
+    "a chat message's part": ({"type": "image_url", "image_url": {"url": URL}}, "input[0].content[0].type"),
+    "a file of nothing": ({"type": "input_file", "filename": "a.pdf"}, "input[0].content[0].file_data"),
+    "a file's URL": ({"type": "input_file", "file_url": "https://example.org/a.pdf"}, "input"),
+    "audio of an unknown format": (
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "flac"}},
+        "input[0].content[0].input_audio.format",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_media_are_an_error_that_says_where(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+    part: Any
+    part, param = WRONG[case]
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(model=MODEL, input=[{"role": "user", "content": [part]}])
+    assert (raised.value.type, raised.value.param) == ("invalid_request_error", param)
+    assert upstream.requests() == []

@@ -1,0 +1,232 @@
+"""Reasoning: in whatever field the model server puts it, as items of its own, and back to the model."""
+
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stored, stream
+from tests.support.upstream import Chunk, Upstream, finish, reasoning, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+SAID: Final = reply(text("Hello"))
+TOOLS: Final = [function("weather", "city")]
+CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"}
+OUTPUT: Final[Json] = {"type": "function_call_output", "call_id": "c1", "output": "Snow."}
+QUESTION: Final[Json] = {"role": "user", "content": "Hi"}
+
+
+def thoughts(response: Json) -> list[str]:
+    """The texts of the reasoning items."""
+    items = [item for item in response["output"] if item["type"] == "reasoning"]
+    assert all(item["summary"] == [] for item in items)
+    return ["".join(part["text"] for part in item["content"]) for item in items]
+
+
+def thinking(*fragments: str) -> list[Chunk]:
+    """Reasoning in blocks with signatures."""
+    return [{"thinking_blocks": [{"type": "thinking", "thinking": each, "signature": "s"}]} for each in fragments]
+
+
+FIELDS: Final[dict[str, list[Chunk]]] = {
+    "reasoning_content": reasoning("Let me ", "see."),
+    "reasoning": reasoning("Let me ", "see.", field="reasoning"),
+    "both": [{"reasoning": each, "reasoning_content": each} for each in ("Let me ", "see.")],
+    "one null": [{"reasoning": each, "reasoning_content": None} for each in ("Let me ", "see.")],
+    "beside empty text": [{"reasoning_content": each, "content": ""} for each in ("Let me ", "see.")],
+    "beside null text": [{"reasoning": each, "content": None, "tool_calls": None} for each in ("Let me ", "see.")],
+    "thinking_blocks": thinking("Let me ", "see."),
+    "empty first": [{"reasoning_content": ""}, *reasoning("Let me ", "see.")],
+}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_reasoning_in_any_field_is_an_item(client: openai.OpenAI, upstream: Upstream, field: str) -> None:
+    upstream.script(NAME, reply(FIELDS[field], text("Hello")))
+    streamed = stream(client, model=MODEL, input="Hi")
+    assert [item["type"] for item in streamed.response["output"]] == ["reasoning", "message"]
+    assert thoughts(streamed.response) == ["Let me see."]
+    assert streamed.texts("reasoning_text") == ["Let me ", "see."]
+    assert streamed.texts("output_text") == ["Hello"]
+    assert stored(client, streamed.response["id"]) == streamed.response
+
+
+def test_reasoning_and_text_in_one_chunk(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, reply([{"reasoning_content": "see.", "content": "Hello"}]))
+    response = stream(client, model=MODEL, input="Hi").response
+    assert thoughts(response) == ["see."]
+    assert response["output"][1]["content"][0]["text"] == "Hello"
+
+
+def test_reasoning_between_texts_stands_where_the_model_reasoned(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(
+        NAME, reply(reasoning("a"), text("b"), reasoning("c"), text("d"), tool_call(0, "c1", "weather", "{}"))
+    )
+    response = stream(client, model=MODEL, input="Hi", tools=TOOLS).response
+    types = ["reasoning", "message", "reasoning", "message", "function_call"]
+    assert [item["type"] for item in response["output"]] == types
+    assert all(item["status"] == "completed" for item in response["output"])
+    assert thoughts(response) == ["a", "c"]
+
+
+def test_reasoning_after_the_text(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(text("Hello"), reasoning("was that right?")))
+    response = stream(client, model=MODEL, input="Hi").response
+    assert [item["type"] for item in response["output"]] == ["message", "reasoning"]
+
+
+def test_reasoning_that_was_cut_off(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [reply(reasoning("Let me"), finish("length")), SAID])
+    response = stream(client, model=MODEL, input="Hi", max_output_tokens=2).response
+    [item] = response["output"]
+    assert (response["status"], item["status"]) == ("incomplete", "incomplete")
+    assert thoughts(response) == ["Let me"]
+    create(client, model=MODEL, input="Go on.", previous_response_id=response["id"])
+    assert [message["role"] for message in messages(upstream)] == ["user", "user"]
+
+
+def test_nothing_is_made_up_when_the_model_does_not_reason(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    wanted: Any = {"effort": "high", "summary": "detailed"}
+    response = stream(
+        client, model=MODEL, input="Hi", reasoning=wanted, include=["reasoning.encrypted_content"]
+    ).response
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert sent(upstream)["reasoning_effort"] == "high"
+
+
+# -- back to the model -------------------------------------------------------------------
+
+# A reasoning item as clients send it back, and what the model gets of it.
+SENT_BACK: Final[dict[str, tuple[Json, str | None]]] = {
+    "as it was": (
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm."}],
+            "status": "completed",
+        },
+        "Hm.",
+    ),
+    "with nulls": (
+        {
+            "type": "reasoning",
+            "id": "rs_1",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm."}],
+            "encrypted_content": None,
+            "status": None,
+        },
+        "Hm.",
+    ),
+    "without an id": (
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        "Hm.",
+    ),
+    "with a null id": (
+        {"type": "reasoning", "id": None, "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        "Hm.",
+    ),
+    "without a summary": ({"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}, "Hm."),
+    "several parts": (
+        {
+            "type": "reasoning",
+            "summary": [],
+            "content": [{"type": "reasoning_text", "text": "Hm."}, {"type": "reasoning_text", "text": "So."}],
+        },
+        "Hm.\nSo.",
+    ),
+    "text parts": ({"type": "reasoning", "summary": [], "content": [{"type": "text", "text": "Hm."}]}, "Hm."),
+    "the summary alone": (
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "Thought about it."}]},
+        "Thought about it.",
+    ),
+    "the summary and no content": (
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Thought."}], "content": None},
+        "Thought.",
+    ),
+    "summary and content": (
+        {
+            "type": "reasoning",
+            "summary": [{"type": "summary_text", "text": "Thought."}],
+            "content": [{"type": "reasoning_text", "text": "Hm."}],
+        },
+        "Hm.",
+    ),
+    "nothing but an id": ({"type": "reasoning", "id": "rs_1", "summary": []}, None),
+    "null content": ({"type": "reasoning", "id": "rs_1", "summary": [], "content": None}, None),
+    "encrypted by somebody else": (
+        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABsecret"},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", SENT_BACK)
+def test_a_reasoning_item_in_any_shape(client: openai.OpenAI, upstream: Upstream, shape: str) -> None:
+    upstream.script(NAME, SAID)
+    item, expected = SENT_BACK[shape]
+    create(client, model=MODEL, input=[QUESTION, item, CALL, OUTPUT], tools=TOOLS)
+    called = messages(upstream)[1]
+    assert called["tool_calls"][0]["id"] == "c1"
+    assert called.get("reasoning_content") == expected
+    assert "gAAAA" not in str(messages(upstream))
+
+
+def test_an_unknown_shape_is_an_error_that_says_where(client: openai.OpenAI, upstream: Upstream) -> None:
+    item: Any = {"type": "reasoning", "summary": [{"type": "summary_text"}]}
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(model=MODEL, input=[item])
+    assert raised.value.param == "input[0].summary[0].text"
+
+
+def reasoned(upstream: Upstream) -> None:
+    """A model that reasons and calls; reasons and answers; then says hello."""
+    call = tool_call(0, "c1", "weather", "{}")
+    upstream.script(NAME, [reply(reasoning("first"), call), reply(reasoning("second"), text("Snow.")), SAID])
+
+
+def replayed(upstream: Upstream) -> list[str | None]:
+    """The reasoning in each assistant message of the last chat request."""
+    return [each.get("reasoning_content") for each in messages(upstream) if each["role"] == "assistant"]
+
+
+@pytest.mark.parametrize("context", ["auto", "current_turn", "all_turns"])
+@pytest.mark.parametrize("way", ["by id", "by resending"])
+def test_whose_reasoning_goes_back(client: openai.OpenAI, upstream: Upstream, way: str, context: str) -> None:
+    reasoned(upstream)
+    asked: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {"context": context}}
+    first = create(client, input=[QUESTION], **asked)
+    again = [QUESTION, *first["output"], OUTPUT]
+    by_id = way == "by id"
+    turn = {"previous_response_id": first["id"], "input": [OUTPUT]} if by_id else {"input": again}
+    second = create(client, **asked, **turn)
+    assert replayed(upstream) == ["first"]  # the same turn goes on
+    thanks = {"role": "user", "content": "Thanks."}
+    turn = (
+        {"previous_response_id": second["id"], "input": [thanks]}
+        if by_id
+        else {"input": [*again, *second["output"], thanks]}
+    )
+    create(client, **asked, **turn)
+    assert replayed(upstream) == (["first", "second"] if context == "all_turns" else [None, None])
+
+
+def test_references_to_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
+    reasoned(upstream)
+    first = create(client, model=MODEL, input=[QUESTION], tools=TOOLS)
+    references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
+    create(client, model=MODEL, input=[QUESTION, *references, OUTPUT], tools=TOOLS)
+    assert replayed(upstream) == ["first"]
+
+
+def test_reasoning_in_the_typed_package(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(reasoning("Hm", "."), text("Hello")))
+    response = client.responses.create(model=MODEL, input="Hi", reasoning={"effort": "low"})
+    item = response.output[0]
+    assert item.type == "reasoning"
+    assert item.content is not None
+    assert item.content[0].text == "Hm."
+    assert response.output_text == "Hello"
