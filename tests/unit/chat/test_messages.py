@@ -161,9 +161,10 @@ def test_a_second_output_of_a_call_is_not_taken_for_that_of_a_later_call() -> No
         (" \n", "{}"),
         ('{"city": "Os', '{"invalid_arguments": "{\\"city\\": \\"Os"}'),
         ("[1]", '{"invalid_arguments": "[1]"}'),
+        ('{"a": NaN}', '{"invalid_arguments": "{\\"a\\": NaN}"}'),
         ("[" * 100_000, '{"invalid_arguments": "' + "[" * 100_000 + '"}'),
     ],
-    ids=["an object", "nothing", "blanks", "cut off", "a list", "too deep"],
+    ids=["an object", "nothing", "blanks", "cut off", "a list", "no number", "too deep"],
 )
 def test_arguments_go_back_as_an_object(arguments: str, sent: str) -> None:
     messages = made(user("q"), call("1") | {"arguments": arguments}, output("1"))
