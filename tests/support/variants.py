@@ -51,9 +51,16 @@ def rows(database: Path, table: str) -> int:
 
 
 def records(database: Path) -> dict[str, bytes]:
-    """What the responses' store holds, by key."""
+    """What the responses' store holds, by key; nothing before the first response is stored."""
+    if not database.exists():
+        return {}
     with closing(sqlite3.connect(database, timeout=10)) as connection:
         return dict(connection.execute("SELECT key, value FROM records"))
+
+
+def keeps(database: Path, words: str) -> bool:
+    """Whether any row of a database says this; what only lies about in free pages does not count."""
+    return any(words in text for _, text in _rows(database))
 
 
 def stored_bytes(database: Path) -> int:

@@ -61,6 +61,17 @@ class Wire:
         with self.http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as answer:
             return events_of(answer)
 
+    def knocks(self, response_id: str) -> dict[str, httpx.Response]:
+        """The answers to every request that names a response, by what it is."""
+        path = f"/responses/{response_id}"
+        return {
+            "retrieve": self.http.get(path),
+            "replay": self.http.get(path, params={"stream": "true"}),
+            "items": self.http.get(f"{path}/input_items"),
+            "cancel": self.http.post(f"{path}/cancel"),
+            "delete": self.http.delete(path),
+        }
+
     def listed(self, **query: Any) -> list[Json]:
         """The stored responses on the first page of the list."""
         answer = self.get("", **query)

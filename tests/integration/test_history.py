@@ -1,0 +1,288 @@
+"""What a response stands on: chains, forks, histories that are sent again, items that are named by id."""
+
+import secrets
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.asking import function
+from tests.support.seed import seed
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, finish, reasoning, reply, text, tool_call
+from tests.support.variants import keeps, records, stored_bytes
+from tests.support.wire import Json, Wire, error_of, final, output_text, said
+
+pytestmark = pytest.mark.live
+
+TURNS = 40
+NOISE = 400  # characters of a question and of its answer
+WEATHER = function("weather", "city")
+
+
+def noise(size: int) -> str:
+    """Random hex digits: compression only halves them."""
+    return secrets.token_hex(size // 2)
+
+
+def sent(upstream: Upstream, model: str) -> list[tuple[str, str]]:
+    """The messages of the latest request for a model."""
+    return said(upstream.requests(model)[-1].body["messages"])
+
+
+def test_a_chain_carries_input_and_output_in_order_and_no_instructions(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    upstream.script("chain", [reply(text("one")), reply(text("two")), reply(text("three"))])
+    first = client.responses.create(model="local/chain", input="a", instructions="Talk like a pirate.")
+    second = client.responses.create(model="local/chain", input="b", previous_response_id=first.id)
+    assert sent(upstream, "chain") == [("user", "a"), ("assistant", "one"), ("user", "b")]
+    assert second.instructions is None
+    assert second.previous_response_id == first.id
+
+    parts: Any = [
+        {"role": "user", "content": [{"type": "input_text", "text": "c"}, {"type": "input_text", "text": "d"}]}
+    ]
+    with client.responses.stream(
+        model="local/chain", input=parts, instructions="Be brief.", previous_response_id=second.id
+    ) as stream:
+        third = stream.get_final_response()
+    assert third.output_text == "three"
+    assert sent(upstream, "chain") == [
+        ("system", "Be brief."),
+        ("user", "a"),
+        ("assistant", "one"),
+        ("user", "b"),
+        ("assistant", "two"),
+        ("user", "cd"),
+    ]
+
+
+def test_calls_and_their_outputs_are_part_of_the_chain(client: openai.OpenAI, upstream: Upstream) -> None:
+    calls = [*text("Let me look."), *tool_call(0, "call_a", "weather", '{"city":"Oslo"}')]
+    calls += tool_call(1, "call_b", "weather", '{"city":"Rome"}')
+    upstream.script("tools", [reply(calls), reply(text("Cold and warm.")), reply(text("Bye."))])
+    first = client.responses.create(model="local/tools", input="Weather?", tools=[WEATHER])
+    outputs: Any = [
+        {"type": "function_call_output", "call_id": "call_a", "output": "-3"},
+        {"type": "function_call_output", "call_id": "call_b", "output": "24"},
+    ]
+    second = client.responses.create(model="local/tools", input=outputs, tools=[WEATHER], previous_response_id=first.id)
+    client.responses.create(model="local/tools", input="Thanks", previous_response_id=second.id)
+    messages = upstream.requests("tools")[-1].body["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool", "assistant", "user"]
+    assert said(messages)[1] == ("assistant", "Let me look.")
+    assert [(call["id"], call["function"]) for call in messages[1]["tool_calls"]] == [
+        ("call_a", {"name": "weather", "arguments": '{"city":"Oslo"}'}),
+        ("call_b", {"name": "weather", "arguments": '{"city":"Rome"}'}),
+    ]
+    assert [(message["tool_call_id"], message["content"]) for message in messages[2:4]] == [
+        ("call_a", "-3"),
+        ("call_b", "24"),
+    ]
+
+
+def test_two_responses_continue_from_one(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("fork", [reply(text(word)) for word in ("root", "left", "right", "left-2", "right-2")])
+    root = client.responses.create(model="local/fork", input="0")
+    left = client.responses.create(model="local/fork", input="L", previous_response_id=root.id)
+    right = client.responses.create(model="local/fork", input="R", previous_response_id=root.id)
+    client.responses.create(model="local/fork", input="L2", previous_response_id=left.id)
+    assert [line for _, line in sent(upstream, "fork")] == ["0", "root", "L", "left", "L2"]
+    client.responses.create(model="local/fork", input="R2", previous_response_id=right.id)
+    assert [line for _, line in sent(upstream, "fork")] == ["0", "root", "R", "right", "R2"]
+
+
+def test_a_forgotten_response_leaves_its_children_whole(client: openai.OpenAI, upstream: Upstream) -> None:
+    first = client.responses.create(model="local/echo", input="alpha")
+    second = client.responses.create(model="local/echo", input="beta", previous_response_id=first.id)
+    client.responses.delete(first.id)
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(model="local/echo", input="gamma", previous_response_id=first.id)
+    assert refused.value.code == "previous_response_not_found"
+    assert refused.value.param == "previous_response_id"
+    client.responses.create(model="local/echo", input="gamma", previous_response_id=second.id)
+    assert [line for _, line in sent(upstream, "echo")] == ["alpha", "alpha", "beta", "beta", "gamma"]
+    kept = [item.to_dict() for item in client.responses.input_items.list(second.id, order="asc")]
+    assert [item["content"][0]["text"] for item in kept] == ["alpha", "alpha", "beta"]  # type: ignore[index]
+
+
+def test_what_no_living_response_stands_on_is_dropped(wire: Wire, stack: LiveStack) -> None:
+    database = stack.state_dir / "responses.db"
+    before = records(database).keys()
+    words = {name: noise(64) for name in ("root", "left", "right", "tools")}
+    body = {"model": "local/echo", "instructions": words["tools"] + noise(1000)}
+
+    def kept() -> set[str]:
+        return {name for name, each in words.items() if keeps(database, each)}
+
+    made: dict[str, str] = {}
+    for name in ("root", "left", "right"):
+        made[name] = wire.create(**body, input=words[name], previous_response_id=made.get("root"))["id"]
+    assert kept() == {"root", "left", "right", "tools"}
+    for name, still in (("root", set(words)), ("left", {"root", "right", "tools"}), ("right", set[str]())):
+        assert wire.http.delete(f"/responses/{made[name]}").status_code == 200
+        assert kept() == still
+    # What lists need to know of a minute in which there were responses stays until a sweep.
+    assert {key for key in records(database).keys() - before if not key.startswith("x/")} == set()
+
+
+# -- long conversations ----------------------------------------------------------------
+
+
+def check_is_linear(sizes: list[int]) -> None:
+    """What each turn has stored: no more at the end than at the beginning, and little more than what it says."""
+    first, second = sum(sizes[1 : TURNS // 2]), sum(sizes[TURNS // 2 + 1 :])
+    assert second < 1.2 * first, sizes
+    assert second / (TURNS // 2 - 1) < 2 * NOISE + 800, sizes
+
+
+def test_a_chain_of_many_turns_stores_what_is_new(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
+    """Not the history, nor the tools and the instructions that come with every turn."""
+    database = stack.state_dir / "responses.db"
+    body: Json = {
+        "model": "local/echo",
+        "instructions": noise(10_000),
+        "tools": [function(f"tool{number}", "x", description=noise(1_000)) for number in range(20)],
+        "previous_response_id": None,
+    }
+    lines, sizes, size = [], [], stored_bytes(database)
+    for turn in range(TURNS):
+        lines += [f"{turn} {noise(NOISE)}"] * 2
+        response = wire.create(**body, input=lines[-1])
+        assert output_text(response) == lines[-1]
+        assert (response["tools"], response["instructions"]) == (body["tools"], body["instructions"])
+        body["previous_response_id"] = response["id"]
+        sizes.append(stored_bytes(database) - size)
+        size += sizes[-1]
+    assert [line for _, line in sent(upstream, "echo")][1:] == lines[:-1]
+    check_is_linear(sizes)
+
+
+def test_a_history_that_the_client_sends_again_is_stored_once(wire: Wire, stack: LiveStack) -> None:
+    """The client keeps the conversation itself, as the SDK's documentation shows, and stores every response."""
+    database = stack.state_dir / "responses.db"
+    conversation: list[Json] = []
+    sizes, size = [], stored_bytes(database)
+    for turn in range(TURNS):
+        conversation.append({"role": "user", "content": f"{turn} {noise(NOISE)}"})
+        response = wire.create(model="local/echo", input=conversation, store=True)
+        conversation += response["output"]
+        sizes.append(stored_bytes(database) - size)
+        size += sizes[-1]
+    check_is_linear(sizes)
+    listed = wire.get(f"/{response['id']}/input_items", order="asc", limit=100).json()["data"]
+    assert len(listed) == 2 * TURNS - 1
+    assert listed[1::2] == conversation[1:-1:2]
+
+
+def test_a_conversation_of_a_thousand_turns_goes_on(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
+    """They were stored by another process, as by another worker of the same server."""
+    database = stack.state_dir / "responses.db"
+    turns = [(f"question {number}", f"answer {number}") for number in range(1_000)]
+    [*_, last] = seed(database, turns)
+    before = stored_bytes(database)
+    upstream.script("long", [reply(text("A thousand and one.")), reply(text("Yes."))])
+    first = final(wire.stream(model="local/long", input="How many?", previous_response_id=last["id"]))
+    second = wire.create(model="local/long", input="Sure?", previous_response_id=first["id"])
+    expected = [line for turn in turns for line in turn] + ["How many?", "A thousand and one.", "Sure?"]
+    assert [line for _, line in sent(upstream, "long")] == expected
+    assert stored_bytes(database) - before < 10_000
+
+    lines: list[str] = []
+    query: Json = {"limit": 100, "order": "asc"}
+    while True:
+        page = wire.get(f"/{second['id']}/input_items", **query).json()
+        lines += [item["content"][0]["text"] for item in page["data"]]
+        if not page["has_more"]:
+            break
+        query["after"] = page["last_id"]
+    assert lines == expected
+
+
+# -- items by id -----------------------------------------------------------------------
+
+
+def test_items_are_named_by_id(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(
+        "refer",
+        [reply(reasoning("hm"), text("forty-two"), tool_call(0, "call_1", "weather", "{}")), reply(text("fine"))],
+    )
+    question: Any = [{"role": "user", "content": "The question?", "id": "msg_mine"}]
+    first = client.responses.create(model="local/refer", input=question, tools=[WEATHER])
+    stored = client.responses.input_items.list(first.id).data[0]
+    references: Any = [{"type": "item_reference", "id": item.id} for item in [stored, *first.output]]
+    answer: Any = {"type": "function_call_output", "call_id": "call_1", "output": "5"}
+    second = client.responses.create(model="local/refer", input=[*references, answer], tools=[WEATHER])
+    messages = upstream.requests("refer")[-1].body["messages"]
+    assert said(messages) == [("user", "The question?"), ("assistant", "forty-two"), ("tool", "5")]
+    assert [call["id"] for call in messages[1]["tool_calls"]] == ["call_1"]
+    listed = client.responses.input_items.list(second.id, order="asc").data
+    assert [item.type for item in listed] == [
+        "message",
+        "reasoning",
+        "message",
+        "function_call",
+        "function_call_output",
+    ]
+
+    # What a response that refers to items has stored can be referred to in turn.
+    thanks: Any = [{"id": second.output[0].id}, {"role": "user", "content": "Thanks"}]
+    client.responses.create(model="local/refer", input=thanks)
+    assert sent(upstream, "refer") == [("assistant", "fine"), ("user", "Thanks")]
+
+
+def test_an_item_that_is_not_there_is_not_found(wire: Wire) -> None:
+    unstored = wire.create(model="local/echo", input="secret", store=False)
+    for unknown in ("msg_000000000000000000000000", unstored["output"][0]["id"]):
+        error = error_of(wire.post({"model": "local/echo", "input": [{"type": "item_reference", "id": unknown}]}), 404)
+        assert error["type"] == "invalid_request_error"
+        assert error["param"] == "input"
+        assert unknown in error["message"]
+
+
+# -- what is not whole ------------------------------------------------------------------
+
+
+def test_what_was_not_stored_cannot_be_continued(wire: Wire) -> None:
+    body = {"model": "local/echo", "input": "secret", "store": False}
+    for response in (wire.create(**body), final(wire.stream(**body))):
+        error_of(wire.get(f"/{response['id']}"), 404)
+        error = error_of(wire.post(body | {"previous_response_id": response["id"]}), 400)
+        assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
+
+
+def test_an_unstored_response_can_stand_on_a_stored_one(client: openai.OpenAI, upstream: Upstream) -> None:
+    first = client.responses.create(model="local/echo", input="alpha")
+    second = client.responses.create(model="local/echo", input="beta", previous_response_id=first.id, store=False)
+    assert second.output_text == "beta"
+    assert [line for _, line in sent(upstream, "echo")] == ["alpha", "alpha", "beta"]
+
+
+@pytest.mark.parametrize(
+    ("ending", "status"),
+    [
+        (reply(text("Half an ", "answer"), end="error_frame"), "failed"),
+        (reply(text("Half an ", "answer"), finish("length")), "incomplete"),
+    ],
+    ids=["failed", "incomplete"],
+)
+def test_what_ended_early_can_be_continued(wire: Wire, upstream: Upstream, ending: Any, status: str) -> None:
+    upstream.script("early", [ending, reply(text("The rest."))])
+    early = final(wire.stream(model="local/early", input="Go."))
+    assert (early["status"], output_text(early)) == (status, "Half an answer")
+    assert wire.retrieve(early["id"]) == early
+    late = wire.create(model="local/early", input="Go on.", previous_response_id=early["id"])
+    assert output_text(late) == "The rest."
+    assert sent(upstream, "early") == [("user", "Go."), ("assistant", "Half an answer"), ("user", "Go on.")]
+
+
+def test_a_call_that_was_cut_off_is_not_continued_from(wire: Wire, upstream: Upstream) -> None:
+    """Nobody can answer half a call, so the conversation goes on as if it had not been begun."""
+    cut = reply(text("Let me see."), tool_call(0, "call_1", "weather", '{"cit'), finish("length"))
+    upstream.script("cut", [cut, reply(text("Yes?"))])
+    early = final(wire.stream(model="local/cut", input="Weather?", tools=[WEATHER]))
+    assert [item["status"] for item in early["output"]][-1] == "incomplete"
+    wire.create(model="local/cut", input="Never mind.", previous_response_id=early["id"])
+    assert sent(upstream, "cut") == [("user", "Weather?"), ("assistant", "Let me see."), ("user", "Never mind.")]
+    assert "tool_calls" not in upstream.requests("cut")[-1].body["messages"][1]

@@ -1,0 +1,59 @@
+"""Responses put into a stack's store from outside, as another worker of the same server would: old ones, or very many.
+
+[*_, last] = seed(stack.state_dir / "responses.db", [("Hi", "Hello"), ("And?", "Well.")])
+seed(database, [("Hi", "Hello")], age=31 * DAY, owner=Owner("ada"))
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.hashing import Hasher
+from llama_stack_responses.store.sqlite import SqliteRecords
+
+type Json = dict[str, Any]
+
+DAY: Final = 86_400.0
+MODEL: Final = "local/seeded"
+"""The model that all of them are said to be made with."""
+
+
+def seed(database: Path, turns: Sequence[tuple[str, str]], *, age: float = 0.0, owner: Owner = ANONYMOUS) -> list[Json]:
+    """Stores a chain of `(question, answer)`, all of it `age` seconds old; returns its responses."""
+    return asyncio.run(_seed(database, turns, int(time.time() - age), owner))
+
+
+async def _seed(database: Path, turns: Sequence[tuple[str, str]], created_at: int, owner: Owner) -> list[Json]:
+    archive = Archive(SqliteRecords(database), retention=None)
+    made: list[Json] = []
+    base: str | None = None
+    for question, answer in turns:
+        previous = made[-1]["id"] if made else None
+        request = parse_create({"model": MODEL, "input": question, "previous_response_id": previous})
+        response = new_response(request, id=new_id("resp"), created_at=created_at)
+        response |= {"status": "completed", "completed_at": created_at, "output": [_message(answer)]}
+        items = with_ids(request.input_items)
+        await archive.save(response, owner=owner, base=base, input_items=items)
+        base = Hasher(owner).histories(base, [*items, *response["output"]])[-1]
+        made.append(response)
+    await archive.close()
+    return made
+
+
+def _message(text: str) -> Json:
+    return {
+        "id": new_id("msg"),
+        "type": "message",
+        "role": "assistant",
+        "status": "completed",
+        "phase": "final_answer",
+        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": []}],
+    }
