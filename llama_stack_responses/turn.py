@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -17,6 +16,7 @@ from .core.assembler import Assembler
 from .core.deltas import Delta, Finish, FinishReason
 from .core.errors import ApiError
 from .core.request import SERVICE_TIERS, CreateRequest
+from .hangup import hanging_up
 from .outbox import Outbox
 from .tools.toolset import Toolset
 from .watchdog import Watchdog
@@ -120,7 +120,7 @@ class Turn:
                 self._accept()
                 reader = ChunkReader(self._profile)
                 read = 0
-                async with aclosing(stream) as chunks:
+                async with hanging_up(stream) as chunks:
                     async for chunk in chunks:
                         watchdog.pat()
                         for delta in reader.read(chunk):

@@ -14,8 +14,8 @@ class Inference(Protocol):
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
         """Sends a chat request and returns its chunks once the provider has accepted it.
 
-        A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. Closing the iterator,
-        or cancelling the task that reads it, ends the generation.
+        A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. A task that is
+        cancelled while it waits for the next one ends the generation.
 
         Raises:
             ApiError: the provider refused the request or could not be reached.

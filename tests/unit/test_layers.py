@@ -20,7 +20,7 @@ ROOT: Final = Path(llama_stack_responses.__file__).parent
 
 LAYERS: Final = (
     {"core"},
-    {"access", "chat", "outbox", "store", "tools", "watchdog"},
+    {"access", "chat", "hangup", "outbox", "store", "tools", "watchdog"},
     {"config", "files", "sweeper"},
     {"history", "turn"},
     {"run"},
@@ -39,7 +39,7 @@ ONLY_IN: Final = {
     "openai": {"host"},
     "fastapi": {"host", "wire"},
     "starlette": {"host", "wire"},
-    "asyncio": {"impl", "outbox", "run", "store", "sweeper", "turn", "watchdog", "wire"},
+    "asyncio": {"hangup", "impl", "outbox", "run", "store", "sweeper", "turn", "watchdog", "wire"},
     "sqlite3": {"store"},
     "httpx": set(),
 }

@@ -1,0 +1,233 @@
+"""Clients that go away, and clients that read slowly."""
+
+import json
+import socket
+import time
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from tests.support.stack import LiveStack
+from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
+from tests.support.wire import Json, Wire, final, output_text
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+
+SOON = 1.0  # seconds in which the model server must see that nobody waits any more
+TOOL: Json = {"type": "function", "name": "f", "parameters": {}}
+
+
+class Leaver:
+    """A client with a socket of its own, so that the moment at which it goes is the test's."""
+
+    def __init__(self, stack: LiveStack, body: Json, buffer: int | None = None) -> None:
+        """Send the request; `buffer` bounds what the kernel takes for a client that does not read."""
+        payload = json.dumps(body).encode()
+        self._socket = socket.socket()
+        if buffer is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        self._socket.settimeout(10)
+        self._received = b""
+        self._socket.connect(("127.0.0.1", stack.port))
+        head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n"
+        self._socket.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + payload)
+
+    def __enter__(self) -> Self:
+        """It is connected already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close, if it did not leave."""
+        self._socket.close()
+
+    def read_until(self, words: bytes) -> None:
+        """Read until `words` have come."""
+        deadline = time.monotonic() + 10
+        while words not in self._received:
+            piece = self._socket.recv(65536)
+            assert piece, f"the stack closed the connection after {self._received[-300:]!r}"
+            assert time.monotonic() < deadline, f"{words!r} did not come, only {self._received!r:.2000}"
+            self._received += piece
+
+    def read_all(self) -> bytes:
+        """What there is, to the end of the answer: the last chunk of a chunked body."""
+        pieces: list[bytes] = []
+        while not (pieces and b"".join(pieces[-2:]).endswith(b"\r\n0\r\n\r\n")):
+            piece = self._socket.recv(1 << 20)
+            assert piece, "the stack closed the connection"
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def leave(self) -> float:
+        """Close the connection; returns when."""
+        now = time.monotonic()
+        self._socket.close()
+        return now
+
+
+def stored(wire: Wire, model: str) -> Json:
+    """The one response of this model, as soon as it is there."""
+    deadline = time.monotonic() + 5
+    while not (found := wire.listed(model=f"local/{model}")):
+        assert time.monotonic() < deadline, f"no response of {model} is stored"
+        time.sleep(0.02)
+    [response] = found
+    assert final(wire.replay(response["id"])) == wire.retrieve(response["id"]) == response
+    return response
+
+
+def check_generation_ended(upstream: Upstream, model: str, left: float) -> None:
+    """The model server saw the client go, soon."""
+    [record] = upstream.wait_for(model, ended=True)
+    assert record.ended == "client_gone"
+    assert record.ended_at is not None
+    assert 0 <= record.ended_at - left < SOON
+
+
+# When the client leaves: how the model server answers, and how many chunks of it have come by then.
+MOMENTS: dict[str, tuple[Reply, int]] = {
+    "before the status line": (reply(text("never"), delay=60), 0),
+    "before the first word": (reply(text("never"), hold=0), 0),
+    "in the middle": (reply(reasoning("hm"), text("Half an ", "answer", "never"), hold=3), 3),
+    "in a call": (reply(text("So: "), tool_call(0, "call_1", "f", '{"a":', "never"), hold=3), 3),
+    "in a silence at the end": (reply(text("All ", "of it."), end="hang"), 2),
+}
+SAID = {
+    "before the status line": [],
+    "before the first word": [],
+    "in the middle": [("reasoning", "hm"), ("message", "Half an answer")],
+    "in a call": [("message", "So: "), ("function_call", '{"a":')],
+    "in a silence at the end": [("message", "All of it.")],
+}
+
+
+def spoken(item: Json) -> tuple[str, str]:
+    """An item's type and what was said in it."""
+    if item["type"] == "function_call":
+        return "function_call", item["arguments"]
+    return item["type"], "".join(part["text"] for part in item["content"])
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_client_that_leaves_ends_the_generation_and_what_was_said_is_kept(
+    stack: LiveStack, wire: Wire, upstream: Upstream, moment: str, stream: bool
+) -> None:
+    script, chunks = MOMENTS[moment]
+    model = f"leave-{moment.replace(' ', '-')}-{stream}"
+    upstream.script(model, script)
+    with Leaver(stack, {"model": f"local/{model}", "input": "x", "stream": stream, "tools": [TOOL]}) as client:
+        upstream.wait_for(model, chunks=chunks)
+        if stream and script.delay == 0:
+            last = SAID[moment][-1][1].split()[-1] if SAID[moment] else "event: response.in_progress"
+            client.read_until(last.replace('"', '\\"').encode())
+        elif not stream:
+            # By the end of a whole other request, the stack has long taken the chunks that were sent before it.
+            wire.create(model="local/echo", input="x", store=False)
+        left = client.leave()
+        check_generation_ended(upstream, model, left)
+    response = stored(wire, model)
+    assert response["status"] == "cancelled"
+    assert [spoken(item) for item in response["output"]] == SAID[moment]
+    assert response["output"] == [] or response["output"][-1]["status"] == "incomplete"
+    assert response["error"] is None
+
+
+def test_a_client_that_waits_for_late_headers_leaves(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """After two seconds the stream's headers go out although the model server has not answered."""
+    upstream.script("patient", reply(text("never"), delay=60))
+    with Leaver(stack, {"model": "local/patient", "input": "x", "stream": True}) as client:
+        client.read_until(b"event: response.in_progress")
+        check_generation_ended(upstream, "patient", client.leave())
+    assert stored(wire, "patient")["status"] == "cancelled"
+
+
+def test_a_client_leaves_while_the_model_server_is_asked_again(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """A queue that was full is asked again after a while, but not for a client that is gone."""
+    upstream.script("full", error(429, "queue is full", headers={"retry-after": "30"}))
+    with Leaver(stack, {"model": "local/full", "input": "x", "stream": True}) as client:
+        upstream.wait_for("full", ended=True)
+        client.leave()
+    assert stored(wire, "full")["status"] == "cancelled"
+    assert len(upstream.requests("full")) == 1
+
+
+def test_what_a_client_left_can_be_continued(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    upstream.script("go-on", [reply(text("Half an ", "answer"), hold=2), reply(text("The rest."))])
+    with Leaver(stack, {"model": "local/go-on", "input": "Go.", "stream": True}) as client:
+        client.read_until(b"answer")
+        client.leave()
+    cancelled = stored(wire, "go-on")
+    response = wire.create(model="local/go-on", input="Go on.", previous_response_id=cancelled["id"])
+    assert output_text(response) == "The rest."
+    messages = upstream.requests("go-on")[-1].body["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "user"]
+
+
+def test_a_client_that_leaves_with_the_last_event_has_a_whole_response(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    upstream.script("bye", reply(text("All of it.")))
+    with Leaver(stack, {"model": "local/bye", "input": "x", "stream": True}) as client:
+        client.read_until(b"event: response.completed")
+        client.leave()
+    assert stored(wire, "bye")["status"] == "completed"
+
+
+def test_nothing_is_kept_of_an_unstored_response_that_a_client_left(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    upstream.script("unstored", reply(text("Half an ", "answer"), hold=2))
+    with Leaver(stack, {"model": "local/unstored", "input": "x", "stream": True, "store": False}) as client:
+        client.read_until(b"answer")
+        check_generation_ended(upstream, "unstored", client.leave())
+    wire.create(model="local/echo", input="x")  # stored after whatever the one before it might have stored
+    assert wire.listed(model="local/unstored") == []
+
+
+CHUNKS = 8_000
+WORDS = "word " * 1_000  # one chunk; many such, because the kernel's own buffers hold some thousands of them
+
+
+def test_a_reader_that_stalls_stalls_the_model_server(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """It gets everything once it reads, and what waits for it waits at the model server and not in this server."""
+    upstream.script("flood", reply(text(*[WORDS] * CHUNKS)))
+    body: Json = {"model": "local/flood", "input": "x", "stream": True, "store": False}
+    before = memory(stack)
+    with Leaver(stack, body, buffer=32_768) as client:
+        assert stalled(upstream) < 0.75 * CHUNKS
+        assert memory(stack) - before < 32  # of the 40 that the whole answer has
+        assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
+        answer = client.read_all()
+    assert answer.count(b"event: response.output_text.delta\n") == CHUNKS
+    assert answer.count(b"event: response.completed\n") == 1
+    assert answer.index(b"data: [DONE]") > answer.index(b"event: response.completed\n")
+    assert upstream.requests("flood")[-1].ended == "completed"
+
+    with Leaver(stack, body, buffer=32_768) as client:
+        assert stalled(upstream) < 0.75 * CHUNKS
+        left = client.leave()
+        record = upstream.wait_for("flood", count=2, ended=True)[-1]
+    assert record.ended == "client_gone"
+    assert (record.ended_at or 0) - left < SOON
+
+
+def stalled(upstream: Upstream) -> int:
+    """The chunks that the model server has got rid of in the last flood, once there are no more for half a second."""
+    upstream.wait_for("flood")
+    sent, unchanged = 0, 0
+    while sent == 0 or unchanged < 5:
+        time.sleep(0.1)
+        now = upstream.requests("flood")[-1].chunks_sent
+        unchanged = unchanged + 1 if now == sent else 0
+        sent = now
+    return sent
+
+
+def memory(stack: LiveStack) -> float:
+    """The megabytes of memory that the stack's process has."""
+    [line] = [line for line in Path(f"/proc/{stack.pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
