@@ -1,0 +1,541 @@
+"""The fields of a request: what the model server is sent for each, and what the response repeats of it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import openai
+import pytest
+from openai.types.responses.response_create_params import ResponseCreateParamsBase
+
+from tests.support.asking import MODEL, NAME, Json, create, function, sent, stored, stream
+from tests.support.upstream import Upstream, finish, logprobs, reply, text
+from tests.support.wire import Wire, checked, error_of
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+
+CHAT: Final[Json] = {
+    "model": NAME,
+    "messages": [{"role": "user", "content": "Hi"}],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+"""The chat request of a request that says nothing but "Hi"."""
+
+RESPONSE: Final[Json] = {
+    "object": "response",
+    "status": "completed",
+    "background": False,
+    "error": None,
+    "incomplete_details": None,
+    "input_transformations": None,
+    "access_programs": None,
+    "conversation": None,
+    "image": None,
+    "instructions": None,
+    "max_output_tokens": None,
+    "max_tool_calls": None,
+    "metadata": {},
+    "model": MODEL,
+    "moderation": None,
+    "parallel_tool_calls": True,
+    "previous_response_id": None,
+    "prompt": None,
+    "prompt_cache_diagnostics": None,
+    "prompt_cache_key": None,
+    "prompt_cache_options": None,
+    "prompt_cache_retention": None,
+    "reasoning": {"effort": None, "summary": None},
+    "safety_identifier": None,
+    "service_tier": "default",
+    "temperature": 1.0,
+    "text": {"format": {"type": "text"}, "verbosity": "medium"},
+    "tool_choice": "auto",
+    "tool_usage": None,
+    "tools": [],
+    "top_logprobs": 0,
+    "top_p": 1.0,
+    "truncation": "disabled",
+    "user": None,
+    "usage": {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 1,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 11,
+    },
+}
+"""Its response, without what differs from one to the next: ids, times and output."""
+
+SAID: Final = reply(text("Hello"))
+WEATHER: Final[Json] = function("weather", "city", description="The weather in a city.")
+LOOSE: Final[Json] = {"type": "function", "name": "clock", "parameters": None, "strict": None}
+TOOL_OPTIONS: Final[Json] = {
+    "allowed_callers": ["direct"],
+    "async": False,
+    "defer_loading": False,
+    "output_schema": {"type": "object"},
+}
+SCHEMA: Final[Json] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def chat_function(tool: Json) -> Json:
+    """A tool as a chat request has it."""
+    names = ("name", "description", "parameters", "strict")
+    return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}
+
+
+# Each field by itself: the request, what it adds to the chat request, what it changes in the response.
+FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
+    "temperature": ({"temperature": 0.3}, {"temperature": 0.3}, {"temperature": 0.3}),
+    "temperature 0": ({"temperature": 0}, {"temperature": 0}, {"temperature": 0.0}),
+    "temperature 2": ({"temperature": 2}, {"temperature": 2}, {"temperature": 2.0}),
+    "top_p": ({"top_p": 0.5}, {"top_p": 0.5}, {"top_p": 0.5}),
+    "top_p 0": ({"top_p": 0}, {"top_p": 0}, {"top_p": 0.0}),
+    "max_output_tokens": (
+        {"max_output_tokens": 16},
+        {"max_completion_tokens": 16},
+        {"max_output_tokens": 16},
+    ),
+    "instructions": (
+        {"instructions": "Be brief."},
+        {"messages": [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]},
+        {"instructions": "Be brief."},
+    ),
+    "user": ({"user": "ada"}, {"user": "ada"}, {"user": "ada"}),
+    "safety_identifier": ({"safety_identifier": "s1"}, {"safety_identifier": "s1"}, {"safety_identifier": "s1"}),
+    "prompt_cache_key": ({"prompt_cache_key": "k1"}, {"prompt_cache_key": "k1"}, {"prompt_cache_key": "k1"}),
+    "prompt_cache_retention": (
+        {"prompt_cache_retention": "24h"},
+        {"prompt_cache_retention": "24h"},
+        {"prompt_cache_retention": "24h"},
+    ),
+    "prompt_cache_options": (
+        {"prompt_cache_options": {"mode": "explicit"}},
+        {},
+        {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}},
+    ),
+    "verbosity": (
+        {"text": {"verbosity": "low"}},
+        {"verbosity": "low"},
+        {"text": {"format": {"type": "text"}, "verbosity": "low"}},
+    ),
+    "format text": ({"text": {"format": {"type": "text"}}}, {}, {}),
+    "format json_object": (
+        {"text": {"format": {"type": "json_object"}}},
+        {"response_format": {"type": "json_object"}},
+        {"text": {"format": {"type": "json_object"}, "verbosity": "medium"}},
+    ),
+    "format json_schema": (
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
+        {"text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}, "verbosity": "medium"}},
+    ),
+    "reasoning summary": (
+        {"reasoning": {"summary": "auto"}},
+        {},
+        {"reasoning": {"effort": None, "summary": "auto"}},
+    ),
+    "reasoning context": (
+        {"reasoning": {"context": "all_turns", "effort": "low"}},
+        {"reasoning_effort": "low"},
+        {"reasoning": {"effort": "low", "summary": None, "context": "all_turns"}},
+    ),
+    "reasoning summary by its old name": (
+        {"reasoning": {"generate_summary": "auto"}},
+        {},
+        {"reasoning": {"effort": None, "summary": None, "generate_summary": "auto"}},
+    ),
+    "metadata": ({"metadata": {"a": "b", "": ""}}, {}, {"metadata": {"a": "b", "": ""}}),
+    "max_tool_calls": ({"max_tool_calls": 3}, {}, {"max_tool_calls": 3}),
+    "truncation": ({"truncation": "disabled"}, {}, {}),
+    "background": ({"background": False}, {}, {}),
+    "store": ({"store": True}, {}, {}),
+    "not stored": ({"store": False}, {}, {}),
+    "include logprobs": ({"include": ["message.output_text.logprobs"]}, {"logprobs": True}, {}),
+    "include others": ({"include": ["reasoning.encrypted_content", "web_search_call.action.sources"]}, {}, {}),
+    "top_logprobs": (
+        {"include": ["message.output_text.logprobs"], "top_logprobs": 3},
+        {"logprobs": True, "top_logprobs": 3},
+        {"top_logprobs": 3},
+    ),
+    "top_logprobs 0": ({"top_logprobs": 0}, {}, {}),
+    "access_programs": (
+        {"access_programs": {"cyber": "standard"}},
+        {},
+        {"access_programs": {"cyber": "standard"}},
+    ),
+    "image": ({"image": {"context_compression": "auto"}}, {}, {}),
+    "tools": (
+        {"tools": [WEATHER, {"type": "function", "name": "clock"}]},
+        {
+            "tools": [
+                chat_function(WEATHER),
+                chat_function({"name": "clock", "parameters": {"type": "object", "properties": {}}}),
+            ]
+        },
+        {"tools": [WEATHER, LOOSE]},
+    ),
+    "a tool that is not strict": (
+        {"tools": [{**WEATHER, "strict": False}]},
+        {"tools": [chat_function({**WEATHER, "strict": False})]},
+        {"tools": [{**WEATHER, "strict": False}]},
+    ),
+    "a tool with everything": (
+        {"tools": [{**WEATHER, **TOOL_OPTIONS}]},
+        {"tools": [chat_function(WEATHER)]},
+        {"tools": [{**WEATHER, **TOOL_OPTIONS}]},
+    ),
+    "no tools": ({"tools": []}, {}, {}),
+    "tool_choice without tools": ({"tool_choice": "auto"}, {}, {}),
+    "tool_choice auto": (
+        {"tools": [WEATHER], "tool_choice": "auto"},
+        {"tools": [chat_function(WEATHER)], "tool_choice": "auto"},
+        {"tools": [WEATHER]},
+    ),
+    "tool_choice required": (
+        {"tools": [WEATHER], "tool_choice": "required"},
+        {"tools": [chat_function(WEATHER)], "tool_choice": "required"},
+        {"tools": [WEATHER], "tool_choice": "required"},
+    ),
+    # The hosts take the tools away from the model, so that it cannot call one.
+    "tool_choice none": (
+        {"tools": [WEATHER], "tool_choice": "none"},
+        {},
+        {"tools": [WEATHER], "tool_choice": "none"},
+    ),
+    # Not every model server knows a choice by name: it sees only this tool, and has to call it.
+    "tool_choice by name": (
+        {"tools": [WEATHER, LOOSE], "tool_choice": {"type": "function", "name": "weather"}},
+        {"tools": [chat_function(WEATHER)], "tool_choice": "required"},
+        {"tools": [WEATHER, LOOSE], "tool_choice": {"type": "function", "name": "weather"}},
+    ),
+    **{
+        f"allowed_tools {mode}": (
+            {
+                "tools": [WEATHER, LOOSE],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": mode,
+                    "tools": [{"type": "function", "name": "clock"}],
+                },
+            },
+            {
+                "tools": [
+                    chat_function(WEATHER),
+                    chat_function({"name": "clock", "parameters": {"type": "object", "properties": {}}}),
+                ],
+                "tool_choice": mode,
+            },
+            {
+                "tools": [WEATHER, LOOSE],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "mode": mode,
+                    "tools": [{"type": "function", "name": "clock"}],
+                },
+            },
+        )
+        for mode in ("auto", "required")
+    },
+    **{
+        f"parallel_tool_calls {parallel}": (
+            {"tools": [WEATHER], "parallel_tool_calls": parallel},
+            {"tools": [chat_function(WEATHER)], "parallel_tool_calls": parallel},
+            {"tools": [WEATHER], "parallel_tool_calls": parallel},
+        )
+        for parallel in (True, False)
+    },
+    "parallel_tool_calls without tools": ({"parallel_tool_calls": False}, {}, {"parallel_tool_calls": False}),
+    **{
+        f"effort {effort}": (
+            {"reasoning": {"effort": effort}},
+            {"reasoning_effort": effort},
+            {"reasoning": {"effort": effort, "summary": None}},
+        )
+        for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+    },
+    **{
+        f"service_tier {tier}": ({"service_tier": tier}, {"service_tier": tier}, {"service_tier": echoed})
+        for tier, echoed in {
+            "auto": "default",
+            "default": "default",
+            "flex": "flex",
+            "scale": "scale",
+            "priority": "priority",
+            "fast": "priority",
+            "ultrafast": "ultrafast",
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("case", FIELDS)
+def test_one_field(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+    upstream.script(NAME, SAID)
+    params, chat, response = FIELDS[case]
+    made = create(client, model=MODEL, input="Hi", **params)
+    assert sent(upstream) == CHAT | chat
+    assert constant(made) == RESPONSE | response
+    if params.get("store", True):
+        assert stored(client, made["id"]) == made
+
+
+def constant(response: Json) -> Json:
+    """A response without what differs from one to the next."""
+    return {
+        name: value for name, value in response.items() if name not in ("id", "created_at", "completed_at", "output")
+    }
+
+
+EVERYTHING: Final[Json] = {
+    "access_programs": {"cyber": "standard"},
+    "background": False,
+    "include": ["message.output_text.logprobs"],
+    "image": {"context_compression": "disabled"},
+    "instructions": "Be brief.",
+    "max_output_tokens": 100,
+    "max_tool_calls": 5,
+    "metadata": {"topic": "tests"},
+    "parallel_tool_calls": False,
+    "prompt_cache_key": "k1",
+    "prompt_cache_options": {"mode": "explicit", "ttl": "12h"},
+    "prompt_cache_retention": "in_memory",
+    "reasoning": {"effort": "high", "summary": "concise", "context": "current_turn", "mode": "pro"},
+    "safety_identifier": "s1",
+    "service_tier": "flex",
+    "store": True,
+    "temperature": 0.5,
+    "text": {
+        "format": {"type": "json_schema", "name": "n", "description": "d", "schema": SCHEMA, "strict": True},
+        "verbosity": "high",
+    },
+    "tool_choice": "required",
+    "tools": [WEATHER],
+    "top_logprobs": 2,
+    "top_p": 0.9,
+    "truncation": "disabled",
+    "user": "ada",
+}
+
+
+def test_all_fields_together(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    streamed = stream(client, model=MODEL, input="Hi", stream_options={"include_obfuscation": True}, **EVERYTHING)
+    assert sent(upstream) == CHAT | {
+        "messages": [{"role": "system", "content": "Be brief."}, *CHAT["messages"]],
+        "max_completion_tokens": 100,
+        "parallel_tool_calls": False,
+        "prompt_cache_key": "k1",
+        "prompt_cache_retention": "in_memory",
+        "reasoning_effort": "high",
+        "safety_identifier": "s1",
+        "service_tier": "flex",
+        "temperature": 0.5,
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "n", "description": "d", "schema": SCHEMA, "strict": True},
+        },
+        "verbosity": "high",
+        "tool_choice": "required",
+        "tools": [chat_function(WEATHER)],
+        "logprobs": True,
+        "top_logprobs": 2,
+        "top_p": 0.9,
+        "user": "ada",
+    }
+    not_echoed = ("include", "store")
+    echoed = {name: value for name, value in EVERYTHING.items() if name not in not_echoed}
+    assert constant(streamed.response) == RESPONSE | echoed
+    assert constant(stored(client, streamed.response["id"])) == RESPONSE | echoed
+
+
+UNSUPPORTED: Final[dict[str, Json]] = {
+    "background": {"background": True},
+    "conversation": {"conversation": "conv_1"},
+    "prompt": {"prompt": {"id": "pmpt_1"}},
+    "context_management": {"context_management": [{"type": "compaction"}]},
+    "moderation": {"moderation": {"model": "omni-moderation-latest"}},
+    "truncation": {"truncation": "auto"},
+    "image": {"image": {"context_compression": "enabled"}},
+    "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},
+    "tools[0].type": {"tools": [{"type": "web_search"}]},
+}
+"""What is refused for now, by the `param` of the error."""
+
+
+@pytest.mark.parametrize("param", UNSUPPORTED)
+def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, upstream: Upstream, param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(**{"model": MODEL, "input": "Hi", **UNSUPPORTED[param]})
+    assert raised.value.param == param
+    assert raised.value.code in ("unsupported_parameter", "unsupported_value")
+    assert upstream.requests() == []
+
+
+def test_no_field_of_the_package_is_forgotten() -> None:
+    covered = {name for params, _, _ in FIELDS.values() for name in params} | set(EVERYTHING)
+    covered |= {name for params in UNSUPPORTED.values() for name in params}
+    elsewhere = {"model", "input", "previous_response_id", "stream_options"}
+    assert set(ResponseCreateParamsBase.__annotations__) - covered == elsewhere
+
+
+PASSED_ON: Final[Json] = {
+    "seed": 7,
+    "stop": ["END"],
+    "top_k": 40,
+    "min_p": 0.05,
+    "repetition_penalty": 1.1,
+    "frequency_penalty": 0.5,
+    "presence_penalty": -0.5,
+    "logit_bias": {"50256": -100},
+    "chat_template_kwargs": {"enable_thinking": False},
+    "cache_salt": "salt",
+    "priority": -1,
+}
+
+
+@pytest.mark.parametrize("name", PASSED_ON)
+def test_fields_for_the_engine_go_on_as_they_are(client: openai.OpenAI, upstream: Upstream, name: str) -> None:
+    upstream.script(NAME, SAID)
+    made = create(client, model=MODEL, input="Hi", extra_body={name: PASSED_ON[name]})
+    assert sent(upstream) == CHAT | {name: PASSED_ON[name]}
+    assert constant(made) == RESPONSE
+
+
+def test_unknown_fields_go_nowhere(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    unknown = {"n": 3, "messages": [], "max_tokens": 1, "logprobs": True, "functions": [], "anything": {"a": 1}}
+    made = create(client, model=MODEL, input="Hi", extra_body=unknown)
+    assert sent(upstream) == CHAT
+    assert constant(made) == RESPONSE
+
+
+def test_nulls_count_as_left_out(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    names = set(ResponseCreateParamsBase.__annotations__) - {"model", "input"}
+    made = create(client, model=MODEL, input="Hi", extra_body=dict.fromkeys(names | PASSED_ON.keys()))
+    assert sent(upstream) == CHAT
+    assert constant(made) == RESPONSE
+
+
+# -- finish reasons and usage ------------------------------------------------------
+
+
+ENDS: Final[dict[str, tuple[str, str | None, str]]] = {
+    "stop": ("completed", None, "completed"),
+    "eos": ("completed", None, "completed"),
+    "tool_calls": ("completed", None, "completed"),
+    "function_call": ("completed", None, "completed"),
+    "something new": ("completed", None, "completed"),
+    "length": ("incomplete", "max_output_tokens", "incomplete"),
+    "content_filter": ("incomplete", "content_filter", "incomplete"),
+    "safety": ("incomplete", "content_filter", "incomplete"),
+    "abort": ("cancelled", None, "incomplete"),
+    "error": ("failed", None, "incomplete"),
+    "timeout": ("failed", None, "incomplete"),
+}
+"""By the upstream's finish reason: the response's status, its reason, and the status of its last item."""
+
+
+@pytest.mark.parametrize("reason", ENDS)
+def test_a_finish_reason_is_a_status(client: openai.OpenAI, wire: Wire, upstream: Upstream, reason: str) -> None:
+    upstream.script(NAME, reply(text("Hel", "lo"), finish(reason)))
+    status, why, item_status = ENDS[reason]
+    response = stream(client, model=MODEL, input="Hi").response
+    assert response["status"] == status
+    assert response["incomplete_details"] == ({"reason": why} if why else None)
+    assert (response["error"] is not None) == (status == "failed")
+    [item] = response["output"]
+    assert (item["status"], item["content"][0]["text"]) == (item_status, "Hello")
+    assert stored(client, response["id"]) == response
+
+    answer = wire.post({"model": MODEL, "input": "Hi"})
+    if status == "failed":
+        assert error_of(answer, 502)["message"] == response["error"]["message"]
+    else:
+        assert checked(answer)["status"] == status
+    again = wire.listed(limit=1)[0]
+    assert constant(again) == constant(response)
+    assert again["output"] == [{**item, "id": again["output"][0]["id"]}]
+
+
+def test_a_call_that_was_cut_off_is_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
+    call = [{"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"ci'}}]}]
+    upstream.script(NAME, reply(call, finish("length")))
+    response = create(client, model=MODEL, input="Hi", tools=[WEATHER], max_output_tokens=3)
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    [item] = response["output"]
+    assert (item["status"], item["arguments"]) == ("incomplete", '{"ci')
+
+
+def test_all_that_the_upstream_counts_is_reported(client: openai.OpenAI, upstream: Upstream) -> None:
+    counted = {
+        "prompt_tokens": 100,
+        "completion_tokens": 50,
+        "total_tokens": 150,
+        "prompt_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 16, "audio_tokens": 1},
+        "completion_tokens_details": {"reasoning_tokens": 30, "audio_tokens": 1},
+    }
+    upstream.script(NAME, reply(text("Hello"), usage=counted))
+    assert stream(client, model=MODEL, input="Hi").response["usage"] == {
+        "input_tokens": 100,
+        "input_tokens_details": {"cached_tokens": 64, "cache_write_tokens": 16},
+        "output_tokens": 50,
+        "output_tokens_details": {"reasoning_tokens": 30},
+        "total_tokens": 150,
+    }
+
+
+@pytest.mark.parametrize("tier", ["priority", "on_demand"])
+def test_the_tier_that_served_is_reported(client: openai.OpenAI, upstream: Upstream, tier: str) -> None:
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "service_tier": tier}
+    upstream.script(NAME, reply(text("Hello"), [last]))
+    expected = tier if tier == "priority" else "default"  # what the types do not know, no client can read
+    assert create(client, model=MODEL, input="Hi", service_tier="auto")["service_tier"] == expected
+
+
+# -- log probabilities -------------------------------------------------------------
+
+
+PROBABLE: Final = reply(logprobs(("Hel", -0.25), ("lo", -1e30), top=[("Hel", -0.25), ("Ho", -1.5)]))
+TOP: Final = [("Hel", -0.25), ("Ho", -1.5)]
+
+
+def token(name: str, value: float, top: list[Json] | None = None) -> Json:
+    """A token of a part's logprobs; of the events' if it has no bytes."""
+    found: Json = {"token": name, "logprob": value, "bytes": list(name.encode())}
+    return found if top is None else {**found, "top_logprobs": top}
+
+
+@pytest.mark.parametrize("asks", [{"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}])
+def test_logprobs_are_shown_to_who_asks(client: openai.OpenAI, upstream: Upstream, asks: Mapping[str, Any]) -> None:
+    upstream.script(NAME, PROBABLE)
+    streamed = stream(client, model=MODEL, input="Hi", **asks)
+    top = [token(*each) for each in TOP]
+    expected = [token("Hel", -0.25, top), token("lo", -9999.0, top)]
+    [part] = streamed.response["output"][0]["content"]
+    assert part["logprobs"] == expected
+    shown = [
+        logprob for event in streamed.events if event["type"].endswith("text.delta") for logprob in event["logprobs"]
+    ]
+    assert [(each["token"], each["logprob"]) for each in shown] == [("Hel", -0.25), ("lo", -9999.0)]
+    assert [[alternative["token"] for alternative in each["top_logprobs"]] for each in shown] == [["Hel", "Ho"]] * 2
+    assert stored(client, streamed.response["id"]) == streamed.response
+
+
+def test_logprobs_are_shown_to_no_one_else(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, PROBABLE)
+    streamed = stream(client, model=MODEL, input="Hi")
+    assert streamed.response["output"][0]["content"][0]["logprobs"] == []
+    assert all(not event.get("logprobs") for event in streamed.events)
+
+
+def test_logprobs_can_be_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, PROBABLE)
+    first = create(client, model=MODEL, input="Hi", top_logprobs=2)
+    create(
+        client,
+        model=MODEL,
+        input=[{"role": "user", "content": "Hi"}, *first["output"], {"role": "user", "content": "?"}],
+    )
+    assert upstream.requests(NAME)[-1].body["messages"][1] == {"role": "assistant", "content": "Hello"}
