@@ -1,10 +1,12 @@
 """What the model server is sent for each shape of `input`, and for conversations however they are continued."""
 
+from collections.abc import Callable
 from itertools import product
 from typing import Any, Final
 
 import openai
 import pytest
+from openai import BaseModel
 
 from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stored, stream
 from tests.support.upstream import Upstream, finish, interleaved_calls, reasoning, refusal, reply, text, tool_call
@@ -227,7 +229,8 @@ def asked_for_weather(upstream: Upstream) -> None:
 @pytest.mark.parametrize("way", ["by id", "by resending", "by reference"])
 def test_function_calling_over_two_turns(client: openai.OpenAI, upstream: Upstream, way: str) -> None:
     asked_for_weather(upstream)
-    question, answers = user("The weather?"), [OUTPUT, OTHER_OUTPUT]
+    question: Any = user("The weather?")
+    answers = [OUTPUT, OTHER_OUTPUT]
     first = client.responses.create(model=MODEL, input=[question], tools=TOOLS)
     assert [item.type for item in first.output] == ["reasoning", "message", "function_call", "function_call"]
     if way == "by id":
@@ -247,17 +250,20 @@ def test_function_calling_over_two_turns(client: openai.OpenAI, upstream: Upstre
     ]
 
 
-@pytest.mark.parametrize("dump", ["to_dict", "model_dump", "model_dump without nulls"])
+DUMPS: Final[dict[str, Callable[[BaseModel], Json]]] = {
+    "to_dict": lambda item: item.to_dict(),
+    "model_dump": lambda item: item.model_dump(),
+    "model_dump without nulls": lambda item: item.model_dump(exclude_none=True),
+}
+
+
+@pytest.mark.parametrize("dump", DUMPS)
 def test_output_items_can_be_sent_back_however_they_are_dumped(
     client: openai.OpenAI, upstream: Upstream, dump: str
 ) -> None:
     asked_for_weather(upstream)
     first = client.responses.create(model=MODEL, input="The weather?", tools=TOOLS)
-    items = {
-        "to_dict": lambda: [item.to_dict() for item in first.output],
-        "model_dump": lambda: [item.model_dump() for item in first.output],
-        "model_dump without nulls": lambda: [item.model_dump(exclude_none=True) for item in first.output],
-    }[dump]()
+    items = [DUMPS[dump](item) for item in first.output]
     create(client, model=MODEL, tools=TOOLS, input=[user("The weather?"), *items, OUTPUT, OTHER_OUTPUT])
     assert messages(upstream)[1] == assistant("Let me look.", CALLED, OTHER_CALLED, reasoning_content="Two cities.")
 
