@@ -1,0 +1,289 @@
+"""Users, each with what is theirs: the host's auth is on, and a little server of ours says who a token belongs to."""
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.stack import Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.variants import records, traces, variant
+from tests.support.wire import Json, Wire, error_of, output_text
+
+pytestmark = pytest.mark.live
+
+STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
+UNKNOWN = "resp_000000000000000000000000"
+PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
+# What everybody in a team shares, but with carol only to read. The rest is the hosts' default.
+POLICY: list[Json] = [
+    {
+        "forbid": {"principal": "carol", "actions": ["update", "delete"], "resource": "sql_record::responses::*"},
+        "when": "user is not owner",
+    },
+    *(
+        {"permit": {"actions": ["create", "read", "update", "delete"]}, "when": condition}
+        for condition in ("user in owners teams", "user is owner", "resource is unowned")
+    ),
+]
+# By token: what the auth server says of them. Only OGX knows tenants; there, `ada` of another one is somebody else.
+USERS: dict[str, Json] = {
+    "token-of-ada": {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant": "north"},
+    "token-of-bob": {"principal": "bob", "attributes": {"teams": ["sales"]}, "tenant": "north"},
+    "token-of-carol": {"principal": "carol", "attributes": {"teams": ["search"]}, "tenant": "north"},
+    "token-of-ada-in-the-south": {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant": "south"},
+}
+
+
+class Tokens(BaseHTTPRequestHandler):
+    """The host's `custom` auth endpoint: a token in, its user out, 401 for any other."""
+
+    def do_POST(self) -> None:
+        """Answer one question of the host's."""
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        user = USERS.get(asked["api_key"])
+        answer = json.dumps(user or {"message": "unknown"}).encode()
+        self.send_response(200 if user else 401)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture(scope="module")
+def auth_endpoint() -> Iterator[str]:
+    """The auth server's URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/validate"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    auth_endpoint: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveStack]:
+    """A stack of the starter template with auth."""
+
+    def guard(config: Json) -> None:
+        provider: Json = {"type": "custom", "endpoint": auth_endpoint}
+        if host == "ogx":
+            provider["tenant_field"] = "tenant"
+            config["server"]["tenancy"] = {"mode": "multi"}
+        config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY}
+
+    folder = tmp_path_factory.mktemp("guarded")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", guard), env, folder / "state", host=host) as live:
+        yield live
+
+
+@pytest.fixture
+def users(guarded: LiveStack, upstream: Upstream) -> Iterator[dict[str, Wire]]:
+    """Each user's own client, by name."""
+    with ExitStack() as open_clients:
+        yield {
+            token.removeprefix("token-of-"): open_clients.enter_context(Wire(guarded, token=token)) for token in USERS
+        }
+
+
+def ids(wire: Wire) -> set[str]:
+    """The ids of all responses that a user is shown."""
+    return {response["id"] for response in wire.listed(limit=100)}
+
+
+def own_key(host: Host, key: str) -> dict[str, str]:
+    """The header with which a user brings a key for the model server."""
+    return {PROVIDER_DATA[host]: json.dumps({"vllm_api_token": key})}
+
+
+def check_is_a_stranger(stranger: Wire, response: Json) -> None:
+    """For this user the response is not there: not a word differs from what is said of an id that was never given."""
+    unknown = stranger.knocks(UNKNOWN)
+    for name, answer in stranger.knocks(response["id"]).items():
+        expected = error_of(unknown[name], 404)
+        told = expected["message"].replace(UNKNOWN, response["id"])
+        assert error_of(answer, 404) == expected | {"message": told}
+    body = {"model": "local/echo", "input": "and?"}
+    for stream in (False, True):
+        error = error_of(stranger.post(body | {"previous_response_id": response["id"], "stream": stream}), 400)
+        assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
+    assert response["id"] not in ids(stranger)
+    assert error_of(stranger.get("", after=response["id"]), 400)["param"] == "after"
+    for item in response["output"]:
+        reference = [{"type": "item_reference", "id": item["id"]}]
+        assert error_of(stranger.post({"model": "local/echo", "input": reference}), 404)["param"] == "input"
+
+
+@pytest.mark.parametrize("token", [None, "token-of-nobody", ""])
+def test_without_a_token_nothing_is_said(guarded: LiveStack, users: dict[str, Wire], token: str | None) -> None:
+    response = users["ada"].create(model="local/echo", input="x")
+    with Wire(guarded, token=token) as nobody:
+        answers = [*nobody.knocks(response["id"]).values(), nobody.get(""), nobody.post({"model": "local/echo"})]
+        for answer in answers:
+            assert answer.status_code == 401
+            assert answer.json()["error"]["message"]
+    assert users["ada"].retrieve(response["id"]) == response
+
+
+def test_the_sdk_knows_that_a_key_is_missing(guarded: LiveStack) -> None:
+    with guarded.client(api_key="token-of-nobody") as client, pytest.raises(openai.AuthenticationError):
+        client.responses.create(model="local/echo", input="x")
+
+
+def test_a_stranger_finds_nothing(users: dict[str, Wire]) -> None:
+    response = users["ada"].create(model="local/echo", input="the code is 1234")
+    check_is_a_stranger(users["bob"], response)
+    assert users["ada"].retrieve(response["id"]) == response
+    assert output_text(users["ada"].create(model="local/echo", input="go on", previous_response_id=response["id"]))
+
+
+def test_a_list_shows_what_is_ones_own(users: dict[str, Wire]) -> None:
+    mine = {users["ada"].create(model="local/echo", input=str(n))["id"] for n in range(2)}
+    theirs = {users["bob"].create(model="local/echo", input=str(n))["id"] for n in range(2)}
+    assert mine <= ids(users["ada"])
+    assert not theirs & ids(users["ada"])
+    assert theirs <= ids(users["bob"])
+    assert not mine & ids(users["bob"])
+
+
+def test_the_access_policy_of_the_host_holds(users: dict[str, Wire]) -> None:
+    """A team shares what its members make, but with carol only to read; a list is one's own still."""
+    ada, carol = users["ada"], users["carol"]
+    response = ada.create(model="local/echo", input="for the team")
+    answers = carol.knocks(response["id"])
+    assert answers["retrieve"].json() == response
+    assert (answers["replay"].status_code, answers["items"].status_code) == (200, 200)
+    for name in ("cancel", "delete"):
+        assert response["id"] in error_of(answers[name], 403)["message"]
+    child = carol.create(model="local/echo", input="thanks", previous_response_id=response["id"])
+    assert response["id"] not in ids(carol)
+    assert child["id"] in ids(carol)
+    assert child["id"] not in ids(ada)
+    check_is_a_stranger(users["bob"], child)
+    assert carol.http.delete(f"/responses/{child['id']}").status_code == 200
+    assert ada.retrieve(response["id"]) == response
+
+
+def test_another_tenant_is_a_stranger(users: dict[str, Wire], host: Host) -> None:
+    """Even under the same name and in a team of the same name; llama-stack knows no tenants."""
+    north, south = users["ada"], users["ada-in-the-south"]
+    response = north.create(model="local/echo", input="of the north")
+    if host == "llama_stack":
+        assert south.retrieve(response["id"]) == response
+        return
+    check_is_a_stranger(south, response)
+    assert north.retrieve(response["id"]) == response
+    assert not ids(north) & ids(south)
+
+
+def test_two_users_with_the_same_words_share_nothing(guarded: LiveStack, users: dict[str, Wire]) -> None:
+    """Who could see that something is stored already would learn what others have said."""
+    database = guarded.state_dir / "responses.db"
+    body: Json = {
+        "model": "local/echo",
+        "input": [{"role": "user", "content": "the very same words", "id": "msg_same"}],
+        "instructions": "The same instructions. " * 50,
+    }
+    names: dict[str, set[str]] = {}
+    made: dict[str, Json] = {}
+    for name in ("ada", "bob"):
+        before = records(database).keys()
+        made[name] = users[name].create(**body)
+        names[name] = {key for key in records(database).keys() - before if key[0] in "nbfi"}
+    assert {key[0] for key in names["ada"]} == {"n", "b", "f", "i"}
+    assert len(names["bob"]) == len(names["ada"])
+    assert not names["bob"] & names["ada"]
+
+    users["ada"].http.delete(f"/responses/{made['ada']['id']}")
+    assert users["bob"].retrieve(made["bob"]["id"]) == made["bob"]
+    assert not names["ada"] & records(database).keys()
+    # An id that one client chose is not taken for another's.
+    upstream_item = {"type": "item_reference", "id": "msg_same"}
+    assert output_text(users["bob"].create(model="local/echo", input=[upstream_item])) == "the very same words"
+    assert error_of(users["ada"].post({"model": "local/echo", "input": [upstream_item]}), 404)
+
+
+def test_a_strangers_file_is_not_there(guarded: LiveStack, upstream: Upstream) -> None:
+    with guarded.client("token-of-ada") as ada, guarded.client("token-of-bob") as bob:
+        file = ada.files.create(file=("secret.txt", b"the code is 1234"), purpose="assistants")
+        asked: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": file.id}]}]
+        ada.responses.create(model="local/echo", input=asked)
+        assert len(upstream.requests("echo")) == 1
+        with pytest.raises(openai.BadRequestError) as refused:
+            bob.responses.create(model="local/echo", input=asked)
+    assert refused.value.code == "file_not_found"
+    assert len(upstream.requests("echo")) == 1
+
+
+def test_provider_data_makes_nobody_somebody_else(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
+    response = users["ada"].create(model="local/echo", input="x")
+    claim = {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant_id": "north"}
+    header = {PROVIDER_DATA[host]: json.dumps({"__authenticated_user": claim})}
+    with Wire(guarded, token="token-of-bob", headers=header) as pretender:
+        check_is_a_stranger(pretender, response)
+    with Wire(guarded, headers=header) as nobody:
+        assert nobody.get(f"/{response['id']}").status_code == 401
+
+
+def test_without_auth_nobody_is_anybody(stack: LiveStack, wire: Wire, host: Host) -> None:
+    """What a client says of itself changes nothing: all responses belong to one owner."""
+    header = {PROVIDER_DATA[host]: json.dumps({"__authenticated_user": {"principal": "ada", "attributes": {}}})}
+    response = wire.create(model="local/echo", input="x")
+    with Wire(stack, token="token-of-ada", headers=header) as claims:
+        assert claims.retrieve(response["id"]) == response
+        assert response["id"] in ids(claims)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_users_own_key_reaches_the_model_server_and_no_store(
+    guarded: LiveStack, host: Host, upstream: Upstream, stream: bool
+) -> None:
+    key = f"key-that-nobody-keeps-{stream}"
+    upstream.script("keys", reply(text("ok")))
+    header = own_key(host, key)
+    with Wire(guarded, token="token-of-ada", headers=header) as wire:
+        if stream:
+            wire.stream(model="local/keys", input="x")
+        else:
+            wire.create(model="local/keys", input="x")
+    assert upstream.requests("keys")[0].headers["authorization"] == f"Bearer {key}"
+    assert traces(guarded.state_dir, "token-of-") == []
+    assert traces(guarded.state_dir, key) == []
+
+
+def test_requests_at_the_same_time_are_not_mixed_up(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
+    upstream.script("many", reply(text("o", "k"), interval=0.05))
+
+    def ask(number: int) -> tuple[str, Json]:
+        token = ("token-of-ada", "token-of-bob")[number % 2]
+        header = own_key(host, f"key-{number}")
+        with Wire(guarded, token=token, headers=header) as wire:
+            return token, wire.create(model="local/many", input=f"I am {number}")
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(16)))
+    for record in upstream.requests("many"):
+        number = record.body["messages"][-1]["content"].removeprefix("I am ")
+        assert record.headers["authorization"] == f"Bearer key-{number}"
+    for token in ("token-of-ada", "token-of-bob"):
+        with Wire(guarded, token=token) as wire:
+            assert {response["id"] for who, response in answers if who == token} == {
+                response["id"] for response in wire.listed(model="local/many")
+            }
