@@ -1,0 +1,179 @@
+"""The starter template as people use it: any folder, an environment of their own, a model server that comes late."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.process import Child, StartError, free_port
+from tests.support.stack import READY_SECONDS, Host, LiveStack, run_command
+from tests.support.upstream import Upstream, UpstreamProcess
+from tests.support.variants import Json, responses_config, variant
+from tests.support.wire import Wire, error_of, final, output_text
+
+pytestmark = pytest.mark.live
+
+STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
+SETTINGS = ("INFERENCE_URL", "INFERENCE_API_KEY", "STATE_DIR", "LLAMA_STACK_PORT", "LLAMA_STACK_HOST")
+KEY = "sk-of-the-late-model-server"
+
+
+# -- with everything set -------------------------------------------------------
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """A home folder and a working folder, both empty, in which everything that a stack leaves can be seen."""
+    home, cwd = tmp_path / "home", tmp_path / "cwd"
+    home.mkdir()
+    cwd.mkdir()
+    return home, cwd
+
+
+def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
+    host: Host, stack_env: dict[str, str], tmp_path: Path, folders: tuple[Path, Path]
+) -> None:
+    home, cwd = folders
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/v1"
+    env = {**stack_env, "HOME": str(home), "INFERENCE_URL": url, "INFERENCE_API_KEY": KEY}
+    with LiveStack(STARTER, env, tmp_path / "state", host=host, cwd=cwd) as stack:
+        check_too_early(stack)
+        with UpstreamProcess(tmp_path / "upstream.log", port) as late:
+            with Wire(stack) as wire:
+                first = wire.create(model="local/echo", input="at last")
+                assert output_text(first) == "at last"
+                assert late.client.requests("echo")[0].headers["authorization"] == f"Bearer {KEY}"
+                assert stack.stop() in (0, -signal.SIGTERM)  # a client's idle connection does not hold it up
+            stack.start()
+            check_after_restart(stack, late.client, first)
+    assert "Traceback" not in stack.log.read_text(errors="replace")
+    assert {path.name for path in stack.state_dir.iterdir()} >= {"responses.db", "files", "host-kv.db"}
+    assert [*home.iterdir(), *cwd.iterdir()] == []
+
+
+def check_too_early(stack: LiveStack) -> None:
+    """Without a model server every request is answered with the same clear error."""
+    with Wire(stack) as wire:
+        for stream in (False, True):
+            answer = wire.post({"model": "local/echo", "input": "too early", "stream": stream})
+            assert error_of(answer, 502)["message"] == (
+                "The connection to the inference provider failed (ConnectError). "
+                "Check that the model server is running and that the stack's configuration has its URL."
+            )
+
+
+def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json) -> None:
+    """What was stored before is there, and conversations go on from it."""
+    with Wire(stack) as wire:
+        assert wire.retrieve(first["id"]) == first
+        second = final(wire.stream(model="local/echo", input="go on", previous_response_id=first["id"]))
+    assert output_text(second) == "go on"
+    contents = [message["content"] for message in upstream.requests("echo")[-1].body["messages"]]
+    assert contents == ["at last", "at last", "go on"]
+
+
+# -- with nothing set ----------------------------------------------------------
+
+
+def test_the_defaults_keep_to_this_machine_and_one_folder(
+    host: Host, stack_env: dict[str, str], tmp_path: Path, folders: tuple[Path, Path]
+) -> None:
+    """Only the port is set, so that the test needs none in particular. Ctrl-C ends it."""
+    home, cwd = folders
+    port = free_port()
+    env = {**bare_environment(), **stack_env, "HOME": str(home), "LLAMA_STACK_PORT": str(port)}
+    child = Child(without_port(host), log=tmp_path / "stack.log", env=env, cwd=cwd)
+    try:
+        url = f"http://127.0.0.1:{port}/v1"
+        child.wait_ready(lambda: answer(f"{url}/health"), seconds=READY_SECONDS)
+        # It reads the store, and no model server is asked for it.
+        error_of(httpx.get(f"{url}/responses/resp_{'0' * 24}", trust_env=False), 404)
+        child.signal(signal.SIGINT)
+        assert ended(child) in (0, 130, -signal.SIGINT)
+    finally:
+        child.kill()
+    log = child.log.read_text(errors="replace")
+    assert f"Uvicorn running on http://127.0.0.1:{port} " in log
+    assert "base_url: http://localhost:8080/v1" in log  # the host says what it made of its configuration
+    assert "Traceback" not in log
+    assert [path.name for path in home.iterdir()] == [".llama-stack-responses"]
+    assert (home / ".llama-stack-responses" / "responses.db").exists()
+    assert list(cwd.iterdir()) == []
+
+
+def bare_environment() -> dict[str, str]:
+    """This process's environment without what the template reads."""
+    return {name: value for name, value in os.environ.items() if name not in SETTINGS}
+
+
+def without_port(host: Host) -> list[str]:
+    """The host's command line for the template, which leaves the port to the environment."""
+    command = run_command(host, Path(sys.executable), STARTER, port=0)
+    at = command.index("--port")
+    return command[:at] + command[at + 2 :]
+
+
+def answer(url: str) -> httpx.Response | None:
+    """What it answers, once it does."""
+    try:
+        return httpx.get(url, timeout=5, trust_env=False)
+    except httpx.TransportError:
+        return None
+
+
+def ended(child: Child) -> int:
+    """How it ended, once it has, by itself."""
+    with pytest.raises(StartError):  # which is how it says that the process has ended
+        child.wait_ready(lambda: None, seconds=READY_SECONDS)
+    assert child.returncode is not None, child.tail()
+    return child.returncode
+
+
+# -- with something wrong ------------------------------------------------------
+
+
+def misspell(config: Json) -> None:
+    """A setting that does not exist."""
+    responses_config(config)["retention_dayz"] = 7
+
+
+def leave(_: Json) -> None:
+    """Nothing."""
+
+
+WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
+    "url": (
+        {"INFERENCE_URL": "localhost:8080"},
+        leave,
+        "1 validation error for VLLMInferenceAdapterConfig base_url URL scheme should be 'http' or 'https'",
+    ),
+    "setting": (
+        {},
+        misspell,
+        "1 validation error for ResponsesConfig retention_dayz Extra inputs are not permitted",
+    ),
+}
+
+
+def test_what_is_wrong_is_named_and_nothing_starts(host: Host, stack_env: dict[str, str], tmp_path: Path) -> None:
+    """The stacks start side by side: the hosts take as long to refuse as to start."""
+    children = {}
+    try:
+        for name, (env, change, _) in WRONG.items():
+            config = variant(STARTER, tmp_path / name / "config.yaml", change)
+            command = run_command(host, Path(sys.executable), config, free_port())
+            whole = {**bare_environment(), **stack_env, **env, "STATE_DIR": str(config.parent)}
+            children[name] = Child(command, log=config.with_name("stack.log"), env=whole, cwd=config.parent)
+        for name, child in children.items():
+            ended(child)
+            said = " ".join(child.log.read_text(errors="replace").split())
+            assert WRONG[name][2] in said
+            assert "Uvicorn running" not in said
+    finally:
+        for child in children.values():
+            child.kill()
