@@ -189,14 +189,8 @@ def test_a_conversation_of_a_thousand_turns_goes_on(wire: Wire, stack: LiveStack
     assert [line for _, line in sent(upstream, "long")] == expected
     assert stored_bytes(database) - before < 10_000
 
-    lines: list[str] = []
-    query: Json = {"limit": 100, "order": "asc"}
-    while True:
-        page = wire.get(f"/{second['id']}/input_items", **query).json()
-        lines += [item["content"][0]["text"] for item in page["data"]]
-        if not page["has_more"]:
-            break
-        query["after"] = page["last_id"]
+    pages = wire.pages(f"/{second['id']}/input_items", limit=100, order="asc")
+    lines = [item["content"][0]["text"] for page in pages for item in page["data"]]
     assert lines == expected
 
 

@@ -105,11 +105,7 @@ def test_the_list_goes_page_by_page_in_both_orders(wire: Wire, upstream: Upstrea
     assert whole["data"][0] == wire.retrieve(of_a[-1])
 
     for order, expected in (("asc", of_a), ("desc", of_a[::-1])):
-        pages, after = [], None
-        while not pages or pages[-1]["has_more"]:
-            query = {"limit": 2, "order": order, "model": "local/list-a"} | ({"after": after} if after else {})
-            pages.append(wire.get("", **query).json())
-            after = pages[-1]["last_id"]
+        pages = wire.pages(limit=2, order=order, model="local/list-a")
         assert [each["id"] for page in pages for each in page["data"]] == expected
         assert [len(page["data"]) for page in pages] == [2, 2, 1]
     # Without a model, the newest of all; behind the last one, nothing.
@@ -170,27 +166,28 @@ def test_input_items_go_page_by_page(client: openai.OpenAI, wire: Wire) -> None:
     items[7]["id"] = "msg_of_the_client"
     response = client.responses.create(model="local/echo", input=items)
 
+    path = f"/{response.id}/input_items"
     for order, expected in (("asc", lines), ("desc", lines[::-1])):
-        # The SDK asks for page after page by itself.
-        listed = list(client.responses.input_items.list(response.id, order=order, limit=100))  # type: ignore[arg-type]
-        assert [item.content[0].text for item in listed] == expected  # type: ignore[union-attr]
-        assert len({item.id for item in listed}) == 250
+        pages = wire.pages(path, limit=100, order=order)
+        assert [len(page["data"]) for page in pages] == [100, 100, 50]
+        listed = [item for page in pages for item in page["data"]]
+        assert [item["content"][0]["text"] for item in listed] == expected
         for item in listed:
-            assert problems(ResponseItem, item.to_dict()) == []
-    assert [item.id for item in client.responses.input_items.list(response.id)] == [item.id for item in listed]
-    assert "msg_of_the_client" in [item.id for item in listed]
+            assert problems(ResponseItem, item) == []
+    ids = [item["id"] for item in listed]
+    assert len(set(ids)) == 250
+    assert ids[-8] == "msg_of_the_client"
+    # The SDK asks for page after page by itself, the newest first.
+    assert [item.id for item in client.responses.input_items.list(response.id)] == ids
 
-    page = wire.get(f"/{response.id}/input_items").json()
+    page = wire.get(path).json()
     assert set(page) == {"object", "data", "first_id", "last_id", "has_more"}
     assert (page["object"], len(page["data"]), page["has_more"]) == ("list", 20, True)
-    assert (page["first_id"], page["last_id"]) == (listed[0].id, listed[19].id)
-    page = wire.get(f"/{response.id}/input_items", limit=50, after=listed[199].id).json()
-    assert ([item["id"] for item in page["data"]], page["has_more"]) == ([item.id for item in listed[200:]], False)
-    page = wire.get(f"/{response.id}/input_items", limit=3, after=listed[245].id, order="asc").json()
-    assert ([item["id"] for item in page["data"]], page["has_more"]) == (
-        [item.id for item in listed[244:241:-1]],
-        True,
-    )
+    assert (page["first_id"], page["last_id"]) == (ids[0], ids[19])
+    page = wire.get(path, limit=50, after=ids[199]).json()
+    assert ([item["id"] for item in page["data"]], page["has_more"]) == (ids[200:], False)
+    page = wire.get(path, limit=3, after=ids[245], order="asc").json()
+    assert ([item["id"] for item in page["data"]], page["has_more"]) == (ids[244:241:-1], True)
 
 
 def test_input_items_of_a_chain_begin_with_its_beginning(wire: Wire, upstream: Upstream) -> None:
@@ -214,6 +211,7 @@ def test_input_items_of_a_chain_begin_with_its_beginning(wire: Wire, upstream: U
     for item in listed:
         assert problems(ResponseItem, item) == []
     assert output_text(second) == "Cold."
+    assert wire.get(f"/{second['id']}/input_items", order="asc").json()["data"] == listed
 
 
 @pytest.mark.parametrize("stream", [False, True])

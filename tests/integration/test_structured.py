@@ -113,21 +113,10 @@ def test_a_call_first_and_the_answer_then(client: openai.OpenAI, upstream: Upstr
     first = client.responses.parse(model=MODEL, input="Plan!", text_format=Plan, tools=TOOLS)
     item = next(each for each in first.output if each.type == "function_call")
     assert item.parsed_arguments == {"zone": "CET"}
-    second = client.responses.parse(
-        model=MODEL,
-        # What the helpers return has keys of its own (`parsed_arguments`), and goes back as it is.
-        input=[
-            {"role": "user", "content": "Plan!"},
-            *first.output,
-            {  # type: ignore[list-item]
-                "type": "function_call_output",
-                "call_id": item.call_id,
-                "output": "8:00",
-            },
-        ],
-        text_format=Plan,
-        tools=TOOLS,
-    )
+    # What the helpers return has keys of its own (`parsed_arguments`), and goes back as it is.
+    output = {"type": "function_call_output", "call_id": item.call_id, "output": "8:00"}
+    conversation: Any = [{"role": "user", "content": "Plan!"}, *first.output, output]
+    second = client.responses.parse(model=MODEL, input=conversation, text_format=Plan, tools=TOOLS)
     assert second.output_parsed == PLAN
     assert messages(upstream)[1]["tool_calls"][0]["function"] == {"name": "clock", "arguments": '{"zone":"CET"}'}
 

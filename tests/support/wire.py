@@ -79,6 +79,16 @@ class Wire:
         data: list[Json] = answer.json()["data"]
         return data
 
+    def pages(self, path: str = "", **query: Any) -> list[Json]:
+        """A list's pages, each asked for behind the last one's end: `""` for responses, `/ID/input_items`."""
+        found: list[Json] = []
+        while not found or found[-1]["has_more"]:
+            answer = self.get(path, **query)
+            assert answer.status_code == 200, answer.text
+            found.append(answer.json())
+            query["after"] = found[-1]["last_id"]
+        return found
+
 
 def checked(answer: httpx.Response) -> Json:
     """The response object of an answer."""
