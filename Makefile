@@ -35,6 +35,10 @@ test: $(READY) $(READY_OGX) ## Run all tests: unit, contract and integration, th
 	$(PYTHON) -m pytest
 	.venv-ogx/bin/python -m pytest -m live
 
+.PHONY: bench
+bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
+	@$(PYTHON) -m benchmarks.overhead $(BENCH)
+
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
 	.venv/bin/ruff check .

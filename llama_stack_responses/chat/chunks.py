@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,16 +119,18 @@ class ChunkReader:
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
-        out: list[Delta] = []
-        pieces = (self._mender.feed("reasoning", piece) for piece in _reasoning(fields))
-        out.extend(Reasoning(piece) for piece in pieces if piece)
+        # One of these fields is there in each chunk, rarely two: what is missing must cost no more than a look.
+        pieces = [self._mender.feed("reasoning", text) for text in _reasoning(fields)]
+        out: list[Delta] = [Reasoning(piece) for piece in pieces if piece]
         if content := fields.get("content"):
             self._content(out, content, choice)
         if refusal := fields.get("refusal"):
             out.append(Refusal(self._mender.feed("refusal", refusal)))
-        for annotation in fields.get("annotations") or ():
-            out.extend(_annotation(annotation))
-        out.extend(self._call(position, call) for position, call in enumerate(fields.get("tool_calls") or ()))
+        if annotations := fields.get("annotations"):
+            for annotation in annotations:
+                out.extend(_annotation(annotation))
+        if calls := fields.get("tool_calls"):
+            out.extend(self._call(position, call) for position, call in enumerate(calls))
         return out
 
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
@@ -174,13 +176,13 @@ def _pieces(pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
     return [Reasoning(text) if is_reasoning else Text(text) for is_reasoning, text in pieces]
 
 
-def _reasoning(fields: dict[str, Any]) -> Iterator[str]:
+def _reasoning(fields: dict[str, Any]) -> Sequence[str]:
     for name in ("reasoning_content", "reasoning"):
         if isinstance(text := fields.get(name), str) and text:
-            yield text
-            return
-    for block in fields.get("thinking_blocks") or ():
-        yield _get(block, "thinking") or ""
+            return (text,)
+    if blocks := fields.get("thinking_blocks"):
+        return [thinking for block in blocks if (thinking := _get(block, "thinking"))]
+    return ()
 
 
 def _content_list(parts: Iterable[Any]) -> Iterator[Delta]:

@@ -1,0 +1,111 @@
+"""A client that costs next to nothing: it sends requests over sockets, counts frames and notes times.
+
+It reads jobs as lines of JSON and answers each with a line. A job has `port` and `lanes`; the lanes run at once, each
+on a connection of its own, the steps of a lane one after another. A step is `body`, the request; `deltas`, how many
+text deltas it must bring if it streams; and `follows`, whether it continues from the lane's last such step, the first
+of them from the job's `previous`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+_DELTA: Final = b'"type":"response.output_text.delta"'
+_LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
+_ID: Final = re.compile(rb'"id":"(resp_[^"]+)"')
+_LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class Connection:
+    """One connection to a server, kept open from request to request."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, body: Json, deltas: int) -> Json:
+        """The answer to one request: `first` and `total` seconds, and the response's `id`."""
+        data = json.dumps(body).encode()
+        head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+        started = time.perf_counter()
+        self._writer.write(head % len(data) + data)
+        received = bytearray()
+        first, searched = None, 0
+        while not _whole(received):
+            received += await self._some(received)
+            if deltas and first is None:
+                if received.find(_DELTA, searched) >= 0:
+                    first = time.perf_counter() - started
+                searched = max(0, len(received) - len(_DELTA))
+        total = time.perf_counter() - started
+        return {"first": first, "total": total, "id": _check(received, deltas)}
+
+    def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+
+    async def _some(self, received: bytearray) -> bytes:
+        data = await self._reader.read(1 << 18)
+        if not data:
+            raise EOFError(f"the server hung up after {bytes(received[-500:])!r}")
+        return data
+
+
+def _whole(received: bytearray) -> bool:
+    head_end = received.find(b"\r\n\r\n")
+    if head_end < 0:
+        return False
+    if length := _LENGTH.search(received, 0, head_end + 2):
+        return len(received) >= head_end + 4 + int(length[1])
+    return received.endswith(_LAST_CHUNK)
+
+
+def _check(received: bytearray, deltas: int) -> str:
+    """The response's id, if the answer is what it should be."""
+    found = _ID.search(received)
+    if not received.startswith(b"HTTP/1.1 200") or b'"status":"completed"' not in received or found is None:
+        raise ValueError(f"not a completed response: {bytes(received[:2000])!r}")
+    if (count := received.count(_DELTA)) != deltas:
+        raise ValueError(f"{count} text deltas instead of {deltas}")
+    return found[1].decode()
+
+
+async def _lane(connection: Connection, steps: list[Json], previous: str | None) -> list[Json]:
+    answers: list[Json] = []
+    for step in steps:
+        body = step["body"]
+        if step.get("follows") and previous:
+            body = {**body, "previous_response_id": previous}
+        answer = await connection.ask(body, step.get("deltas", 0))
+        if step.get("follows"):
+            previous = answer["id"]
+        answers.append(answer)
+    return answers
+
+
+async def _run(job: Json) -> list[list[Json]]:
+    connections = [Connection(*await asyncio.open_connection("127.0.0.1", job["port"])) for _ in job["lanes"]]
+    try:
+        lanes = zip(connections, job["lanes"], strict=True)
+        return await asyncio.gather(*(_lane(connection, steps, job.get("previous")) for connection, steps in lanes))
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def main() -> None:
+    """Answer jobs until there are no more."""
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(asyncio.run(_run(json.loads(line)))) + "\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""What the server costs, beside the host's own provider and beside the client that both read the model server with.
+
+    .venv/bin/python -m benchmarks.overhead                        # about five minutes
+    .venv/bin/python -m benchmarks.overhead --quick                # one short round
+    .venv/bin/python -m benchmarks.overhead --markdown FILE        # the tables also to FILE
+
+Both servers run at once behind one fast scripted model server and take turns, round by round; what is compared was
+measured within seconds of each other. Linux only: CPU time is read from /proc. Progress goes to stderr, the tables to
+stdout, everything measured to `--json FILE`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from importlib.util import find_spec
+from itertools import batched
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.report import READERS, tables
+from benchmarks.servers import KINDS, Worker, cpu_seconds, stack, stored_bytes
+from benchmarks.texts import pieces, texts, tools
+from tests.support.stack import Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+
+type Json = dict[str, Any]
+type Servers = dict[str, LiveStack]
+
+STREAM_DELTAS: Final = 512
+SHORT_DELTAS: Final = 32
+PACED_DELTAS: Final = 128
+PACE: Final = 0.01  # seconds between two tokens
+TURN_CHARACTERS: Final = 1024  # of the input, and as many of the answer
+TOOLS: Final = tools(10, 1900)  # with their schemas 20 kB
+INSTRUCTIONS: Final = texts(1, 10_000, seed=4)[0]
+CHAINS: Final[dict[str, Json]] = {"plain": {}, "repeating": {"instructions": INSTRUCTIONS, "tools": TOOLS}}
+SEGMENT: Final = 10  # turns of one chain before it is the other server's turn
+SETTLE: Final = 0.3  # seconds for what a server does after its answer
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`lanes` clients at once, each sending `requests` one after another; `deltas` of text each, streamed or whole."""
+
+    name: str
+    model: str
+    lanes: int
+    requests: int
+    deltas: int
+    stream: bool = True
+
+    @property
+    def pieces(self) -> int:
+        """How many deltas the model server sends."""
+        return self.lanes * self.requests * self.deltas
+
+    @property
+    def units(self) -> int:
+        """What its cost is divided by: deltas if they are streamed, else requests."""
+        return self.pieces if self.stream else self.lanes * self.requests
+
+    def job(self, port: int) -> Json:
+        """What the load client is told."""
+        body = {"model": f"local/{self.model}", "input": "Hello", "stream": self.stream}
+        step = {"body": body, "deltas": self.deltas if self.stream else 0}
+        return {"port": port, "lanes": [[step] * self.requests] * self.lanes}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    rounds: int
+    turns: int
+    idle: float
+    loads: tuple[Load, ...]
+
+
+def size(rounds: int, quick: bool) -> Size:
+    """The whole run, or one that only shows the order of magnitude."""
+    one, sixteen, short = (6, 1, 3) if quick else (12, 2, 6)
+    loads = (
+        Load("stream-1", "long", 1, one, STREAM_DELTAS),
+        Load("stream-16", "long", 16, sixteen, STREAM_DELTAS),
+        Load("paced-16", "paced", 16, 1, PACED_DELTAS),
+        Load("short-16", "short", 16, short, SHORT_DELTAS, stream=False),
+    )
+    return Size(rounds, turns=20 if quick else 100, idle=1.0 if quick else 5.0, loads=loads)
+
+
+def say(line: str) -> None:
+    """Progress."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What measures: the model server and two processes that cost their own CPU time and not the servers'."""
+
+    upstream: Upstream
+    load: Worker
+    decoding: Worker
+
+    def script(self, turns: int) -> None:
+        """Tell the model server what to say, before the servers ask which models it has."""
+        self.upstream.script("long", reply(text(*["word "] * STREAM_DELTAS)))
+        self.upstream.script("short", reply(text(*["word "] * SHORT_DELTAS)))
+        self.upstream.script("paced", reply(text(*["word "] * PACED_DELTAS), interval=PACE))
+        answers = [reply(text(*pieces(answer))) for answer in texts(turns, TURN_CHARACTERS, seed=2)]
+        for chain in CHAINS:
+            for kind in KINDS:
+                self.upstream.script(chain_model(chain, kind), answers)
+
+    def warm_up(self, servers: Servers) -> None:
+        """A few requests that leave nothing behind."""
+        step = {"body": {"model": "local/short", "input": "Hello", "store": False}}
+        for server in servers.values():
+            self.load.ask({"port": server.port, "lanes": [[step] * 5]})
+
+    # CPU and first deltas
+
+    def rounds(self, servers: Servers, size: Size) -> Json:
+        """Every load on both servers in turn, and on those that only read, each round in the other order."""
+        for server in servers.values():
+            for load in size.loads:
+                self.load.ask(load.job(server.port))
+        idle = self._idle(servers, size.idle)
+        found: Json = {load.name: {kind: [] for kind in (*servers, *READERS)} for load in size.loads}
+        for number in range(size.rounds):
+            for load in size.loads:
+                say(f"round {number + 1} of {size.rounds}: {load.name}")
+                for name in (*servers, *READERS)[:: -1 if number % 2 else 1]:
+                    cost = self._cost(servers[name], load, idle[name]) if name in servers else self._read(name, load)
+                    found[load.name][name].append(cost)
+        return {"idle": idle, "loads": found}
+
+    def _idle(self, servers: Servers, seconds: float) -> dict[str, float]:
+        """CPU seconds a second of servers that nobody asks anything."""
+        time.sleep(SETTLE)
+        before = {kind: cpu_seconds(server.pid) for kind, server in servers.items()}
+        time.sleep(seconds)
+        return {kind: (cpu_seconds(server.pid) - before[kind]) / seconds for kind, server in servers.items()}
+
+    def _cost(self, server: LiveStack, load: Load, idle: float) -> Json:
+        """CPU seconds a unit of one load, less what the server does anyway, and when the first deltas came."""
+        started, before = time.monotonic(), cpu_seconds(server.pid)
+        answers = self.load.ask(load.job(server.port))
+        time.sleep(SETTLE)
+        spent = cpu_seconds(server.pid) - before - idle * (time.monotonic() - started)
+        firsts = [answer["first"] for lane in answers for answer in lane if answer["first"] is not None]
+        return {"cpu": spent / load.units, "firsts": firsts}
+
+    def _read(self, reader: str, load: Load) -> Json:
+        """CPU seconds a unit that it costs to read what the model server sends under this load."""
+        job = {"reader": reader, "base_url": self.upstream.base_url, "model": load.model}
+        answer = self.decoding.ask({**job, "lanes": load.lanes, "streams": load.requests})
+        if answer["deltas"] != load.pieces:
+            raise ValueError(f"{reader} read {answer['deltas']} deltas instead of {load.pieces}")
+        return {"cpu": answer["cpu"] / load.units}
+
+    # turns
+
+    def chain(self, servers: Servers, name: str, turns: int) -> dict[str, list[float]]:
+        """How long each turn of one conversation took on each server."""
+        inputs = texts(turns, TURN_CHARACTERS)
+        took: dict[str, list[float]] = {kind: [] for kind in servers}
+        last: dict[str, str | None] = dict.fromkeys(servers)
+        for number, segment in enumerate(batched(inputs, SEGMENT)):
+            say(f"{name} chain: {number * SEGMENT} of {turns} turns")
+            for kind, server in servers.items():
+                body = {"model": f"local/{chain_model(name, kind)}", **CHAINS[name]}
+                steps = [{"body": {**body, "input": words}, "follows": True} for words in segment]
+                [answers] = self.load.ask({"port": server.port, "lanes": [steps], "previous": last[kind]})
+                took[kind] += [answer["total"] for answer in answers]
+                last[kind] = answers[-1]["id"]
+        return took
+
+
+def chain_model(chain: str, kind: str) -> str:
+    """The model that answers one server's chain; each server has one, with the same answers."""
+    return f"{chain}-{KINDS.index(kind)}"
+
+
+@contextmanager
+def running(host: Host, inference_url: str, folder: Path) -> Iterator[Servers]:
+    """Both servers, their state in this folder."""
+    folder.mkdir(exist_ok=True)
+    with ExitStack() as stacks:
+        servers = {}
+        for kind in KINDS:
+            say(f"starting {kind}")
+            servers[kind] = stacks.enter_context(stack(kind, host, inference_url, folder))
+        yield servers
+
+
+def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path) -> Json:
+    """One conversation on both servers: its turns' seconds, and the bytes that it adds to stores that had nothing."""
+    with running(host, bench.upstream.base_url, folder) as servers:
+        bench.warm_up(servers)
+        empty = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
+        took = bench.chain(servers, name, turns)
+    full = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
+    repeated = len(json.dumps(CHAINS[name])) if CHAINS[name] else 0
+    said = turns * 2 * TURN_CHARACTERS
+    return {
+        "turns": turns,
+        "content": said + repeated,
+        "sent": said + turns * repeated,
+        "servers": {
+            kind: {"empty": empty[kind], "bytes": full[kind] - empty[kind], "took": took[kind]} for kind in KINDS
+        },
+    }
+
+
+def measure(host: Host, size: Size, folder: Path) -> Json:
+    """Everything, as the tables want it."""
+    began = describe(host)
+    with (
+        UpstreamProcess(folder / "upstream.log") as upstream,
+        Worker("benchmarks.load") as load,
+        Worker("benchmarks.decoding") as decoding,
+    ):
+        bench = Bench(upstream.client, load, decoding)
+        bench.script(size.turns)
+        with running(host, bench.upstream.base_url, folder / "rounds") as servers:
+            rounds = bench.rounds(servers, size)
+        chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
+        return {"machine": {**began, "load_after": os.getloadavg()[0]}, "chains": chains, **rounds}
+
+
+def describe(host: Host) -> Json:
+    """Where and when this is measured."""
+    models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "host": f"{host.replace('_', '-')} {version(host)}",
+        "openai": version("openai"),
+        "python": platform.python_version(),
+        "cpu": f"{os.cpu_count()} cores, {models[0].partition(': ')[2]}" if models else f"{os.cpu_count()} cores",
+        "at": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def main() -> None:
+    """Measure, print, and keep what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="short rounds, a chain of 20 turns")
+    parser.add_argument("--rounds", type=int, help="how often each load is measured (default: 5; quick: 1)")
+    parser.add_argument("--host", choices=("llama_stack", "ogx"), help="the host (default: the one installed)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
+    options = parser.parse_args()
+    host: Host = options.host or ("ogx" if find_spec("ogx") else "llama_stack")
+    rounds = options.rounds or (1 if options.quick else 5)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(host, size(rounds, options.quick), Path(folder))
+    say(f"{time.monotonic() - started:.0f} s")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+    shown = tables(found)
+    if options.markdown:
+        options.markdown.write_text(shown)
+    sys.stdout.write(shown)
+
+
+if __name__ == "__main__":
+    main()

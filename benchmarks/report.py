@@ -1,0 +1,165 @@
+"""What was measured, as tables in markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median, quantiles
+from typing import Any, Final
+
+from benchmarks.servers import BUILTIN, KINDS, OURS
+
+type Json = dict[str, Any]
+
+READERS: Final = {
+    "openai": "`openai` client",
+    "host": "the host's inference provider",
+    "httpx": "httpx, lines only",
+}
+
+_STREAMS: Final = {"stream-1": "1 stream", "stream-16": "16 streams", "paced-16": "16 streams, a token every 10 ms"}
+_TARGETED: Final = ("stream-1", "stream-16")
+_CHAINS: Final = {"plain": "chain", "repeating": "chain with tools and instructions"}
+_ENDS: Final = 10  # turns at either end of a chain
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of both servers, each with its measurements; `limit` is what ours may be at most.
+
+    The figure is the median, or the 95th percentile.
+    """
+
+    name: str
+    values: Mapping[str, Sequence[float]]
+    show: Callable[[float], str]
+    limit: float | None = None
+    p95: bool = False
+
+    def cells(self) -> list[str]:
+        """The row of the table."""
+        ours, builtin = (self._figure(self.values[kind]) for kind in KINDS)
+        shown = [self._cell(self.values[kind]) for kind in KINDS]
+        return [self.name, *shown, f"{ours / builtin:.2f}", *self._verdict(ours)]
+
+    def _verdict(self, ours: float) -> tuple[str, str]:
+        if self.limit is None:
+            return "", ""
+        return (
+            f"at most {self.show(self.limit)}",
+            "met" if ours <= self.limit else f"**missed**, {ours / self.limit:.2f}x",
+        )
+
+    def _figure(self, values: Sequence[float]) -> float:
+        return quantiles(values, n=20, method="inclusive")[-1] if self.p95 else median(values)
+
+    def _cell(self, values: Sequence[float]) -> str:
+        return self.show(self._figure(values)) if self.p95 else with_spread(values, self.show)
+
+
+def tables(found: Json) -> str:
+    """The comparison, what reading alone costs, and where and when this was."""
+    loads, chains = found["loads"], found["chains"]
+    rows = [*_streams(loads), _short(loads), *_firsts(loads)]
+    rows += [row for name, chain in chains.items() for row in _chain(_CHAINS[name], chain)]
+    head = ["", OURS, BUILTIN, "ratio", "target", ""]
+    return "\n".join(
+        [
+            _about(found),
+            _table(head, [row.cells() for row in rows]),
+            "Reading the same streams and doing nothing with them, CPU per text delta (the last column: per stream):\n",
+            _table(["", *_STREAMS.values(), "16 streams of 32 deltas"], [_reader(loads, each) for each in READERS]),
+        ]
+    )
+
+
+def with_spread(values: Sequence[float], show: Callable[[float], str]) -> str:
+    """The median and, of several, the smallest and the largest."""
+    low, high = (show(value).partition(" ")[0] for value in (min(values), max(values)))
+    return show(median(values)) + (f" ({low}-{high})" if len(values) > 1 else "")
+
+
+def streaming_limit(decoding: float) -> float:
+    """The target: what the client's decoding costs, once and 15% more, and 15 microseconds."""
+    return 1.15 * decoding + 15e-6
+
+
+def _about(found: Json) -> str:
+    machine = found["machine"]
+    idle = ", ".join(f"{kind} {seconds * 1000:.1f}" for kind, seconds in found["idle"].items())
+    return (
+        f"{machine['at']}; {machine['host']}, openai {machine['openai']}, Python {machine['python']}; "
+        f"{machine['cpu']}; "
+        f"load average {machine['load_before']:.2f} before and {machine['load_after']:.2f} after. "
+        f"Medians, in brackets the smallest and the largest round; idle CPU, ms a second: {idle} (subtracted).\n"
+    )
+
+
+def _streams(loads: Json) -> list[Row]:
+    return [
+        Row(
+            f"server CPU per text delta, {name}",
+            _cpus(loads[load]),
+            _us,
+            streaming_limit(median(_cpu(loads[load]["openai"]))) if load in _TARGETED else None,
+        )
+        for load, name in _STREAMS.items()
+    ]
+
+
+def _short(loads: Json) -> Row:
+    values = _cpus(loads["short-16"])
+    return Row("server CPU per short stored request, 16 at once", values, _ms, median(values[BUILTIN]) / 3)
+
+
+def _firsts(loads: Json) -> list[Row]:
+    rows = []
+    for load, name in _STREAMS.items():
+        values = {kind: [first for each in loads[load][kind] for first in each["firsts"]] for kind in KINDS}
+        rows += [
+            Row(f"first delta after, {name}: median", values, _ms),
+            Row(f"first delta after, {name}: 95th percentile", values, _ms, p95=True),
+        ]
+    return rows
+
+
+def _chain(name: str, chain: Json) -> list[Row]:
+    turns, servers = chain["turns"], chain["servers"]
+    stored = {kind: [servers[kind]["bytes"]] for kind in KINDS}
+    first = {kind: servers[kind]["took"][:_ENDS] for kind in KINDS}
+    last = {kind: servers[kind]["took"][-_ENDS:] for kind in KINDS}
+    return [
+        Row(f"{name}: bytes stored for {_kb(chain['content'])}", stored, _kb, 1.5 * chain["content"]),
+        Row(f"{name}: turns 1 to {_ENDS}", first, _ms),
+        Row(f"{name}: turns {turns - _ENDS + 1} to {turns}", last, _ms),
+    ]
+
+
+def _reader(loads: Json, reader: str) -> list[str]:
+    deltas = [with_spread(_cpu(loads[load][reader]), _us) for load in _STREAMS]
+    return [READERS[reader], *deltas, with_spread(_cpu(loads["short-16"][reader]), _ms)]
+
+
+def _cpus(load: Json) -> dict[str, Sequence[float]]:
+    return {kind: _cpu(load[kind]) for kind in KINDS}
+
+
+def _cpu(rounds: Sequence[Json]) -> list[float]:
+    return [each["cpu"] for each in rounds]
+
+
+def _us(seconds: float) -> str:
+    return f"{seconds * 1e6:.0f} µs"
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f} ms"
+
+
+def _kb(count: float) -> str:
+    return f"{count / 1000:,.0f} kB"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

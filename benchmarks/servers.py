@@ -1,0 +1,106 @@
+"""The two servers that are compared, and what can be read of them from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from tests.support.stack import Host, LiveStack
+from tests.support.variants import variant
+
+Json = dict[str, Any]
+
+REPOSITORY: Final = Path(__file__).parents[1]
+TEMPLATE: Final = REPOSITORY / "templates" / "starter" / "config.yaml"
+
+OURS: Final = "this project"
+BUILTIN: Final = "builtin"
+KINDS: Final = (OURS, BUILTIN)
+
+_UNSETTLED: Final = ("-wal", "-shm", "-journal")
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+
+def use_builtin(config: Json) -> None:
+    """Put the host's own provider in our place, and no more than that one needs to start."""
+    config["apis"] += ["tool_runtime", "vector_io"]
+    persistence = {
+        "agent_state": {"namespace": "agents", "backend": "kv_default"},
+        "responses": {"table_name": "responses", "backend": "sql_default"},
+    }
+    provider = {"provider_id": "builtin", "provider_type": "inline::builtin", "config": {"persistence": persistence}}
+    config["providers"] |= {"responses": [provider], "tool_runtime": [], "vector_io": []}
+
+
+def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
+    """A server of this kind, its state in this folder; nothing runs yet."""
+    config = variant(TEMPLATE, folder / "builtin.yaml", use_builtin) if kind == BUILTIN else TEMPLATE
+    environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
+    return LiveStack(config, environment, folder / kind.replace(" ", "-"), host)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of the process group, of all its threads, and of the children that it has waited for."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[2]) == pid:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / _TICKS
+
+
+def stored_bytes(folder: Path) -> int:
+    """Bytes of all files in a state folder but the logs, with write-ahead logs counted as what they come to."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"]
+    return sum(_settled_bytes(path) for path in files if not path.name.endswith(_UNSETTLED))
+
+
+def _settled_bytes(path: Path) -> int:
+    if path.suffix != ".db":
+        return path.stat().st_size
+    with closing(sqlite3.connect(path, timeout=10)) as connection:
+        pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
+        return int(pages * size)
+
+
+class Worker:
+    """A module of this folder in a process of its own, which answers lines of JSON with lines of JSON."""
+
+    def __init__(self, module: str) -> None:
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", module],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, job: Json) -> Any:
+        """The answer to one job."""
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.write(json.dumps(job) + "\n")
+        self._process.stdin.flush()
+        if not (line := self._process.stdout.readline()):
+            raise RuntimeError("a measuring process ended; its error stands above")
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe:
+                pipe.close()

@@ -1,0 +1,32 @@
+"""Text to send and to answer with."""
+
+from __future__ import annotations
+
+import random
+import re
+from pydoc_data.topics import topics
+from typing import Any
+
+
+def texts(count: int, size: int, seed: int = 1) -> list[str]:
+    """`count` texts of `size` characters: words drawn, as often as they occur there, from Python's own manual.
+
+    They compress no better than English does, and no two share more than words.
+    """
+    words = re.findall(r"[A-Za-z]+", " ".join(topics[name] for name in sorted(topics)))
+    draw = random.Random(seed)  # noqa: S311 (the same for everybody is what is wanted)
+    return [" ".join(draw.choices(words, k=size))[:size] for _ in range(count)]
+
+
+def pieces(text: str) -> list[str]:
+    """The text as a model streams it, a word at a time."""
+    return re.findall(r"\s*\S+|\s+$", text)
+
+
+def tools(count: int, size: int) -> list[dict[str, Any]]:
+    """`count` function tools whose descriptions have `size` characters each."""
+    parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    return [
+        {"type": "function", "name": f"tool_{number}", "description": description, "parameters": parameters}
+        for number, description in enumerate(texts(count, size, seed=3))
+    ]
