@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, cast
 import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Match
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.replay import replay
@@ -19,6 +20,7 @@ from .answers import Json, RunAsEvents, RunAsJson, StoredEvents, failure
 logger = logging.getLogger(__name__)
 
 _MAX_PAGE: Final = 100
+_METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 class ErrorsAsJson(APIRoute):
@@ -50,6 +52,9 @@ def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
     router.add_api_route(
         "/{response_id}/input_items", _input_items(impl), methods=["GET"], summary="List a response's input items"
     )
+    # Last, so that whatever is a route above is not taken for one of these.
+    for path in ("", "/{response_id}", "/{response_id}/{part}"):
+        router.add_api_route(path, _nothing(router), methods=list(_METHODS), include_in_schema=False)
     return router
 
 
@@ -118,6 +123,17 @@ def _input_items(impl: OpenAIResponsesImpl) -> Handler:
         return _page(page)
 
     return list_input_items
+
+
+def _nothing(router: APIRouter) -> Handler:
+    async def answer_what_is_no_route(request: Request) -> Response:
+        method, path = request.method, request.url.path
+        if any(route.matches(request.scope)[0] is Match.PARTIAL for route in router.routes):
+            message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
+            raise ApiError(405, message, code="method_not_supported")
+        raise ApiError(404, f"Invalid URL ({method} {path}).")
+
+    return answer_what_is_no_route
 
 
 class Query:

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from openai.types.responses import Response
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from tests.support.process import free_port
@@ -148,6 +149,32 @@ def test_an_id_that_leads_nowhere(wire: Wire, path: str) -> None:
             "response_id",
             "invalid_value",
         )
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "", 405),
+        ("DELETE", "", 405),
+        ("POST", f"/{UNKNOWN}", 405),
+        ("PATCH", f"/{UNKNOWN}", 405),
+        ("GET", f"/{UNKNOWN}/cancel", 405),
+        ("POST", f"/{UNKNOWN}/input_items", 405),
+        ("GET", f"/{UNKNOWN}/outputs", 404),
+    ],
+)
+def test_what_is_no_route_is_an_error_like_all_others(wire: Wire, method: str, path: str, status: int) -> None:
+    found = error_of(wire.http.request(method, f"/responses{path}"), status)
+    assert found["type"] == "invalid_request_error"
+    assert f"{method} " in found["message"]
+    assert f"/v1/responses{path}" in found["message"]
+
+
+def test_a_slash_too_many_is_forgiven(client: openai.OpenAI) -> None:
+    kept = client.responses.create(model="local/echo", input="hello")
+    found = client.get(f"/responses/{kept.id}/", cast_to=Response)
+    assert found.output_text == "hello"
+    assert client.post("/responses/", body={"model": "local/echo", "input": "x"}, cast_to=Response).output_text == "x"
 
 
 def test_a_chain_that_is_left_without_an_output_is_refused(wire: Wire, upstream: Upstream) -> None:
