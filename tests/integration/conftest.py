@@ -4,7 +4,7 @@ The host that runs the stack is the one in the environment that runs the tests.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
@@ -81,9 +81,3 @@ def calm(stack: LiveStack) -> Iterator[None]:
         yield
         said = log.read()
     assert "Traceback" not in said, said
-
-
-@pytest.fixture(scope="session")
-def model() -> Callable[[str], str]:
-    """The stack's name for one of the upstream's models: `model("echo")`."""
-    return lambda name: f"local/{name}"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
+from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, final, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
@@ -68,11 +69,8 @@ class Leaver:
 
 def stored(wire: Wire, model: str) -> Json:
     """The one response of this model, as soon as it is there."""
-    deadline = time.monotonic() + 5
-    while not (found := wire.listed(model=f"local/{model}")):
-        assert time.monotonic() < deadline, f"no response of {model} is stored"
-        time.sleep(0.02)
-    [response] = found
+    wait_until(lambda: wire.listed(model=f"local/{model}") != [])
+    [response] = wire.listed(model=f"local/{model}")
     assert final(wire.replay(response["id"])) == wire.retrieve(response["id"]) == response
     return response
 

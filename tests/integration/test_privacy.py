@@ -1,19 +1,17 @@
 """What is not to be kept is nowhere: not in a store, ours or the host's, not in a log, not in an error."""
 
-import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, finish, reasoning, reply, text, tool_call
 from tests.support.variants import records, rows, traces, variant
+from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, error_of, final
 
 pytestmark = pytest.mark.live
 
-STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
 KEY = "sk-canary-of-the-model-server"
 UNKEPT = "canary-unkept"
 KEPT = "canary-kept"
@@ -155,11 +153,3 @@ def test_nothing_comes_to_light_when_the_server_stops(quiet: LiveStack, wire: Wi
     assert traces(quiet.state_dir, KEPT)
     assert f"r/{kept['id']}" in records(quiet.state_dir / "responses.db")
     assert not (quiet.state_dir / "responses.db-wal").exists()  # one file to back up
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for what the server does beside the requests."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
