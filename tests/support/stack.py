@@ -113,14 +113,16 @@ class LiveStack:
 
     def _start_once(self) -> None:
         self.port = free_port()
-        command = run_command(self._host, self._python, self._config, self.port)
-        child = Child(command, log=self.log, env=self._env, cwd=self._cwd)
+        child = Child(self._command(), log=self.log, env=self._env, cwd=self._cwd)
         try:
             child.wait_ready(self._health, seconds=READY_SECONDS)
         except BaseException:
             child.kill()
             raise
         self._child = child
+
+    def _command(self) -> list[str]:
+        return run_command(self._host, self._python, self._config, self.port)
 
     def _health(self) -> bool | None:
         try:

@@ -1,0 +1,114 @@
+"""A stack with several worker processes, and which of them answers.
+
+A TCP connection stays with the worker that accepted it:
+
+    with Workers(stack) as workers:             # one client of each worker, as soon as there are two
+        for pid, wire in workers.wires.items():
+            wire.create(model="local/echo", input="Hi")
+        workers.check()                         # they were the workers that they were taken for
+
+It reads /proc, so it runs on Linux only.
+"""
+
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Self
+
+import httpx
+
+from tests.support.stack import READY_SECONDS, LiveStack
+from tests.support.wire import Wire
+
+COUNT = 2
+
+
+class WorkersStack(LiveStack):
+    """A stack that uvicorn's own command runs, with two workers.
+
+    With `server.workers`, the host's command does the same, but there each worker imports the host before it answers
+    its supervisor, who takes it for dead after 5 s: on a busy machine none would ever be ready.
+    """
+
+    def _command(self) -> list[str]:
+        host = self._host
+        app = f"{host}.core.server.server:create_app"
+        options = ["--factory", "--host", "127.0.0.1", "--port", str(self.port), "--workers", str(COUNT)]
+        config = f"{host.upper()}_CONFIG={self._config}"
+        return ["env", config, str(self._python), "-m", "uvicorn", app, *options]
+
+
+class Workers:
+    """A client of each worker of a stack; use it in a `with` block."""
+
+    def __init__(self, stack: LiveStack) -> None:
+        """Nothing is opened yet."""
+        self.wires: dict[int, Wire] = {}
+        self._stack = stack
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        """Connect until every worker has accepted a connection."""
+        deadline = time.monotonic() + READY_SECONDS
+        while len(self.wires) < COUNT:
+            assert time.monotonic() < deadline, self._stack.tail()
+            wire = Wire(self._stack)
+            pid = worker_of(wire, self._stack)
+            if pid in self.wires:
+                wire.http.close()
+                time.sleep(0.02)
+            else:
+                self.wires[pid] = self._open.enter_context(wire)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the connections."""
+        self._open.close()
+
+    def check(self) -> None:
+        """AssertionError if a client has changed its worker since."""
+        assert {worker_of(wire, self._stack): wire for wire in self.wires.values()} == self.wires
+
+
+def worker_of(wire: Wire, stack: LiveStack) -> int:
+    """The process at the other end of the client's idle connection."""
+    with wire.http.stream("GET", "/health") as answer:
+        pid = worker_behind(answer, stack)
+        answer.read()
+    return pid
+
+
+def worker_behind(answer: httpx.Response, stack: LiveStack) -> int:
+    """The process that gives an answer, which is not read to its end yet."""
+    _, port = answer.extensions["network_stream"].get_extra_info("client_addr")
+    link = f"socket:[{_inode(stack.port, port)}]"
+    [pid] = [pid for pid in _family(stack.pid) if link in _links(pid)]
+    return pid
+
+
+def _inode(server: int, client: int) -> str:
+    """The server's end of a connection of this machine."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if [int(fields[end].split(":")[1], 16) for end in (1, 2)] == [server, client]:
+            return fields[9]
+    raise AssertionError(f"no connection from {client} to {server}")
+
+
+def _family(pid: int) -> list[int]:
+    """A process and its descendants."""
+    found = [pid]
+    with suppress(OSError):  # it has ended meanwhile
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            found += _family(int(child))
+    return found
+
+
+def _links(pid: int) -> list[str]:
+    """What the process has open."""
+    found = []
+    with suppress(OSError):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(OSError):
+                found.append(str(link.readlink()))
+    return found
