@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from .chat.profile import Profile
 from .core.request import DEFAULT_PASSTHROUGH
@@ -41,7 +43,59 @@ class SqliteStore(BaseModel):
     path: Path = Path("~/.llama-stack-responses/responses.db")
 
 
-Store = Annotated[MemoryStore | SqliteStore, Field(discriminator="type")]
+def _address(*schemes: str) -> Callable[[str], str]:
+    """A check of a server's address."""
+
+    def check(url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in schemes or not parts.hostname:
+            raise ValueError(f"this is no address that begins with {schemes[0]}://HOST")
+        if parts.password is not None:
+            raise ValueError("the host logs this setting: the password goes into 'password' beside it")
+        return url
+
+    return check
+
+
+class RedisStore(BaseModel):
+    """Responses live in a Redis or Valkey server, which any number of servers may share.
+
+    Attributes:
+        url: `redis://USER@HOST:PORT/DATABASE`, with TLS `rediss://`; its query holds settings of the `redis` package.
+        password: kept apart from the URL, which may be logged.
+        prefix: what all keys begin with.
+        connections: connections of one server process, at most.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["redis"]
+    url: Annotated[str, AfterValidator(_address("redis", "rediss"))]
+    password: SecretStr | None = None
+    prefix: str = "responses:"
+    connections: int = Field(default=16, ge=1)
+
+
+class PostgresStore(BaseModel):
+    """Responses live in a PostgreSQL database, which any number of servers may share.
+
+    Attributes:
+        url: `postgresql://USER@HOST:PORT/DATABASE`, for TLS with `?sslmode=verify-full`.
+        password: kept apart from the URL, which may be logged.
+        schema_name: the schema that holds the tables; it is made if need be.
+        connections: connections of one server process, at most.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["postgres"]
+    url: Annotated[str, AfterValidator(_address("postgresql", "postgres"))]
+    password: SecretStr | None = None
+    schema_name: str = Field(default="responses", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
+    connections: int = Field(default=16, ge=1)
+
+
+Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore, Field(discriminator="type")]
 
 
 class Limits(BaseModel):
@@ -76,7 +130,8 @@ class ResponsesConfig(BaseModel):
         limits: bounds on one request.
     """
 
-    model_config = ConfigDict(extra="forbid")
+    # What is refused may hold a password.
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     store: Store = Field(default_factory=SqliteStore)
     retention_days: float | None = Field(default=30.0, gt=0)

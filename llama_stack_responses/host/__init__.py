@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_stack_responses.config import MemoryStore, ResponsesConfig
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Records
-from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.stores import open_records
 
 from .files import HostFiles
 from .identity import HostAccess
@@ -29,12 +27,5 @@ async def get_provider_impl(
     """
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
-    archive = Archive(_records(config), retention=config.retention_seconds)
+    archive = Archive(open_records(config.store), retention=config.retention_seconds)
     return OpenAIResponsesImpl(config, archive, inference, files, HostAccess(policy))
-
-
-def _records(config: ResponsesConfig) -> Records:
-    store = config.store
-    if isinstance(store, MemoryStore):
-        return MemoryRecords(store.max_records, store.max_bytes)
-    return SqliteRecords(store.path.expanduser())

@@ -86,8 +86,9 @@ class Records(Protocol):
     """A transactional key-value store.
 
     Keys are ASCII and ordered by their bytes. A key whose `expires_at` has passed is absent for every call and every
-    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503, and a
-    commit that raises has written nothing. Instances may be made in one event loop and used in another.
+    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503, and then a
+    commit has written nothing, unless a server went away before it could say so. Instances may be made in one event
+    loop and used in another, and after `close` in yet another.
     """
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
+from tempfile import mkdtemp
 
 from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
 
 
@@ -22,15 +26,47 @@ class Clock:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a backend keeps what it keeps: nobody else's folder, and nobody else's part of a server.
+
+    Attributes:
+        url_of: the address of the test run's server of a kind, which is started when it is first asked for.
+    """
+
+    folder: Path
+    url_of: Callable[[str], str]
+
+    def fresh(self) -> Place:
+        """A part of it that nobody has used."""
+        return Place(Path(mkdtemp(dir=self.folder)), self.url_of)
+
+    @property
+    def name(self) -> str:
+        """The folder as a word."""
+        return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
+
+
+@dataclass(frozen=True)
 class Backend:
-    """How to open a backend in a folder of its own; `persistent` ones have in a second opening what the first wrote."""
+    """How to open a backend at a place; `persistent` ones have in a second opening what the first wrote."""
 
     name: str
-    open: Callable[[Path, Clock], Records]
+    open: Callable[[Place, Clock], Records]
     persistent: bool
+
+
+def _redis(place: Place, clock: Clock) -> Records:
+    return RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", clock=clock)
+
+
+def _postgres(place: Place, clock: Clock) -> Records:
+    schema = f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
+    return PostgresRecords(place.url_of("postgres"), schema=schema, clock=clock)
 
 
 BACKENDS = [
     Backend("memory", lambda _, clock: MemoryRecords(clock=clock), persistent=False),
-    Backend("sqlite", lambda folder, clock: SqliteRecords(folder / "records.db", clock=clock), persistent=True),
+    Backend("sqlite", lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock), persistent=True),
+    Backend("redis", _redis, persistent=True),
+    Backend("postgres", _postgres, persistent=True),
 ]

@@ -1,13 +1,25 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from llama_stack_responses.store.records import Records
-from tests.contract.backends import BACKENDS, Backend, Clock
+from tests.contract.backends import BACKENDS, Backend, Clock, Place
 from tests.contract.conversations import CREATED
+from tests.support.postgres import Postgres
+from tests.support.valkey import Valkey
+
+type Server = Valkey | Postgres
+
+SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[Server]]]] = {
+    # Nothing here asks what a server that dies has kept.
+    "redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
+    "postgres": lambda folder: Postgres(folder, "fsync=off", "synchronous_commit=off"),
+}
 
 
 @pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
@@ -21,8 +33,28 @@ def clock() -> Clock:
     return Clock(CREATED)
 
 
+@pytest.fixture(scope="session")
+def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
+    """Addresses of real servers, by kind. They start with the first test that asks and end with the run."""
+    urls: dict[str, str] = {}
+
+    with ExitStack() as running:
+
+        def url(kind: str) -> str:
+            if kind not in urls:
+                urls[kind] = running.enter_context(SERVERS[kind](tmp_path_factory.mktemp(kind))).url
+            return urls[kind]
+
+        yield url
+
+
 @pytest.fixture
-async def records(backend: Backend, clock: Clock, tmp_path: Path) -> AsyncIterator[Records]:
-    opened = backend.open(tmp_path, clock)
+def place(tmp_path: Path, url_of: Callable[[str], str]) -> Place:
+    return Place(tmp_path, url_of)
+
+
+@pytest.fixture
+async def records(backend: Backend, clock: Clock, place: Place) -> AsyncIterator[Records]:
+    opened = backend.open(place, clock)
     yield opened
     await opened.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,7 +21,7 @@ from llama_stack_responses.store.records import (
     VersionIs,
     after_prefix,
 )
-from tests.contract.backends import Backend, Clock
+from tests.contract.backends import Backend, Clock, Place
 
 
 async def values(records: Records, *keys: str) -> dict[str, bytes]:
@@ -225,28 +224,26 @@ async def test_a_sweep_is_bounded_and_the_next_goes_on(records: Records, clock: 
     assert max(swept) < 2500
 
 
-def test_records_made_in_one_loop_serve_in_another(backend: Backend, clock: Clock, tmp_path: Path) -> None:
+def test_records_made_in_one_loop_serve_in_another(backend: Backend, clock: Clock, place: Place) -> None:
     async def write(records: Records) -> None:
         await asyncio.gather(*(records.commit([Put(f"k/{index}", b"")]) for index in range(5)))
-
-    async def read(records: Records) -> int:
-        return len(await records.range("k/", "k0", limit=10))
+        assert len(await records.range("k/", "k0", limit=10)) == 5
+        await records.close()
 
     async def make() -> Records:
-        return backend.open(tmp_path, clock)
+        return backend.open(place, clock)
 
     records = asyncio.run(make())
     asyncio.run(write(records))
-    assert asyncio.run(read(records)) == 5
-    asyncio.run(records.close())
+    asyncio.run(write(records))
 
 
-async def test_what_is_there_after_close(backend: Backend, clock: Clock, tmp_path: Path) -> None:
-    first = backend.open(tmp_path, clock)
+async def test_what_is_there_after_close(backend: Backend, clock: Clock, place: Place) -> None:
+    first = backend.open(place, clock)
     await first.commit([Put("a", b"1"), Put("b", b"2", clock.now + 5)])
     written = await first.get_many(["a", "b"])
     await first.close()
-    second = backend.open(tmp_path, clock)
+    second = backend.open(place, clock)
     assert await second.get_many(["a", "b"]) == (written if backend.persistent else {})
     await second.close()
 
@@ -309,12 +306,12 @@ class Model:
 @given(steps=STEPS)
 def test_a_backend_does_what_a_dict_would(
     backend: Backend,
-    tmp_path_factory: pytest.TempPathFactory,
+    place: Place,
     steps: list[tuple[list[Op], list[Condition], bool, bool]],
 ) -> None:
     async def run() -> None:
         clock, model = Clock(0.0), Model()
-        records = backend.open(tmp_path_factory.mktemp("records"), clock)
+        records = backend.open(place.fresh(), clock)
         for ops, conditions, tick, sweep in steps:
             clock.now = model.now = clock.now + tick
             failed = model.failed(conditions)

@@ -25,14 +25,23 @@ class Child:
     """
 
     def __init__(
-        self, command: Sequence[str], *, log: Path, env: Mapping[str, str] | None = None, cwd: Path | None = None
+        self,
+        command: Sequence[str],
+        *,
+        log: Path,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        as_root: bool = True,
     ) -> None:
-        """Start `command` with exactly `env` (None: this process's), both of its streams appended to `log`."""
+        """Start `command` with exactly `env` (None: this process's), both of its streams appended to `log`.
+
+        With `as_root` False it is another user's, if this process is root's.
+        """
         self.log = log
         self._killed = False
         with log.open("ab") as output:
             self._popen = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), *command],
+                tethered(command, as_root=as_root),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -85,6 +94,12 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)
         self._killed = True
         return self._popen.wait()
+
+
+def tethered(command: Sequence[str], *, as_root: bool = True) -> list[str]:
+    """The command line of a `command` that ends with this process."""
+    user = "same" if as_root else "ordinary"
+    return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), user, *command]
 
 
 def free_port() -> int:

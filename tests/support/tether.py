@@ -1,28 +1,40 @@
 """Run a command that dies with the process that started it.
 
-    python tether.py PARENT_PID COMMAND ARGUMENT...
+    python tether.py PARENT_PID USER COMMAND ARGUMENT...
 
 A test run that is killed runs no `finally` and no `atexit`. So the kernel is asked to send SIGKILL to this process
 when its parent ends; the request outlives `exec`, and the command itself need not know. A script of its own, because
 `preexec_fn` may deadlock in a process that has threads.
+
+USER is `same`, or `ordinary` for servers that refuse to run as root: if it is root, the command sees itself as another
+user, in a user namespace in which it may still do all that root may do with files.
 """
 
 import ctypes
 import os
 import signal
 import sys
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
     """Ask for the signal, then become the command."""
-    parent, command = int(sys.argv[1]), sys.argv[2:]
+    parent, user, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if user == "ordinary" and os.geteuid() == 0:
+        _become_ordinary()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before the kernel was asked
             raise SystemExit(1)
     os.execvp(command[0], command)
+
+
+def _become_ordinary() -> None:
+    os.unshare(os.CLONE_NEWUSER)
+    for name, mapping in (("setgroups", "deny"), ("uid_map", "1000 0 1"), ("gid_map", "1000 0 1")):
+        Path(f"/proc/self/{name}").write_text(mapping)
 
 
 if __name__ == "__main__":

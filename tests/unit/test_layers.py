@@ -22,7 +22,7 @@ LAYERS: Final = (
     {"core"},
     {"access", "chat", "hangup", "outbox", "store", "tools", "watchdog"},
     {"config", "files", "sweeper"},
-    {"history", "turn"},
+    {"history", "stores", "turn"},
     {"run"},
     {"impl"},
     {"wire"},
@@ -40,6 +40,8 @@ ONLY_IN: Final = {
     "fastapi": {"host", "wire"},
     "starlette": {"host", "wire"},
     "asyncio": {"hangup", "impl", "outbox", "run", "store", "sweeper", "turn", "watchdog", "wire"},
+    "asyncpg": {"store"},
+    "redis": {"store"},
     "sqlite3": {"store"},
     "httpx": set(),
 }

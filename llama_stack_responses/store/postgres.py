@@ -1,0 +1,322 @@
+"""Records in a PostgreSQL database, which any number of server processes may share."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from typing import Any, Final
+
+import asyncpg
+
+from ..core.errors import ApiError
+from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, after_prefix
+
+SCHEMA: Final = 1
+"""The layout below, kept in the table `layout`."""
+
+# Values are compressed already. `commits` tells the retry of a commit whose answer was lost that it was made.
+_SETUP: Final = """
+SELECT pg_advisory_xact_lock($lock);
+CREATE SCHEMA IF NOT EXISTS $schema;
+CREATE TABLE IF NOT EXISTS $schema.layout(version integer NOT NULL);
+INSERT INTO $schema.layout SELECT 1 WHERE NOT EXISTS (SELECT FROM $schema.layout);
+CREATE TABLE IF NOT EXISTS $schema.records(
+  key bytea PRIMARY KEY, version bigint NOT NULL, expires_at float8, value bytea NOT NULL);
+ALTER TABLE $schema.records ALTER value SET STORAGE EXTERNAL;
+CREATE INDEX IF NOT EXISTS records_expiry ON $schema.records(expires_at) WHERE expires_at IS NOT NULL;
+CREATE TABLE IF NOT EXISTS $schema.commits(id uuid PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now());
+CREATE INDEX IF NOT EXISTS commits_made_at ON $schema.commits(made_at);
+CREATE OR REPLACE FUNCTION $schema.commit(
+  commit_id uuid, now_at float8, locks bigint[],
+  keys bytea[], versions bigint[], key_numbers int[],
+  starts bytea[], ends bytea[], buts bytea[], start_numbers int[],
+  kinds text[], op_keys bytea[], op_values bytea[], op_expiries float8[]
+) RETURNS int[] LANGUAGE plpgsql AS $body$
+DECLARE
+  failed int[];
+  op record;
+BEGIN
+  -- Whoever needs too many locks takes the one that all others share.
+  IF locks IS NULL THEN
+    PERFORM pg_advisory_xact_lock($lock);
+  ELSE
+    PERFORM pg_advisory_xact_lock_shared($lock);
+    FOR i IN 1 .. cardinality(locks) LOOP
+      PERFORM pg_advisory_xact_lock(locks[i]);
+    END LOOP;
+  END IF;
+  IF EXISTS (SELECT FROM $schema.commits WHERE id = commit_id) THEN
+    RETURN '{}';
+  END IF;
+  now_at := coalesce(now_at, extract(epoch FROM clock_timestamp()));
+  SELECT array_agg(number ORDER BY number) INTO failed FROM (
+    SELECT number
+    FROM unnest(keys, versions, key_numbers) AS condition(key, version, number)
+    LEFT JOIN $schema.records AS r ON r.key = condition.key AND (r.expires_at IS NULL OR r.expires_at > now_at)
+    WHERE r.version IS DISTINCT FROM condition.version
+    UNION ALL
+    SELECT number
+    FROM unnest(starts, ends, buts, start_numbers) AS condition(start, stop, but, number)
+    WHERE EXISTS (
+      SELECT FROM $schema.records AS r
+      WHERE r.key >= start AND r.key < stop AND r.key IS DISTINCT FROM but
+      AND (r.expires_at IS NULL OR r.expires_at > now_at))
+  ) AS broken;
+  IF failed IS NOT NULL THEN
+    RETURN failed;
+  END IF;
+  FOR op IN
+    SELECT * FROM unnest(kinds, op_keys, op_values, op_expiries) WITH ORDINALITY
+    AS given(kind, key, value, expires_at, number) ORDER BY number
+  LOOP
+    IF op.kind = 'delete' THEN
+      DELETE FROM $schema.records WHERE key = op.key;
+    ELSIF op.kind = 'put' THEN
+      INSERT INTO $schema.records AS r VALUES (op.key, 1, op.expires_at, op.value)
+      ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at,
+      version = CASE WHEN r.expires_at <= now_at THEN 1 ELSE r.version + 1 END;
+    ELSE
+      INSERT INTO $schema.records AS r VALUES (op.key, 1, op.expires_at, op.value)
+      ON CONFLICT (key) DO UPDATE SET value = excluded.value, expires_at = excluded.expires_at, version = 1
+      WHERE r.expires_at <= now_at;
+    END IF;
+  END LOOP;
+  INSERT INTO $schema.commits(id) VALUES (commit_id);
+  RETURN '{}';
+END
+$body$;
+"""
+_LAYOUT: Final = "SELECT version FROM $schema.layout"
+_GET_MANY: Final = "SELECT key, version, value FROM $schema.records WHERE $live AND key = ANY($2)"
+_RANGE: Final = """
+SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key LIMIT $4
+"""
+_RANGE_REVERSE: Final = """
+SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key DESC LIMIT $4
+"""
+_COMMIT: Final = "SELECT $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+_LIVE: Final = "(expires_at IS NULL OR expires_at > coalesce($1, extract(epoch FROM clock_timestamp())))"
+# The second condition is for a record that is written anew while this waits for it.
+_SWEEP: Final = """
+WITH swept AS (
+  DELETE FROM $schema.records WHERE expires_at <= $1 AND key IN (
+    SELECT key FROM $schema.records WHERE expires_at <= $1 LIMIT 1000 FOR UPDATE SKIP LOCKED)
+  RETURNING 1
+), forgotten AS (
+  DELETE FROM $schema.commits WHERE made_at < now() - interval '1 minute'
+)
+SELECT count(*) FROM swept
+"""
+
+_LOCKS: Final = 64
+"""Locks of one commit, at most: the server's table of locks has room for 64 a connection."""
+_PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
+"""Seconds before each further try while the server cannot be reached."""
+
+_GONE: Final = (
+    OSError,
+    TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
+"""What a server that restarts looks like from here."""
+
+
+class PostgresRecords:
+    """Records in PostgreSQL 13 or newer.
+
+    A commit is one call of a function in the database, in one transaction. Commits exclude one another where their keys
+    share the first two parts (`f/NAME/...`), by advisory locks that are taken in order, so that conditions on what is
+    not there hold too and no commit has to be tried again.
+
+    Args:
+        url: `postgresql://USER@HOST:PORT/DATABASE`; for TLS with `?sslmode=verify-full`, and so on.
+        password: the user's, if it does not stand in the URL.
+        schema: the schema that holds the tables; it is made if need be.
+        connections: how many connections this process opens, at most.
+        timeout: seconds that connecting and one answer may each take.
+        clock: seconds since the epoch; None takes the server's, which all processes share.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        password: str | None = None,
+        schema: str = "responses",
+        connections: int = 16,
+        timeout: float = 10.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
+            raise ValueError(f"the schema's name {schema!r} is not made of small letters, digits and _")
+        self._url = url
+        self._password = password
+        self._schema = schema
+        self._connections = connections
+        self._timeout = timeout
+        self._clock = clock
+        self._opening: asyncio.Task[asyncpg.Pool] | None = None
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+        if not keys:
+            return {}
+        return dict(_records(await self._fetch(_GET_MANY, [key.encode() for key in keys])))
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        arguments = (_locks(self._schema, ops, conditions), *_conditions(conditions), *_ops(ops))
+        rows = await self._fetch(_COMMIT, *arguments, before=(uuid.uuid4(),))
+        if failed := rows[0][0]:
+            raise Conflict([conditions[number] for number in failed])
+
+    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+        sql = _RANGE_REVERSE if reverse else _RANGE
+        return _records(await self._fetch(sql, start.encode(), end.encode(), limit))
+
+    async def sweep(self, now: float) -> int:
+        rows = await self._try(lambda pool: pool.fetch(self._sql(_SWEEP), now))
+        swept: int = rows[0][0]
+        return swept
+
+    async def close(self) -> None:
+        opening, self._opening = self._opening, None
+        if opening is None or opening.get_loop() is not asyncio.get_running_loop():
+            return
+        with suppress(Exception):
+            await (await opening).close()
+
+    async def _fetch(self, sql: str, *arguments: Any, before: tuple[Any, ...] = ()) -> list[Any]:
+        now = self._clock() if self._clock else None
+        return await self._try(lambda pool: pool.fetch(self._sql(sql), *before, now, *arguments))
+
+    async def _try(self, call: Callable[[asyncpg.Pool], Awaitable[list[Any]]]) -> list[Any]:
+        for pause in (*_PAUSES, None):
+            try:
+                return await call(await self._pool())
+            except _GONE as error:
+                if pause is None:
+                    raise ApiError(503, "The response store's server cannot be reached.", retry_after=1) from error
+            except asyncpg.PostgresError as error:
+                raise ApiError(503, _trouble(error), retry_after=1) from error
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only so that not all come at once
+        raise AssertionError("the last try returns or raises")
+
+    async def _pool(self) -> asyncpg.Pool:
+        """The connections of the running loop: those of another loop, which is gone, would never answer."""
+        loop = asyncio.get_running_loop()
+        opening = self._opening
+        if opening is None or opening.get_loop() is not loop or (opening.done() and _failed(opening)):
+            opening = self._opening = loop.create_task(self._open())
+        return await asyncio.shield(opening)
+
+    async def _open(self) -> asyncpg.Pool:
+        pool = await asyncpg.create_pool(
+            self._url,
+            password=self._password,
+            min_size=0,
+            max_size=self._connections,
+            timeout=self._timeout,
+            command_timeout=self._timeout,
+            server_settings={"application_name": "llama-stack-responses", "jit": "off"},
+        )
+        try:
+            if await pool.fetchval("SELECT to_regclass($1)", f"{self._schema}.layout") is None:
+                await pool.execute(self._sql(_SETUP))
+            layout = await pool.fetchval(self._sql(_LAYOUT))
+            if layout > SCHEMA:
+                raise ApiError(
+                    503,
+                    f"The response store was written by a newer version of this software (schema {layout}; "
+                    f"this one reads up to {SCHEMA}).",
+                )
+        except BaseException:
+            pool.terminate()
+            raise
+        return pool
+
+    def _sql(self, sql: str) -> str:
+        names = {"$schema": self._schema, "$lock": str(_lock(self._schema, "")), "$live": _LIVE}
+        return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
+
+
+def _failed(task: asyncio.Task[asyncpg.Pool]) -> bool:
+    return task.cancelled() or task.exception() is not None
+
+
+def _records(rows: Sequence[Any]) -> list[tuple[str, Record]]:
+    return [(key.decode(), Record(value, version)) for key, version, value in rows]
+
+
+def _locks(schema: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> list[int] | None:
+    """The locks of a commit, in the order in which all commits take them; None for the lock of everything."""
+    groups = {_group(op.key) for op in ops}
+    for condition in conditions:
+        if isinstance(condition, Empty) and condition.prefix.count("/") < 2:
+            return None
+        groups.add(_group(condition.prefix if isinstance(condition, Empty) else condition.key))
+    return sorted(_lock(schema, group) for group in groups) if len(groups) <= _LOCKS else None
+
+
+def _group(key: str) -> str:
+    """What a key has in common with every prefix of it that has two slashes."""
+    return "/".join(key.split("/", 2)[:2])
+
+
+def _lock(schema: str, group: str) -> int:
+    return int.from_bytes(blake2b(f"{schema}/{group}".encode(), digest_size=8).digest(), signed=True)
+
+
+def _conditions(conditions: Sequence[Condition]) -> tuple[list[Any], ...]:
+    versions = [(c.key.encode(), c.version, n) for n, c in enumerate(conditions) if isinstance(c, VersionIs)]
+    empties = [
+        (c.prefix.encode(), after_prefix(c.prefix).encode(), c.but.encode() if c.but else None, n)
+        for n, c in enumerate(conditions)
+        if isinstance(c, Empty)
+    ]
+    return *_columns(versions, 3), *_columns(empties, 4)
+
+
+def _ops(ops: Sequence[Op]) -> tuple[list[Any], ...]:
+    return _columns([_row(op) for op in ops], 4)
+
+
+def _row(op: Op) -> tuple[str, bytes, bytes, float | None]:
+    match op:
+        case Put(key, value, expires_at):
+            return "put", key.encode(), value, expires_at
+        case Ensure(key, value, expires_at):
+            return "ensure", key.encode(), value, expires_at
+        case Delete(key):
+            return "delete", key.encode(), b"", None
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> tuple[list[Any], ...]:
+    return tuple([row[column] for row in rows] for column in range(width))
+
+
+def _trouble(error: asyncpg.PostgresError) -> str:
+    """What is wrong with the server, without what may hold its address or password."""
+    for kind, sentence in _REFUSALS.items():
+        if isinstance(error, kind):
+            return sentence
+    return f"The response store's server refused a command ({type(error).__name__})."
+
+
+_REFUSALS: Final[dict[type[asyncpg.PostgresError], str]] = {
+    asyncpg.DiskFullError: "The response store has no room left: its server's disk is full.",
+    asyncpg.OutOfMemoryError: "The response store's server has no memory left.",
+    asyncpg.InvalidPasswordError: "The response store's server does not accept the password in the store's URL.",
+    asyncpg.InvalidAuthorizationSpecificationError: "The response store's server does not accept the store's user.",
+    asyncpg.InvalidCatalogNameError: "The response store's database does not exist on its server.",
+    asyncpg.InsufficientPrivilegeError: "The response store's user may not make or change its tables.",
+    asyncpg.ReadOnlySQLTransactionError: "The response store's server is a read-only replica.",
+}

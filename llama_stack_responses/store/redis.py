@@ -1,0 +1,315 @@
+"""Records in one Redis or Valkey server, which any number of server processes may share.
+
+Under a prefix lie: `r:KEY`, a string for each record, its version and expiry before its value; `index`, a sorted set of
+all keys in the order of their bytes; `expiry`, the keys that expire, by when they do; and for a minute `c:ID`, for each
+commit that was made. Scripts change them together, so a commit is one step and one round trip.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.commands.core import AsyncScript
+from redis.exceptions import RedisError, ResponseError
+
+from ..core.errors import ApiError
+from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
+
+# What the scripts share. A record is "VERSION EXPIRY VALUE", its expiry empty if it has none; `live` gives the version
+# of a record that has not expired, and where its value begins. ARGV[1] is the prefix, ARGV[2] the time, empty for the
+# server's own.
+_COMMON: Final = """
+local prefix, now = ARGV[1], tonumber(ARGV[2])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] + time[2] / 1000000
+end
+local function live(key)
+  local head = redis.call('GETRANGE', prefix .. 'r:' .. key, 0, 63)
+  local version, expiry, start = string.match(head, '^(%d+) (%S*) ()')
+  if version and (expiry == '' or tonumber(expiry) > now) then
+    return tonumber(version), start
+  end
+end
+"""
+
+_GET_MANY: Final = (
+    _COMMON
+    + """
+local found = {}
+for i = 3, #ARGV do
+  local version, start = live(ARGV[i])
+  if version then
+    found[#found + 1] = ARGV[i]
+    found[#found + 1] = version
+    found[#found + 1] = redis.call('GETRANGE', prefix .. 'r:' .. ARGV[i], start - 1, -1)
+  end
+end
+return found
+"""
+)
+
+# ARGV[3], ARGV[4]: where the range starts and ends; ARGV[5]: how many; ARGV[6]: 'REV' from the end backwards.
+_RANGE: Final = (
+    _COMMON
+    + """
+local from, to, limit, reverse = '[' .. ARGV[3], '(' .. ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'REV'
+local found = {}
+while #found < 3 * limit do
+  local keys
+  if reverse then
+    keys = redis.call('ZRANGE', prefix .. 'index', to, from, 'BYLEX', 'REV', 'LIMIT', 0, limit)
+  else
+    keys = redis.call('ZRANGE', prefix .. 'index', from, to, 'BYLEX', 'LIMIT', 0, limit)
+  end
+  for _, key in ipairs(keys) do
+    local version, start = live(key)
+    if version and #found < 3 * limit then
+      found[#found + 1] = key
+      found[#found + 1] = version
+      found[#found + 1] = redis.call('GETRANGE', prefix .. 'r:' .. key, start - 1, -1)
+    end
+  end
+  if #keys < limit then break end
+  if reverse then to = '(' .. keys[#keys] else from = '(' .. keys[#keys] end
+end
+return found
+"""
+)
+
+# ARGV[3]: the commit's id; ARGV[4]: how many conditions; then each condition as `version KEY VERSION` ('' is absent) or
+# `empty PREFIX END BUT`, then each op as `put KEY VALUE EXPIRY`, `ensure KEY VALUE EXPIRY` or `delete KEY`.
+# Gives the numbers of the conditions that do not hold.
+_COMMIT: Final = (
+    _COMMON
+    + """
+if redis.call('EXISTS', prefix .. 'c:' .. ARGV[3]) == 1 then return {} end
+local at = 5
+local function empty(start, stop, but)
+  local from = '[' .. start
+  while true do
+    local keys = redis.call('ZRANGE', prefix .. 'index', from, '(' .. stop, 'BYLEX', 'LIMIT', 0, 16)
+    for _, key in ipairs(keys) do
+      if key ~= but and live(key) then return false end
+    end
+    if #keys < 16 then return true end
+    from = '(' .. keys[#keys]
+  end
+end
+local failed = {}
+for number = 0, ARGV[4] - 1 do
+  local holds
+  if ARGV[at] == 'version' then
+    holds = tostring(live(ARGV[at + 1]) or '') == ARGV[at + 2]
+    at = at + 3
+  else
+    holds = empty(ARGV[at + 1], ARGV[at + 2], ARGV[at + 3])
+    at = at + 4
+  end
+  if not holds then failed[#failed + 1] = number end
+end
+if #failed > 0 then return failed end
+while at <= #ARGV do
+  local op, key = ARGV[at], ARGV[at + 1]
+  local version = live(key)
+  if op == 'delete' then
+    redis.call('DEL', prefix .. 'r:' .. key)
+    redis.call('ZREM', prefix .. 'index', key)
+    redis.call('ZREM', prefix .. 'expiry', key)
+    at = at + 2
+  else
+    if op == 'put' or not version then
+      local expiry = ARGV[at + 3]
+      local head = string.format('%d %s ', (version or 0) + 1, expiry)
+      redis.call('SET', prefix .. 'r:' .. key, head .. ARGV[at + 2])
+      redis.call('ZADD', prefix .. 'index', 0, key)
+      if expiry == '' then
+        redis.call('ZREM', prefix .. 'expiry', key)
+      else
+        redis.call('ZADD', prefix .. 'expiry', expiry, key)
+      end
+    end
+    at = at + 4
+  end
+end
+redis.call('SET', prefix .. 'c:' .. ARGV[3], '', 'EX', 60)
+return {}
+"""
+)
+
+_SWEEP: Final = """
+local prefix = ARGV[1]
+local keys = redis.call('ZRANGE', prefix .. 'expiry', '-inf', ARGV[2], 'BYSCORE', 'LIMIT', 0, 1000)
+for _, key in ipairs(keys) do
+  redis.call('DEL', prefix .. 'r:' .. key)
+  redis.call('ZREM', prefix .. 'index', key)
+  redis.call('ZREM', prefix .. 'expiry', key)
+end
+return #keys
+"""
+
+_RETRIES: Final = 8
+"""With the pauses below, a server may be gone for about three seconds before a call fails."""
+
+
+class RedisRecords:
+    """Records in Redis 6.2 or newer, or Valkey.
+
+    What a returned commit wrote is as durable as the server makes it: with `appendonly yes` and `appendfsync always` it
+    survives the server's death, with `everysec` all but the last second does.
+
+    Args:
+        url: `redis://` or, with TLS, `rediss://`, with user and database; its query holds further settings of
+            the `redis` package, such as `ssl_ca_certs`.
+        password: the user's, if it does not stand in the URL.
+        prefix: what all keys begin with, so that several stacks can share a server.
+        connections: how many connections this process opens, at most.
+        timeout: seconds that connecting, one answer and waiting for a free connection may each take.
+        clock: seconds since the epoch; None takes the server's, which all processes share.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        password: str | None = None,
+        prefix: str = "responses:",
+        connections: int = 16,
+        timeout: float = 5.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self._url = url
+        self._password = password
+        self._prefix = prefix
+        self._connections = connections
+        self._timeout = timeout
+        self._clock = clock
+        self._scripts: _Scripts | None = None
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+        if not keys:
+            return {}
+        found = await self._call(lambda scripts: scripts.get_many, [self._now(), *keys])
+        return dict(_records(found))
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        # The id makes the retry of a commit whose answer was lost one that was made already.
+        args: list[Any] = [self._now(), secrets.token_bytes(16), len(conditions)]
+        for condition in conditions:
+            args += _condition(condition)
+        for op in ops:
+            args += _op(op)
+        failed = await self._call(lambda scripts: scripts.commit, args)
+        if failed:
+            raise Conflict([conditions[number] for number in failed])
+
+    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+        if start >= end or limit < 1:
+            return []
+        args = [self._now(), start, end, limit, "REV" if reverse else ""]
+        return _records(await self._call(lambda scripts: scripts.range, args))
+
+    async def sweep(self, now: float) -> int:
+        swept: int = await self._call(lambda scripts: scripts.sweep, [now])
+        return swept
+
+    async def close(self) -> None:
+        scripts, self._scripts = self._scripts, None
+        if scripts is not None and scripts.loop is asyncio.get_running_loop():
+            await scripts.close()
+
+    def _now(self) -> str:
+        return repr(self._clock()) if self._clock else ""
+
+    async def _call(self, choose: Callable[[_Scripts], AsyncScript], args: Sequence[Any]) -> Any:
+        script = choose(self._ready())
+        try:
+            return await script(args=[self._prefix, *args])
+        except RedisError as error:
+            raise ApiError(503, _trouble(error), retry_after=1) from error
+
+    def _ready(self) -> _Scripts:
+        """The connections of the running loop: those of another loop, which is gone, would never answer."""
+        loop = asyncio.get_running_loop()
+        if self._scripts is None or self._scripts.loop is not loop:
+            self._scripts = _Scripts(loop, self._url, self._password, self._connections, self._timeout)
+        return self._scripts
+
+
+class _Scripts:
+    """The scripts, on the connections of one event loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, url: str, password: str | None, connections: int, timeout: float
+    ) -> None:
+        self.loop = loop
+        pool = BlockingConnectionPool.from_url(
+            url,
+            **({"password": password} if password else {}),
+            max_connections=connections,
+            timeout=timeout,
+            socket_timeout=timeout,
+            socket_connect_timeout=timeout,
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _RETRIES),
+        )
+        self._redis = Redis(connection_pool=pool)
+        self.get_many = self._redis.register_script(_GET_MANY)
+        self.range = self._redis.register_script(_RANGE)
+        self.commit = self._redis.register_script(_COMMIT)
+        self.sweep = self._redis.register_script(_SWEEP)
+
+    async def close(self) -> None:
+        with suppress(RedisError):
+            await self._redis.aclose(close_connection_pool=True)
+
+
+def _records(found: Sequence[Any]) -> list[tuple[str, Record]]:
+    rows = zip(found[::3], found[1::3], found[2::3], strict=True)
+    return [(key.decode("ascii"), Record(value, version)) for key, version, value in rows]
+
+
+def _condition(condition: Condition) -> list[Any]:
+    if isinstance(condition, VersionIs):
+        return ["version", condition.key, "" if condition.version is None else condition.version]
+    return ["empty", condition.prefix, after_prefix(condition.prefix), condition.but or ""]
+
+
+def _op(op: Op) -> list[Any]:
+    match op:
+        case Put(key, value, expires_at):
+            return ["put", key, value, _expiry(expires_at)]
+        case Ensure(key, value, expires_at):
+            return ["ensure", key, value, _expiry(expires_at)]
+        case Delete(key):
+            return ["delete", key]
+
+
+def _expiry(expires_at: float | None) -> str:
+    return "" if expires_at is None or math.isinf(expires_at) else repr(expires_at)
+
+
+def _trouble(error: RedisError) -> str:
+    """What is wrong with the server, without what may hold its address or password."""
+    if isinstance(error, ResponseError):
+        word = str(error).partition(" ")[0]
+        return _REFUSALS.get(word, "The response store's server refused a command.")
+    return "The response store's server cannot be reached."
+
+
+_REFUSALS: Final = {
+    "OOM": "The response store has no room left: its server is at its memory limit.",
+    "MISCONF": "The response store's server cannot write to its disk.",
+    "READONLY": "The response store's server is a read-only replica.",
+    "LOADING": "The response store's server is still loading its data.",
+    "NOAUTH": "The response store's server wants a password: put it in the store's URL.",
+    "WRONGPASS": "The response store's server does not accept the password in the store's URL.",
+    "NOPERM": "The response store's user may not run scripts on these keys.",
+}

@@ -1,0 +1,47 @@
+"""The store that a configuration names."""
+
+from __future__ import annotations
+
+from .config import MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from .store.memory import MemoryRecords
+from .store.records import Records
+from .store.sqlite import SqliteRecords
+
+
+def open_records(store: Store) -> Records:
+    """The records that `store` describes; nothing is connected before the first call.
+
+    Raises:
+        RuntimeError: the package that speaks with this kind of server is not installed.
+    """
+    match store:
+        case MemoryStore():
+            return MemoryRecords(store.max_records, store.max_bytes)
+        case SqliteStore():
+            return SqliteRecords(store.path.expanduser())
+        case RedisStore():
+            return _redis(store)
+        case PostgresStore():
+            return _postgres(store)
+
+
+def _redis(store: RedisStore) -> Records:
+    try:
+        from .store.redis import RedisRecords
+    except ModuleNotFoundError as error:
+        raise _missing("redis") from error
+    password = store.password.get_secret_value() if store.password else None
+    return RedisRecords(store.url, password=password, prefix=store.prefix, connections=store.connections)
+
+
+def _postgres(store: PostgresStore) -> Records:
+    try:
+        from .store.postgres import PostgresRecords
+    except ModuleNotFoundError as error:
+        raise _missing("postgres") from error
+    password = store.password.get_secret_value() if store.password else None
+    return PostgresRecords(store.url, password=password, schema=store.schema_name, connections=store.connections)
+
+
+def _missing(extra: str) -> RuntimeError:
+    return RuntimeError(f"The store '{extra}' needs more packages: pip install 'llama-stack-responses[{extra}]'")

@@ -1,0 +1,59 @@
+"""The store that a configuration names, and addresses that give nothing away."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.postgres import PostgresRecords
+from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.stores import open_records
+
+REDIS = {"type": "redis", "url": "redis://localhost:6379/0"}
+POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslmode=verify-full"}
+
+
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [
+        ({"type": "memory"}, MemoryRecords),
+        ({"type": "sqlite", "path": "~/responses.db"}, SqliteRecords),
+        (REDIS, RedisRecords),
+        (REDIS | {"url": "rediss://me@redis.internal", "password": "secret", "prefix": "a:"}, RedisRecords),
+        (POSTGRES | {"password": "secret", "schema_name": "mine"}, PostgresRecords),
+    ],
+)
+async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: type) -> None:
+    records = open_records(ResponsesConfig(store=store).store)
+    assert isinstance(records, kind)
+    await records.close()
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        (REDIS | {"url": "redis://:sesame@localhost"}, "the password goes into 'password'"),
+        (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "the password goes into 'password'"),
+        (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
+        (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),
+        (POSTGRES | {"schema_name": "a; drop"}, "schema_name"),
+    ],
+)
+def test_an_address_that_will_not_do_is_refused_and_not_repeated(store: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        ResponsesConfig(store=store)
+    assert why in str(error.value)
+    assert "sesame" not in str(error.value)
+
+
+@pytest.mark.parametrize("store", [REDIS, POSTGRES])
+def test_a_package_that_is_missing_is_named(store: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, f"llama_stack_responses.store.{store['type']}", None)
+    with pytest.raises(RuntimeError, match=rf"pip install 'llama-stack-responses\[{store['type']}\]'"):
+        open_records(ResponsesConfig(store=store).store)
