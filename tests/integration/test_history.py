@@ -189,9 +189,10 @@ def test_a_conversation_of_a_thousand_turns_goes_on(wire: Wire, stack: LiveStack
     assert [line for _, line in sent(upstream, "long")] == expected
     assert stored_bytes(database) - before < 10_000
 
-    pages = wire.pages(f"/{second['id']}/input_items", limit=100, order="asc")
-    lines = [item["content"][0]["text"] for page in pages for item in page["data"]]
-    assert lines == expected
+    for order, lines in (("asc", expected), ("desc", expected[::-1])):
+        page = wire.get(f"/{second['id']}/input_items", limit=100, order=order).json()
+        assert [item["content"][0]["text"] for item in page["data"]] == lines[:100]
+        assert page["has_more"]
 
 
 # -- items by id -----------------------------------------------------------------------

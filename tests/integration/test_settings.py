@@ -1,6 +1,5 @@
 """What an operator configures: profiles of single models, what passes through, limits, and how long responses are kept."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from tests.support.seed import DAY, seed
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, finish, reasoning, reply, text, tool_call
 from tests.support.variants import records, responses_config, variant
+from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of
 
 pytestmark = pytest.mark.live
@@ -264,9 +264,6 @@ def test_a_request_that_is_too_long(wire: Wire, upstream: Upstream) -> None:
 
 def test_what_is_past_its_time_is_dropped_though_nobody_asks_for_it(configured: Configured, wire: Wire) -> None:
     wire.create(model="local/echo", input="x")  # the sweeps begin with the first request
-    deadline = time.monotonic() + 5
-    while f"r/{configured.old['id']}" in records(configured.database):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: f"r/{configured.old['id']}" not in records(configured.database))
     error_of(wire.get(f"/{configured.old['id']}"), 404)
     assert wire.retrieve(configured.young["id"]) == configured.young
