@@ -1,0 +1,103 @@
+"""The wheel, outside the checkout: its command, the configuration that this writes, and a server that runs on it."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import Host, LiveStack
+from tests.support.upstream import Upstream
+from tests.support.wire import Wire, output_text
+
+pytestmark = pytest.mark.live
+
+REPOSITORY = Path(__file__).parents[2]
+HOST_COMMANDS = {"llama_stack": "llama", "ogx": "ogx"}
+DIGITS = "01234567"
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """An environment in which the package is installed from its wheel."""
+
+    python: Path
+    cwd: Path
+
+    def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run the package's command."""
+        return call(self.python.with_name("llama-stack-responses"), *arguments, cwd=self.cwd)
+
+    def refused(self, *arguments: str) -> str:
+        """The one line that the command says when it cannot do that."""
+        done = self.command(*arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        [line] = done.stderr.splitlines()
+        return line
+
+
+def call(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, without what would lead Python to the checkout."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False)
+
+
+def done(*command: str | Path, cwd: Path) -> str:
+    """What a command that has to go well says."""
+    ended = call(*command, cwd=cwd)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel in an environment of its own, which sees all packages of this one but the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
+    [wheel] = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=False)
+    python = folder / "venv" / "bin" / "python"
+    done(sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps", "--python", python, wheel, cwd=folder)
+    # A folder that a .pth file names comes after the environment's own, and no .pth file in it counts.
+    own = Path(done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder))
+    (own / "packages.pth").write_text(sysconfig.get_path("purelib"))
+    # The host's command: what is installed here, run by the new environment's Python.
+    command = HOST_COMMANDS[host]
+    _, _, script = Path(sys.executable).with_name(command).read_text().partition("\n")
+    python.with_name(command).write_text(f"#!{python}\n{script}")
+    python.with_name(command).chmod(0o755)
+    return Installed(python, folder)
+
+
+def test_what_the_wheel_writes_runs(host: Host, installed: Installed, upstream: Upstream, tmp_path: Path) -> None:
+    where = done(installed.python, "-c", "import llama_stack_responses as it; print(it.__file__)", cwd=tmp_path)
+    assert Path(where).is_relative_to(installed.cwd)
+    said = installed.command("init", "starter", str(tmp_path / "my stack"))
+    config = tmp_path / "my stack" / "config.yaml"
+    assert f"llama stack run '{config}'" in said.stdout
+    # A key of digits only cannot come from the environment: the host would make a number of it.
+    config.write_text(config.read_text().replace("${env.INFERENCE_API_KEY:=}", f'"{DIGITS}"'))
+    env = {"INFERENCE_URL": upstream.base_url, "PYTHONPATH": ""}
+    with LiveStack(config, env, tmp_path / "state", host=host, python=installed.python) as stack, Wire(stack) as wire:
+        assert output_text(wire.create(model="local/echo", input="from a wheel")) == "from a wheel"
+    assert upstream.requests("echo")[0].headers["authorization"] == f"Bearer {DIGITS}"
+
+
+def test_what_the_command_cannot_do_it_says_in_one_line(installed: Installed, tmp_path: Path) -> None:
+    target = tmp_path / "config.yaml"
+    target.write_text("mine")
+    (tmp_path / "file").touch()
+    assert installed.refused("init", "starter", str(tmp_path)) == (
+        f"llama-stack-responses: {target} is already there; use --force to overwrite it, or choose another folder."
+    )
+    assert target.read_text() == "mine"
+    assert installed.refused("init", "stater", str(tmp_path / "new")) == (
+        "llama-stack-responses: There is no template 'stater'; choose one of: starter."
+    )
+    assert installed.refused("init", "starter", str(tmp_path / "file")) == (
+        f"llama-stack-responses: Cannot write {tmp_path / 'file' / 'config.yaml'}: File exists."
+    )
