@@ -1,0 +1,189 @@
+"""A real model server, llama.cpp with a real small model: what it takes and what it sends is what clients get."""
+
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from tests.support.asking import Json, Streamed, create, function, stored, stream
+from tests.support.process import Child
+from tests.support.stack import Host, LiveStack
+
+pytestmark = pytest.mark.live
+
+REPOSITORY = Path(__file__).parents[2]
+STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
+LOADING_SECONDS = 60
+GREEDY = {"temperature": 0, "max_output_tokens": 48}
+END_OF_TURN = "2"
+"""The model's token for it: forbidden, it talks on until its context is full, half a minute or more."""
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """The model server, as who runs it sees it."""
+    log = tmp_path_factory.mktemp("llama") / "llama.log"
+    child = Child([sys.executable, "-m", "tests.support.llama_server", "0"], log=log, cwd=REPOSITORY)
+
+    def address() -> str | None:
+        match = re.search(r"^listening (\S+)$", log.read_text(errors="replace"), re.MULTILINE)
+        return match and match[1]
+
+    try:
+        with httpx.Client(base_url=child.wait_ready(address, seconds=LOADING_SECONDS), trust_env=False) as http:
+            yield http
+    finally:
+        child.stop()
+
+
+@pytest.fixture(scope="module")
+def client(
+    host: Host, stack_env: dict[str, str], llama: httpx.Client, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[openai.OpenAI]:
+    """An OpenAI client of a stack over the model server."""
+    env = {**stack_env, "INFERENCE_URL": str(llama.base_url.join("v1"))}
+    with LiveStack(STARTER, env, tmp_path_factory.mktemp("stack"), host=host) as live, live.client() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def model(client: openai.OpenAI) -> str:
+    """The one model that the stack lists."""
+    [found] = client.models.list()
+    assert found.id.startswith("local/")
+    return found.id
+
+
+def text_of(response: Json) -> str:
+    """What a response says, in its one message."""
+    [message] = response["output"]
+    [part] = message["content"]
+    found: str = part["text"]
+    return found
+
+
+def test_a_streamed_conversation(client: openai.OpenAI, model: str) -> None:
+    introduction = "My name is Ada and I live in Lisbon. Say hello to me in one short sentence."
+    question = "What is the name of my city?"
+    first = stream(client, model=model, input=introduction, **GREEDY)
+    said = text_of(first.response)
+    assert len(first.texts("output_text")) > 3
+    assert "".join(first.texts("output_text")) == said
+    before = first.response["id"]
+    second = stream(client, model=model, input=question, previous_response_id=before, **GREEDY).response
+    assert "Lisbon" in text_of(second)
+    turns = (("user", introduction), ("assistant", said), ("user", question))
+    resent = create(client, model=model, input=[{"role": role, "content": text} for role, text in turns], **GREEDY)
+    # The model read the same tokens, whoever kept the conversation.
+    assert resent["usage"]["input_tokens"] == second["usage"]["input_tokens"]
+    for response in (first.response, second, resent):
+        assert response["status"] == "completed"
+        assert stored(client, response["id"]) == response
+
+
+def test_a_forced_call_and_its_output(client: openai.OpenAI, model: str) -> None:
+    tool = function("get_weather", "city")
+    question: Json = {"input": "How is the weather in Lisbon?", "tools": [tool], "tool_choice": "required"}
+    asked = stream(client, model=model, **question, **GREEDY)
+    [call] = asked.response["output"]
+    assert call["name"] == "get_weather"
+    assert list(json.loads(call["arguments"])) == ["city"]
+    assert "".join(asked.texts("function_call_arguments")) == call["arguments"]
+
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "Sunny, 24 degrees."}
+    told = stream(client, model=model, input=[output], previous_response_id=asked.response["id"], **GREEDY).response
+    assert text_of(told)
+    assert stored(client, told["id"]) == told
+
+
+def test_a_schema_is_kept(client: openai.OpenAI, model: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"name": {"type": "string", "enum": ["Ada", "Bob"]}, "age": {"enum": [36, 37]}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    person = {"format": {"type": "json_schema", "name": "person", "schema": schema, "strict": True}}
+    answer = stream(client, model=model, input="Ada is 36 years old.", text=person, **GREEDY).response
+    assert answer["status"] == "completed"
+    found = json.loads(text_of(answer))
+    assert sorted(found) == ["age", "name"]
+    assert found["name"] in ("Ada", "Bob")
+    assert found["age"] in (36, 37)
+
+
+def test_log_probabilities(client: openai.OpenAI, model: str) -> None:
+    asked: Json = {"top_logprobs": 3, "include": ["message.output_text.logprobs"], **GREEDY, "max_output_tokens": 16}
+    streamed = stream(client, model=model, input="Say hello.", **asked)
+    [message] = streamed.response["output"]
+    tokens = message["content"][0]["logprobs"]
+    check_tokens(tokens, text_of(streamed.response))
+    assert [token["token"] for token in delta_tokens(streamed)] == [token["token"] for token in tokens]
+
+
+def check_tokens(tokens: list[Json], text: str) -> None:
+    """Each token of the text is there, the likeliest one because the model chose without chance."""
+    assert "".join(token["token"] for token in tokens) == text
+    for token in tokens:
+        assert len(token["top_logprobs"]) == 3
+        assert token["logprob"] <= 0
+        assert token["token"] == max(token["top_logprobs"], key=lambda each: float(each["logprob"]))["token"]
+
+
+def delta_tokens(streamed: Streamed) -> list[Json]:
+    """The log probabilities that came with the deltas."""
+    return [token for name, data in streamed.frames if name.endswith("text.delta") for token in data["logprobs"]]
+
+
+def test_too_few_tokens_end_as_incomplete(client: openai.OpenAI, model: str) -> None:
+    asked: Json = {"input": "Tell me a long story.", "temperature": 0, "max_output_tokens": 16}
+    for response in (stream(client, model=model, **asked).response, create(client, model=model, **asked)):
+        assert response["status"] == "incomplete"
+        assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+        assert response["usage"]["output_tokens"] == 16
+        assert text_of(response)
+
+
+def test_a_client_that_leaves_stops_the_generation(client: openai.OpenAI, model: str, llama: httpx.Client) -> None:
+    endless: Json = {"temperature": 0, "extra_body": {"logit_bias": {END_OF_TURN: -100}}}
+    with client.responses.create(model=model, input="Count.", stream=True, **endless) as events:
+        created = next(events)
+        assert created.type == "response.created"
+        while next(events).type != "response.output_text.delta":
+            pass
+        assert generating(llama)
+    wait_until(lambda: not generating(llama))
+    wait_until(lambda: is_stored(client, created.response.id))
+    left = stored(client, created.response.id)
+    assert left["status"] == "cancelled"
+    assert text_of(left)
+    # It is free for the next.
+    assert create(client, model=model, input="Say hello.", **GREEDY)["output"]
+
+
+def generating(llama: httpx.Client) -> bool:
+    """Whether the model server is at work."""
+    return any(slot["is_processing"] for slot in llama.get("/slots").json())
+
+
+def is_stored(client: openai.OpenAI, response_id: str) -> bool:
+    """Whether it can be retrieved by now."""
+    try:
+        client.responses.retrieve(response_id)
+    except openai.NotFoundError:
+        return False
+    return True
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Wait for what follows when a client leaves: soon, and long before the model would have come to an end."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
