@@ -122,6 +122,7 @@ _GONE: Final = (
     OSError,
     TimeoutError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
     asyncpg.CannotConnectNowError,
     asyncpg.AdminShutdownError,
@@ -314,7 +315,7 @@ def _trouble(error: asyncpg.PostgresError) -> str:
 _REFUSALS: Final[dict[type[asyncpg.PostgresError], str]] = {
     asyncpg.DiskFullError: "The response store has no room left: its server's disk is full.",
     asyncpg.OutOfMemoryError: "The response store's server has no memory left.",
-    asyncpg.InvalidPasswordError: "The response store's server does not accept the password in the store's URL.",
+    asyncpg.InvalidPasswordError: "The response store's server does not accept the password, or wants one.",
     asyncpg.InvalidAuthorizationSpecificationError: "The response store's server does not accept the store's user.",
     asyncpg.InvalidCatalogNameError: "The response store's database does not exist on its server.",
     asyncpg.InsufficientPrivilegeError: "The response store's user may not make or change its tables.",

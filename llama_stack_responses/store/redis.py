@@ -18,7 +18,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from ..core.errors import ApiError
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
@@ -298,6 +298,8 @@ def _expiry(expires_at: float | None) -> str:
 
 def _trouble(error: RedisError) -> str:
     """What is wrong with the server, without what may hold its address or password."""
+    if isinstance(error, AuthenticationError):
+        return "The response store's server does not accept the password, or wants one."
     if isinstance(error, ResponseError):
         word = str(error).partition(" ")[0]
         return _REFUSALS.get(word, "The response store's server refused a command.")
@@ -309,7 +311,5 @@ _REFUSALS: Final = {
     "MISCONF": "The response store's server cannot write to its disk.",
     "READONLY": "The response store's server is a read-only replica.",
     "LOADING": "The response store's server is still loading its data.",
-    "NOAUTH": "The response store's server wants a password: put it in the store's URL.",
-    "WRONGPASS": "The response store's server does not accept the password in the store's URL.",
     "NOPERM": "The response store's user may not run scripts on these keys.",
 }
