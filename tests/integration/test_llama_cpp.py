@@ -3,8 +3,7 @@
 import json
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -14,6 +13,7 @@ import pytest
 from tests.support.asking import Json, Streamed, create, function, stored, stream
 from tests.support.process import Child
 from tests.support.stack import Host, LiveStack
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
@@ -179,11 +179,3 @@ def is_stored(client: openai.OpenAI, response_id: str) -> bool:
     except openai.NotFoundError:
         return False
     return True
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Wait for what follows when a client leaves: soon, and long before the model would have come to an end."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
