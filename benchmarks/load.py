@@ -3,7 +3,8 @@
 It reads jobs as lines of JSON and answers each with a line. A job has `port` and `lanes`; the lanes run at once, each
 on a connection of its own, the steps of a lane one after another. A step is `body`, the request; `deltas`, how many
 text deltas it must bring if it streams; and `follows`, whether it continues from the lane's last such step, the first
-of them from the job's `previous`.
+of them from the job's `previous`. A server that does not find the response that it has just given is asked again until
+it does; such a turn's `total` has all of its attempts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import re
 import sys
 import time
+from contextlib import suppress
 from typing import Any, Final
 
 Json = dict[str, Any]
@@ -21,6 +23,12 @@ _DELTA: Final = b'"type":"response.output_text.delta"'
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _ID: Final = re.compile(rb'"id":"(resp_[^"]+)"')
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_ATTEMPTS: Final = 400
+_PAUSE: Final = 0.025  # seconds between two attempts
+
+
+class NotFoundError(Exception):
+    """The server does not know the response that was to be continued."""
 
 
 class Connection:
@@ -69,6 +77,8 @@ def _whole(received: bytearray) -> bool:
 
 def _check(received: bytearray, deltas: int) -> str:
     """The response's id, if the answer is what it should be."""
+    if received.startswith(b"HTTP/1.1 404"):
+        raise NotFoundError(bytes(received[:2000]))
     found = _ID.search(received)
     if not received.startswith(b"HTTP/1.1 200") or b'"status":"completed"' not in received or found is None:
         raise ValueError(f"not a completed response: {bytes(received[:2000])!r}")
@@ -77,13 +87,26 @@ def _check(received: bytearray, deltas: int) -> str:
     return found[1].decode()
 
 
+async def _follow(connection: Connection, body: Json, deltas: int) -> Json:
+    """The answer to a request that continues from the last one, and how often it took another attempt."""
+    started = time.perf_counter()
+    for again in range(_ATTEMPTS):
+        with suppress(NotFoundError):
+            answer = await connection.ask(body, deltas)
+            return {**answer, "total": time.perf_counter() - started, "again": again}
+        await asyncio.sleep(_PAUSE)
+    raise ValueError(f"{body['previous_response_id']} is not found after {_ATTEMPTS} attempts")
+
+
 async def _lane(connection: Connection, steps: list[Json], previous: str | None) -> list[Json]:
     answers: list[Json] = []
     for step in steps:
         body = step["body"]
         if step.get("follows") and previous:
             body = {**body, "previous_response_id": previous}
-        answer = await connection.ask(body, step.get("deltas", 0))
+            answer = await _follow(connection, body, step.get("deltas", 0))
+        else:
+            answer = await connection.ask(body, step.get("deltas", 0))
         if step.get("follows"):
             previous = answer["id"]
         answers.append(answer)

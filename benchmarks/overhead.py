@@ -172,10 +172,10 @@ class Bench:
 
     # turns
 
-    def chain(self, servers: Servers, name: str, turns: int) -> dict[str, list[float]]:
-        """How long each turn of one conversation took on each server."""
+    def chain(self, servers: Servers, name: str, turns: int) -> dict[str, Json]:
+        """How long each turn of one conversation took on each server, and how many had to be asked for again."""
         inputs = texts(turns, TURN_CHARACTERS)
-        took: dict[str, list[float]] = {kind: [] for kind in servers}
+        found: dict[str, Json] = {kind: {"took": [], "again": 0} for kind in servers}
         last: dict[str, str | None] = dict.fromkeys(servers)
         for number, segment in enumerate(batched(inputs, SEGMENT)):
             say(f"{name} chain: {number * SEGMENT} of {turns} turns")
@@ -183,9 +183,10 @@ class Bench:
                 body = {"model": f"local/{chain_model(name, kind)}", **CHAINS[name]}
                 steps = [{"body": {**body, "input": words}, "follows": True} for words in segment]
                 [answers] = self.load.ask({"port": server.port, "lanes": [steps], "previous": last[kind]})
-                took[kind] += [answer["total"] for answer in answers]
+                found[kind]["took"] += [answer["total"] for answer in answers]
+                found[kind]["again"] += sum(answer.get("again", 0) > 0 for answer in answers)
                 last[kind] = answers[-1]["id"]
-        return took
+        return found
 
 
 def chain_model(chain: str, kind: str) -> str:
@@ -210,7 +211,7 @@ def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path)
     with running(host, bench.upstream.base_url, folder) as servers:
         bench.warm_up(servers)
         empty = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
-        took = bench.chain(servers, name, turns)
+        found = bench.chain(servers, name, turns)
     full = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
     repeated = len(json.dumps(CHAINS[name])) if CHAINS[name] else 0
     said = turns * 2 * TURN_CHARACTERS
@@ -218,9 +219,7 @@ def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path)
         "turns": turns,
         "content": said + repeated,
         "sent": said + turns * repeated,
-        "servers": {
-            kind: {"empty": empty[kind], "bytes": full[kind] - empty[kind], "took": took[kind]} for kind in KINDS
-        },
+        "servers": {kind: {"empty": empty[kind], "bytes": full[kind] - empty[kind], **found[kind]} for kind in KINDS},
     }
 
 

@@ -40,7 +40,7 @@ class Row:
         """The row of the table."""
         ours, builtin = (self._figure(self.values[kind]) for kind in KINDS)
         shown = [self._cell(self.values[kind]) for kind in KINDS]
-        return [self.name, *shown, f"{ours / builtin:.2f}", *self._verdict(ours)]
+        return [self.name, *shown, f"{ours / builtin:.2f}" if builtin else "", *self._verdict(ours)]
 
     def _verdict(self, ours: float) -> tuple[str, str]:
         if self.limit is None:
@@ -132,6 +132,7 @@ def _chain(name: str, chain: Json) -> list[Row]:
         Row(f"{name}: bytes stored for {_kb(chain['content'])}", stored, _kb, 1.5 * chain["content"]),
         Row(f"{name}: turns 1 to {_ENDS}", first, _ms),
         Row(f"{name}: turns {turns - _ENDS + 1} to {turns}", last, _ms),
+        Row(f"{name}: turns that first got a 404", {kind: [servers[kind]["again"]] for kind in KINDS}, _count),
     ]
 
 
@@ -158,6 +159,10 @@ def _ms(seconds: float) -> str:
 
 def _kb(count: float) -> str:
     return f"{count / 1000:,.0f} kB"
+
+
+def _count(number: float) -> str:
+    return f"{number:.0f}"
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
