@@ -3,6 +3,10 @@
 Run it with: make demo
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the packages load, Ctrl-C says nothing
+
 import inspect
 import sys
 import textwrap

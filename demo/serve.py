@@ -6,6 +6,10 @@ Run it with: make serve
     LLAMA_STACK_PORT   listen on this port (8321)
 """
 
+import signal
+
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the packages load, Ctrl-C says nothing
+
 import os
 import shlex
 import socket

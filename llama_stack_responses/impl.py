@@ -12,12 +12,15 @@ from .chat.profile import profile_for
 from .config import ResponsesConfig
 from .core.assembler import Assembler
 from .core.errors import ApiError, bad_request, not_found
+from .core.events import Event
 from .core.ids import check_response_id, new_id
-from .core.items import check_call_pairs
+from .core.items import check_call_pairs, check_ids
 from .core.listing import listed, with_ids
+from .core.replay import replay
 from .core.request import CreateRequest, parse_create
 from .core.response import new_response
 from .core.shapes import Limits
+from .core.transcript import Transcript
 from .files import Files, read_files
 from .history import Historian, History, without_cut_calls
 from .outbox import Outbox
@@ -80,7 +83,9 @@ class OpenAIResponsesImpl:
         request = parse_create(body, passthrough=self._passthrough, limits=self._limits)
         owner = self._access.who()
         history = await self._historian.before(request.previous_response_id)
-        new_items = with_ids(await self._historian.dereference(owner, request.input_items))
+        new_items = await self._historian.dereference(owner, request.input_items)
+        check_ids(history.items, new_items)
+        new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
         check_call_pairs(items)
         return await self._start(request, owner, history, new_items, items)
@@ -93,7 +98,8 @@ class OpenAIResponsesImpl:
         assembler = Assembler(
             response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
         )
-        outbox = Outbox(wanted=request.stream)
+        transcript = Transcript() if request.store else None
+        outbox = Outbox(wanted=request.stream, transcript=transcript)
         turn = Turn(
             request,
             items,
@@ -107,9 +113,14 @@ class OpenAIResponsesImpl:
         )
 
         async def keep(final: Json) -> None:
-            if request.store:
+            if transcript:
                 await self._archive.save(
-                    final, owner=owner, base=history.base, input_items=new_items, base_items=history.items
+                    final,
+                    owner=owner,
+                    base=history.base,
+                    input_items=new_items,
+                    base_items=history.items,
+                    transcript=transcript.marks(),
                 )
 
         return Run(turn, assembler, outbox, keep)
@@ -121,6 +132,15 @@ class OpenAIResponsesImpl:
             ApiError: 404 when it is unknown, deleted, or another user's.
         """
         return (await self._stored(response_id, "read")).response
+
+    async def events(self, response_id: str) -> list[Event]:
+        """The events of the stored response, as they were when it was made.
+
+        Raises:
+            ApiError: 404 when it is unknown, deleted, or another user's.
+        """
+        stored = await self._stored(response_id, "read")
+        return replay(stored.response, stored.transcript)
 
     async def delete(self, response_id: str) -> None:
         """Deletes a response; what later responses stand on stays until they go too."""

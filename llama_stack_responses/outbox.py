@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from .core.events import Event
+from .core.transcript import Transcript
 
 
 class Outbox:
@@ -16,11 +17,13 @@ class Outbox:
 
     Args:
         wanted: False when nobody reads: events are then dropped.
+        transcript: takes down all events, wanted or not.
         limit: number of waiting events past which `full` is true.
     """
 
-    def __init__(self, *, wanted: bool, limit: int = 1024) -> None:
+    def __init__(self, *, wanted: bool, transcript: Transcript | None = None, limit: int = 1024) -> None:
         self._wanted = wanted
+        self._transcript = transcript
         self._limit = limit
         self._events: list[Event] = []
         self._ended = False
@@ -34,6 +37,8 @@ class Outbox:
 
     def put(self, events: list[Event]) -> None:
         """Hands events to the reader."""
+        if self._transcript:
+            self._transcript.note(events)
         if self._wanted and events:
             self._events += events
             _wake(self._reader)

@@ -160,11 +160,17 @@ class _Builder:
         return "\n".join(texts + [_ATTACHED] * bool(attachments))
 
     def _user_content(self, parts: Sequence[Json]) -> Any:
-        if len(parts) == 1 and parts[0]["type"] == "input_text":
+        if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
             return parts[0]["text"]
         return [self._part(part) for part in parts]
 
     def _part(self, part: Json) -> Json:
+        made = self._content(part)
+        if breakpoint_ := part.get("prompt_cache_breakpoint"):
+            made["prompt_cache_breakpoint"] = breakpoint_
+        return made
+
+    def _content(self, part: Json) -> Json:
         match part["type"]:
             case "input_image":
                 return self._image(part)

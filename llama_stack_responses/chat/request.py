@@ -21,6 +21,9 @@ _FORWARDED: Final = (
 )
 """Fields that a chat request has under the same name; they go upstream when the client sets them."""
 
+_CACHE: Final = ("mode", "ttl")
+"""What a chat request's `prompt_cache_options` has of a response's."""
+
 
 def chat_request(
     request: CreateRequest, profile: Profile, messages: list[Json], tools: list[Json], max_tokens: int | None
@@ -42,6 +45,10 @@ def chat_request(
         **request.passthrough,
     }
     chat |= {name: value for name in _FORWARDED if (value := getattr(request, name)) is not None}
+    if request.prompt_cache_options:
+        chat["prompt_cache_options"] = {
+            name: option for name, option in request.prompt_cache_options.items() if name in _CACHE
+        }
     if max_tokens is not None:
         chat[profile.max_tokens_field] = max_tokens
     if request.reasoning and request.reasoning.get("effort"):

@@ -32,6 +32,8 @@ from .shapes import (
 )
 
 _ID: Final = string(1, 512)
+_OWN_ID: Final = string(0, 512)
+"""Clients whose types require an id send an empty one for an item that has none."""
 _NAME: Final = string(1, 512)
 _TEXT: Final = string()
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
@@ -60,6 +62,18 @@ def check_input(value: Any, at: At) -> list[dict[str, Any]]:
         raise invalid_type(value, at, "one of a string or an array of input items")
     items: list[dict[str, Any]] = array(_item)(value, at)
     return items
+
+
+def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str, Any]]) -> None:
+    """A 400 if one of `items` has the id of an item before it, in `history` or among themselves."""
+    known = {item.get("id") for item in history}
+    for item in items:
+        if (item_id := item.get("id")) is None:
+            continue
+        if item_id in known:
+            message = f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again."
+            raise bad_request(message, "input")
+        known.add(item_id)
 
 
 def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
@@ -216,7 +230,7 @@ def _spoken_part(value: Any, at: At) -> dict[str, Any]:
 
 _MESSAGE: Final = record(
     {
-        "id": _ID,
+        "id": _OWN_ID,
         "role": _ROLE,
         "content": _content("input_text", tagged("content", _INPUT_PARTS)),
         "status": _STATUS,
@@ -226,7 +240,7 @@ _MESSAGE: Final = record(
 
 _ASSISTANT_MESSAGE: Final = record(
     {
-        "id": _ID,
+        "id": _OWN_ID,
         "role": _ROLE,
         "content": _content("output_text", _spoken_part),
         "phase": one_of("commentary", "final_answer"),
@@ -268,7 +282,7 @@ def _thoughts(kind: str) -> Check:
 
 _REASONING: Final = record(
     {
-        "id": _ID,
+        "id": _OWN_ID,
         "summary": _thoughts("summary_text"),
         "content": _thoughts("reasoning_text"),
         "encrypted_content": data,
@@ -281,7 +295,7 @@ _CALLER: Final = tagged("caller", {"direct": record({}), "program": record({"cal
 
 _FUNCTION_CALL: Final = record(
     {
-        "id": _ID,
+        "id": _OWN_ID,
         "call_id": _ID,
         "name": _NAME,
         "namespace": _NAME,
@@ -308,7 +322,7 @@ def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
 
 _FUNCTION_CALL_OUTPUT: Final = record(
     {
-        "id": _ID,
+        "id": _OWN_ID,
         "call_id": _ID,
         "name": _NAME,
         "namespace": _NAME,
@@ -369,6 +383,8 @@ def _item(value: Any, at: At) -> dict[str, Any]:
     if members.get("type") is None:
         members = {**members, "type": _implied_type(members, at)}
     item: dict[str, Any] = _TYPED_ITEM(members, at)
+    if item.get("id") == "":
+        del item["id"]
     return item
 
 

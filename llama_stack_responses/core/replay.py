@@ -1,43 +1,130 @@
-"""The events of a stored response, made again from the response alone."""
+"""The events of a stored response, made again from the response and the transcript of its stream."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from . import events
 from .calls import CALL_KINDS
 from .events import Event, Json
 from .parts import PART_KINDS
+from .transcript import TYPES, Mark, Transcript, lengths
 
 
-def replay(response: Json) -> list[Event]:
-    """The events that build `response`, numbered from 0: each text comes as one delta.
+def replay(response: Json, marks: Sequence[Mark] | None = None) -> list[Event]:
+    """The events that build `response`, numbered from 0.
+
+    Args:
+        marks: the transcript of the stream; without it, each text comes as one delta.
 
     A cancelled response has no terminal event of its own in OpenAI's types; it ends with
     `response.incomplete`, whose response says `cancelled`.
     """
-    made: list[Event] = []
-    begun = response | {
-        "status": "in_progress",
-        "output": [],
-        "usage": None,
-        "error": None,
-        "incomplete_details": None,
-        "completed_at": None,
-    }
-    made += [events.created(0, begun), events.in_progress(1, begun)]
-    for index, item in enumerate(response["output"]):
-        made += _item(len(made), index, item)
-    if error := response["error"]:
-        made.append(events.error(len(made), error["code"], error["message"], None))
-    terminal = {"completed": events.completed, "failed": events.failed}.get(response["status"], events.incomplete)
-    made.append(terminal(len(made), response))
-    return made
+    again = _Replay(response)
+    for mark in _outline(response) if marks is None else marks:
+        again.make(mark)
+    return again.end()
 
 
-def _item(first: int, index: int, item: Json) -> list[Event]:
-    made = list(_inside(first + 1, index, item))
-    blank = {key: value for key, value in item.items() if key != "content"}
+class _Replay:
+    """Makes one response's events in the order of their marks."""
+
+    def __init__(self, response: Json) -> None:
+        self._response = response
+        self._output: list[Json] = response["output"]
+        self._made: list[Event] = []
+        self._texts: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._logprobs: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._annotations: defaultdict[tuple[int, int], int] = defaultdict(int)
+
+    def make(self, mark: Mark) -> None:
+        """Makes the event of a mark, or the run of deltas."""
+        name = TYPES[mark[0]].removeprefix("response.")
+        match name:
+            case "created":
+                self._made.append(events.created(self._next, self._begun()))
+            case "in_progress":
+                self._made.append(events.in_progress(self._next, self._begun()))
+            case "output_item.added":
+                item = _blank(self._output[mark[1]], with_phase=bool(mark[3]))
+                self._made.append(events.output_item_added(self._next, mark[1], item))
+            case "output_item.done":
+                self._made.append(events.output_item_done(self._next, mark[1], self._output[mark[1]]))
+            case _ if mark[2] < 0:
+                self._call(name, mark)
+            case _:
+                self._part(name, mark)
+
+    def end(self) -> list[Event]:
+        """All events, with those that follow from how the response ended."""
+        if error := self._response["error"]:
+            self._made.append(events.error(self._next, error["code"], error["message"], None))
+        terminal = {"completed": events.completed, "failed": events.failed}
+        self._made.append(terminal.get(self._response["status"], events.incomplete)(self._next, self._response))
+        return self._made
+
+    @property
+    def _next(self) -> int:
+        return len(self._made)
+
+    def _begun(self) -> Json:
+        nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
+        return self._response | {"status": "in_progress", "output": [], **nothing}
+
+    def _call(self, name: str, mark: Mark) -> None:
+        item = self._output[mark[1]]
+        kind = CALL_KINDS[item["type"]]
+        if name.endswith(".done"):
+            self._made.append(kind.done(self._next, item["id"], mark[1], item[kind.key]))
+            return
+        for text, _ in self._deltas(mark, item[kind.key], ()):
+            self._made.append(kind.delta(self._next, item["id"], mark[1], text))
+
+    def _part(self, name: str, mark: Mark) -> None:
+        _, output_index, index, *_ = mark
+        item = self._output[output_index]
+        holder = "summary" if name.startswith("reasoning_summary") else "content"
+        part = item[holder][index]
+        kind, at = PART_KINDS[part["type"]], (item["id"], output_index, index)
+        match name.rpartition(".")[0], name.rpartition(".")[2]:
+            case "content_part" | "reasoning_summary_part", "added":
+                self._made.append(kind.added(self._next, *at, kind.part("")))
+            case "content_part" | "reasoning_summary_part", "done":
+                self._made.append(kind.closed(self._next, *at, part))
+            case _, "done":
+                self._made.append(kind.done(self._next, *at, part))
+            case _, "added":
+                number = self._annotations[output_index, index]
+                self._annotations[output_index, index] += 1
+                annotation = part["annotations"][number]
+                self._made.append(events.output_text_annotation_added(self._next, *at, number, annotation))
+            case _:
+                self._text(mark, at, part)
+
+    def _text(self, mark: Mark, at: tuple[str, int, int], part: Json) -> None:
+        kind = PART_KINDS[part["type"]]
+        for text, logprobs in self._deltas(mark, part[kind.key], part.get("logprobs", ())):
+            if logprobs:
+                shown = events.event_logprobs(list(logprobs))
+                self._made.append(events.output_text_delta(self._next, *at, text, shown))
+            else:
+                self._made.append(kind.delta(self._next, *at, text))
+
+    def _deltas(self, mark: Mark, text: str, logprobs: Sequence[Json]) -> Iterator[tuple[str, Sequence[Json]]]:
+        """The pieces of a run: where one run of a text ends, its next begins."""
+        place = (mark[0], mark[1], mark[2])
+        for length, shown in lengths(mark):
+            start, first = self._texts[place], self._logprobs[place]
+            self._texts[place], self._logprobs[place] = start + length, first + shown
+            yield text[start : start + length], logprobs[first : first + shown]
+
+
+def _blank(item: Json, *, with_phase: bool) -> Json:
+    blank: dict[str, Any] = {key: value for key, value in item.items() if key != "content"}
+    if not with_phase:
+        blank.pop("phase", None)
     if "status" in item:
         blank["status"] = "in_progress"
     if item["type"] == "message":
@@ -46,39 +133,39 @@ def _item(first: int, index: int, item: Json) -> list[Event]:
         blank["summary"] = []
     if kind := CALL_KINDS.get(item["type"]):
         blank[kind.key] = ""
-    done = events.output_item_done(first + 1 + len(made), index, item)
-    return [events.output_item_added(first, index, blank), *made, done]
+    return blank
 
 
-def _inside(first: int, index: int, item: Json) -> Iterator[Event]:
+def _outline(response: Json) -> list[Mark]:
+    """The transcript of a stream in which each text came as one delta."""
+    outline = Transcript()
+    outline.note({"type": name} for name in TYPES[:2])
+    for index, item in enumerate(response["output"]):
+        outline.note([{"type": "response.output_item.added", "output_index": index, "item": item}])
+        outline.note(_outlined(index, item))
+        outline.note([{"type": "response.output_item.done", "output_index": index}])
+    return outline.marks()
+
+
+def _outlined(index: int, item: Json) -> Iterator[Event]:
     if kind := CALL_KINDS.get(item["type"]):
-        yield kind.delta(first, item["id"], index, item[kind.key])
-        yield kind.done(first + 1, item["id"], index, item[kind.key])
+        yield kind.delta(0, item["id"], index, item[kind.key])
+        yield kind.done(0, item["id"], index, item[kind.key])
         return
     for holder in ("summary", "content"):
         for part_index, part in enumerate(item.get(holder) or ()):
-            made = _part(first, item["id"], index, part_index, part)
-            yield from made
-            first += len(made)
+            yield from _outlined_part((item["id"], index, part_index), part)
 
 
-def _part(first: int, item_id: str, index: int, part_index: int, part: Json) -> list[Event]:
+def _outlined_part(at: tuple[str, int, int], part: Json) -> Iterator[Event]:
     kind = PART_KINDS[part["type"]]
-    made = [kind.added(first, item_id, index, part_index, kind.part(""))]
-    text = part[kind.key]
-    if text or part.get("logprobs"):
-        made.append(_text_delta(first + 1, item_id, index, part_index, part, text))
+    text, logprobs = part[kind.key], part.get("logprobs")
+    yield kind.added(0, *at, part)
+    if logprobs:
+        yield events.output_text_delta(0, *at, text, logprobs)
+    elif text:
+        yield kind.delta(0, *at, text)
     for number, annotation in enumerate(part.get("annotations", ())):
-        made.append(
-            events.output_text_annotation_added(first + len(made), item_id, index, part_index, number, annotation)
-        )
-    made.append(kind.done(first + len(made), item_id, index, part_index, part))
-    made.append(kind.closed(first + len(made), item_id, index, part_index, part))
-    return made
-
-
-def _text_delta(number: int, item_id: str, index: int, part_index: int, part: Json, text: str) -> Event:
-    if logprobs := part.get("logprobs"):
-        shown = events.event_logprobs(logprobs)
-        return events.output_text_delta(number, item_id, index, part_index, text, shown)
-    return PART_KINDS[part["type"]].delta(number, item_id, index, part_index, text)
+        yield events.output_text_annotation_added(0, *at, number, annotation)
+    yield kind.done(0, *at, part)
+    yield kind.closed(0, *at, part)

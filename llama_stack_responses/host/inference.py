@@ -108,7 +108,8 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
 def _of_frame(error: openai.APIError) -> ApiError:
     """An error that the provider sent in the middle of its stream."""
     message = _message(error)
-    if error.code == "rate_limit_exceeded":
+    # Some servers repeat the status as the code.
+    if str(error.code) in ("rate_limit_exceeded", "429") or str(error.type).startswith("rate_limit"):
         return ApiError(429, message, code="rate_limit_exceeded")
     if _is_too_long(error):
         return _too_long(message)
@@ -150,7 +151,8 @@ def _too_long(message: str) -> ApiError:
 def _message(error: openai.APIError) -> str:
     body = error.body
     inner = body.get("error", body) if isinstance(body, dict) else body
-    text = inner.get("message") if isinstance(inner, dict) else inner
+    # FastAPI's own errors say `detail`, a text or what is wrong with each field.
+    text = inner.get("message") or inner.get("detail") if isinstance(inner, dict) else inner
     return str(text or error.message)
 
 

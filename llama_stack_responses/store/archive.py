@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
+from ..core.transcript import Mark
 from . import codec
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, listing, read_pointer, second, split_input, unsettled
@@ -37,6 +38,7 @@ class StoredResponse:
         history: the name of the history after its output; None if that is empty.
         input: the name of the history after its input.
         version: grows with each save of this response.
+        transcript: how its stream was cut into events; None if nobody took that down.
     """
 
     response: Json
@@ -44,6 +46,7 @@ class StoredResponse:
     history: str | None
     input: str | None
     version: int
+    transcript: Sequence[Mark] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ class Archive:
         input_items: Sequence[Json],
         base_items: Sequence[Json] = (),
         version: int | None = None,
+        transcript: Sequence[Mark] | None = None,
     ) -> int:
         """Store a response, or store it anew, in one commit.
 
@@ -95,6 +99,7 @@ class Archive:
             base_items: the items of `base`. Should it be gone by now, because somebody deleted the response that it
                 belonged to, they are stored again; without them, this history would begin with `input_items`.
             version: what the stored response's version must still be; None for whatever it is.
+            transcript: how the response's stream was cut into events.
 
         Returns:
             The version that was stored.
@@ -102,7 +107,7 @@ class Archive:
         Raises:
             Conflict: the stored response does not have `version`, or is gone.
         """
-        saving = Saving(response, owner, base, input_items, base_items)
+        saving = Saving(response, owner, base, input_items, base_items, transcript)
         for _ in range(_ATTEMPTS):
             plan = saving.plan(await saving.read(self._records), self._clock(), version)
             try:
@@ -255,7 +260,9 @@ class Archive:
         live = [(entry, version) for entry, version in found if entry.order >= oldest]
         content = await self._records.get_many(list({key for entry, _ in live for key in _content_of(entry)}))
         return [
-            StoredResponse(_response(entry, content), entry.owner, entry.history, entry.input, version)
+            StoredResponse(
+                _response(entry, content), entry.owner, entry.history, entry.input, version, entry.transcript
+            )
             for entry, version in live
             if content.keys() >= _content_of(entry)
         ]

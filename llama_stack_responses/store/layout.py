@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..core.owner import Owner
+from ..core.transcript import Mark
 from . import codec
 from .hashing import Hasher
 from .records import Ensure, Op, Put, Record
@@ -41,6 +42,7 @@ class Entry:
             if another response had the same history; then `response` has its own output itself.
         fields: the names of the big fields.
         order: where the response stands among its owner's.
+        transcript: how the response's stream was cut into events.
     """
 
     response: Json
@@ -49,6 +51,7 @@ class Entry:
     outputs: int
     fields: Mapping[str, str]
     order: str
+    transcript: Sequence[Mark] | None = None
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -60,6 +63,7 @@ class Entry:
                 "outputs": self.outputs,
                 "fields": self.fields,
                 "order": self.order,
+                "transcript": self.transcript,
             }
         )
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Final
 
 from ..core.owner import Owner
+from ..core.transcript import Mark
 from . import codec, nodes
 from .hashing import Hasher
 from .layout import Entry, Json, bucket, order_of, pointers, reference, unsettled
@@ -45,8 +46,10 @@ class Saving:
         base: str | None,
         input_items: Sequence[Json],
         base_items: Sequence[Json],
+        transcript: Sequence[Mark] | None,
     ) -> None:
         self._response = response
+        self._transcript = transcript
         self._output: list[Json] = response["output"]
         self._owner = owner
         self._hasher = Hasher(owner)
@@ -139,7 +142,7 @@ class Saving:
         found = known.get(f"n/{self._history}") if self._output else None
         own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
         kept = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
-        return Entry(kept, self._owner, self._history, len(self._output), self._field_names, order)
+        return Entry(kept, self._owner, self._history, len(self._output), self._field_names, order, self._transcript)
 
 
 class _Content:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, cast
 
@@ -12,7 +13,6 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.replay import replay
 from llama_stack_responses.impl import OpenAIResponsesImpl, Page
 
 from .answers import Json, RunAsEvents, RunAsJson, StoredEvents, failure
@@ -20,6 +20,7 @@ from .answers import Json, RunAsEvents, RunAsJson, StoredEvents, failure
 logger = logging.getLogger(__name__)
 
 _MAX_PAGE: Final = 100
+_NUMBER: Final = re.compile("[0-9]{1,15}")
 _METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
@@ -74,10 +75,10 @@ def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
     async def retrieve_response(response_id: str, request: Request) -> Response:
         query = Query(request)
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
-        response = await impl.retrieve(response_id)
         if not stream:
-            return Json(response)
-        return StoredEvents([e for e in replay(response) if after is None or e["sequence_number"] > after])
+            return Json(await impl.retrieve(response_id))
+        events = await impl.events(response_id)
+        return StoredEvents([event for event in events if after is None or event["sequence_number"] > after])
 
     return retrieve_response
 
@@ -157,7 +158,7 @@ class Query:
         """A whole number from `low` to `high`, or None when it is missing."""
         if (value := self._query.get(name)) is None:
             return None
-        if not value.isdecimal() or int(value) < low or (high is not None and int(value) > high):
+        if not _NUMBER.fullmatch(value) or int(value) < low or (high is not None and int(value) > high):
             bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
             raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
         return int(value)

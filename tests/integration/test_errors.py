@@ -295,6 +295,14 @@ BROKEN: dict[str, Broken] = {
         error(404, "no such model"), 404, "invalid_request_error", "model_not_found", "model", "no such model"
     ),
     "408": Broken(error(408, "too slow", headers=QUICK), 504, "server_error", None, None, "timed out", attempts=3),
+    "422 FastAPI": Broken(
+        Reply(status=422, body={"detail": [{"loc": ["body", "min_p"], "msg": "no number"}]}),
+        400,
+        "invalid_request_error",
+        None,
+        None,
+        "no number",
+    ),
     "422": Broken(error(422, "cannot process"), 400, "invalid_request_error", None, None, "cannot process"),
     "429": Broken(
         error(429, "queue is full", headers=BUSY),
@@ -388,9 +396,13 @@ LIMIT = {
         "code": "rate_limit_exceeded",
     }
 }
+BY_NUMBER = {"error": {"message": "The queue is full.", "type": "rate_limit", "param": None, "code": 429}}
 CUT: dict[str, Cut] = {
     "error frame": Cut(cut("error_frame", body=FRAME), 502, "server_error", "the GPU fell off"),
     "rate limit": Cut(cut("error_frame", body=LIMIT), 429, "rate_limit_exceeded", "please wait", "rate_limit_error"),
+    "rate limit by number": Cut(
+        cut("error_frame", body=BY_NUMBER), 429, "rate_limit_exceeded", "queue is full", "rate_limit_error"
+    ),
     "context": Cut(
         cut("error_frame", body=LLAMA_CPP_TOO_LONG), 400, "context_length_exceeded", "5210", "invalid_request_error"
     ),

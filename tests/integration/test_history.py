@@ -30,6 +30,17 @@ def sent(upstream: Upstream, model: str) -> list[tuple[str, str]]:
     return said(upstream.requests(model)[-1].body["messages"])
 
 
+def test_an_item_stands_once_in_a_conversation(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("once", reply(text("a")))
+    first = client.responses.create(model="local/once", input="hi")
+    again: Any = {"type": "item_reference", "id": first.output[0].id}
+    for params in ({"input": [again], "previous_response_id": first.id}, {"input": [again, again]}):
+        with pytest.raises(openai.BadRequestError, match=f"Duplicate item found with id {first.output[0].id}") as error:
+            client.responses.create(model="local/once", **params)
+        assert error.value.param == "input"
+    assert len(upstream.requests("once")) == 1
+
+
 def test_a_chain_carries_input_and_output_in_order_and_no_instructions(
     client: openai.OpenAI, upstream: Upstream
 ) -> None:

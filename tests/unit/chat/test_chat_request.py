@@ -38,6 +38,9 @@ def test_nothing_is_made_up() -> None:
 def test_fields_of_the_same_name() -> None:
     fields: Json = {"temperature": 0.0, "top_p": 0.5, "user": "u", "service_tier": "flex", "prompt_cache_key": "k"}
     assert asked(**fields) == fields
+    options = {"mode": "explicit", "ttl": "12h"}
+    asked_for = asked(prompt_cache_options=options | {"comparison_response_id": "resp_1"})
+    assert asked_for == {"prompt_cache_options": options}
 
 
 def test_the_bound_on_tokens_has_the_name_that_the_model_knows() -> None:

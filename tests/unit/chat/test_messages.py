@@ -81,6 +81,15 @@ def test_several_parts_of_a_user_message_stay_parts() -> None:
     assert made(user("a", "b"))[0]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
+def test_marks_for_the_prompt_cache_stay_on_their_parts() -> None:
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    [message] = made(user({"type": "input_text", "text": "a", **mark}))
+    assert message["content"] == [{"type": "text", "text": "a", **mark}]
+    image = {"type": "input_image", "image_url": "https://x/y.png", **mark}
+    [message] = made(user("a", image))
+    assert message["content"][1] == {"type": "image_url", "image_url": {"url": "https://x/y.png"}, **mark}
+
+
 def test_a_refusal_is_what_the_assistant_said() -> None:
     refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     assert made(user("a"), refused)[1] == {"role": "assistant", "content": "No."}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from copy import deepcopy
 from typing import Any, Final, Literal
@@ -24,8 +25,10 @@ from llama_stack_responses.core.deltas import (
     Usage,
 )
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.transcript import Transcript
 from tests.support.strict import check_stream, rebuild, validate_response
 
 Json = dict[str, Any]
@@ -78,6 +81,12 @@ class Driver:
         assert final == self.assembler.response
         assert rebuild(self.events) == final
         assert self.events == self._as_sent, "an event was changed after it went out"
+        transcript = Transcript()
+        for event in self.events:
+            transcript.note([event])
+        # What the client did wrong is not in the response.
+        events = [event | {"param": None} if event["type"] == "error" else event for event in self.events]
+        assert replay(final, json.loads(json.dumps(transcript.marks()))) == events
         validate_response(final)
         return final
 

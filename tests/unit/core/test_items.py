@@ -19,7 +19,7 @@ from openai.types.responses.response_reasoning_item_param import ResponseReasoni
 from pydantic import TypeAdapter
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items import check_call_pairs, parse_input
+from llama_stack_responses.core.items import check_call_pairs, check_ids, parse_input
 from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
@@ -199,6 +199,23 @@ def test_default_annotations_are_not_shared() -> None:
     assert first["content"][0]["annotations"] is not second["content"][0]["annotations"]
 
 
+@pytest.mark.parametrize(
+    "item", [{"role": "user", "content": "a"}, {"type": "reasoning"}, CALL], ids=lambda i: str(i)[:20]
+)
+def test_an_empty_id_is_none(item: Json) -> None:
+    [kept] = parse_input([item | {"id": ""}])
+    assert "id" not in kept
+
+
+def test_an_item_is_there_once() -> None:
+    history, items = [{"id": "msg_1"}, {}], [{"id": "msg_2"}, {}, {}]
+    check_ids(history, items)
+    for twice in ([*items, {"id": "msg_2"}], [{"id": "msg_1"}]):
+        with pytest.raises(ApiError) as error:
+            check_ids(history, twice)
+        assert error.value.message.startswith(f"Duplicate item found with id {twice[-1]['id']}. Remove duplicate")
+
+
 def test_audio_is_taken() -> None:
     assert parsed({"role": "user", "content": [INPUT_AUDIO]})["content"] == [INPUT_AUDIO]
 
@@ -258,7 +275,8 @@ def test_input_is_a_string_or_an_array(value: Any) -> None:
         ({"role": "user", "content": {}}, ".content", "invalid_type"),
         ({"role": "user", "content": ["a"]}, ".content[0]", "invalid_type"),
         ({"role": "user", "content": "a", "status": "done"}, ".status", "invalid_value"),
-        ({"role": "user", "content": "a", "id": ""}, ".id", "empty_string"),
+        ({"role": "user", "content": "a", "id": 3}, ".id", "invalid_type"),
+        ({"type": "item_reference", "id": ""}, ".id", "empty_string"),
         ({"role": "assistant"}, ".content", "missing_required_parameter"),
         ({"role": "assistant", "content": "a", "phase": "thinking"}, ".phase", "invalid_value"),
         ({"role": "tool", "content": "a", "tool_call_id": "c"}, ".role", "invalid_value"),

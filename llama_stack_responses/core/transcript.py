@@ -1,0 +1,106 @@
+"""How a stream was cut into events, in about a byte an event: with the response, it makes the same events again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from .events import Event
+
+Mark = list[Any]
+"""`[type]` or `[type, output index, index in the item]`, the type by its place in `TYPES`; behind that, for an added
+item, whether it had its phase, and for a run of deltas their `lengths`."""
+
+TYPES: Final = (
+    "response.created",
+    "response.in_progress",
+    "response.output_item.added",
+    "response.output_item.done",
+    "response.content_part.added",
+    "response.content_part.done",
+    "response.output_text.delta",
+    "response.output_text.done",
+    "response.output_text.annotation.added",
+    "response.refusal.delta",
+    "response.refusal.done",
+    "response.reasoning_text.delta",
+    "response.reasoning_text.done",
+    "response.reasoning_summary_part.added",
+    "response.reasoning_summary_part.done",
+    "response.reasoning_summary_text.delta",
+    "response.reasoning_summary_text.done",
+    "response.function_call_arguments.delta",
+    "response.function_call_arguments.done",
+)
+"""The events of a transcript; what ends a stream follows from the response. Their order is stored: new ones go last."""
+
+_CODES: Final = {name: code for code, name in enumerate(TYPES)}
+_ZERO: Final = 0x23
+_LONGEST: Final = 0x5B - _ZERO
+"""Lengths of up to so many characters are written as one each, below the backslash, which JSON would escape."""
+
+
+class Transcript:
+    """Takes down the events of one response as they come."""
+
+    def __init__(self) -> None:
+        self._marks: list[Mark] = []
+        self._run: list[int | list[int]] = []
+        self._of: tuple[Any, ...] = ()
+
+    def note(self, events: Iterable[Event]) -> None:
+        """Takes down some events."""
+        for event in events:
+            if "delta" in event:
+                self._note_delta(event)
+            elif (code := _CODES.get(event["type"])) is not None:
+                self._of = ()
+                self._marks.append(_mark(code, event))
+
+    def _note_delta(self, event: Event) -> None:
+        index, logprobs = _inner(event), event.get("logprobs")
+        of = (event["type"], event["output_index"], index)
+        if of != self._of:
+            self._of, self._run = of, []
+            self._marks.append([_CODES[event["type"]], event["output_index"], index, self._run])
+        length = len(event["delta"])
+        self._run.append([length, len(logprobs)] if logprobs else length)
+
+    def marks(self) -> list[Mark]:
+        """What was taken down, to be stored."""
+        return [[*mark[:3], _packed(mark[3])] if _is_run(mark) else mark for mark in self._marks]
+
+
+def lengths(mark: Mark) -> Iterable[tuple[int, int]]:
+    """Of each delta of a run: its length in characters, and how many log probabilities it had."""
+    for entry in mark[3]:
+        match entry:
+            case str():
+                yield ord(entry) - _ZERO, 0
+            case int():
+                yield entry, 0
+            case _:
+                yield entry[0], entry[1]
+
+
+def _mark(code: int, event: Event) -> Mark:
+    if "output_index" not in event:
+        return [code]
+    if event["type"] == "response.output_item.added":
+        return [code, event["output_index"], -1, int("phase" in event["item"])]
+    return [code, event["output_index"], _inner(event)]
+
+
+def _inner(event: Event) -> Any:
+    index = event.get("content_index")
+    return event.get("summary_index", -1) if index is None else index
+
+
+def _is_run(mark: Mark) -> bool:
+    return len(mark) == 4 and isinstance(mark[3], list)
+
+
+def _packed(run: Sequence[int | list[int]]) -> str | Sequence[int | list[int]]:
+    if any(isinstance(length, list) or length > _LONGEST for length in run):
+        return run
+    return "".join(chr(_ZERO + length) for length in run if isinstance(length, int))
