@@ -46,9 +46,9 @@ def introduce(stack: Stack, state: Path) -> None:
     print(f"Its log: {stack.server.log}")
     print(f"\nFrom a shell:\n\n  curl {stack.base_url}/responses -H 'content-type: application/json' \\")
     print(f"    -d {shlex.quote(body)}")
-    print("\nFrom Python:\n\n  from openai import OpenAI")
-    print(f'  client = OpenAI(base_url="{stack.base_url}", api_key="none")')
-    print(f'  print(client.responses.create(model="{model}", input="Say hello.").output_text)')
+    print("\nFrom Python (.venv/bin/python, or any with the openai package):\n\nfrom openai import OpenAI")
+    print(f'client = OpenAI(base_url="{stack.base_url}", api_key="none")')
+    print(f'print(client.responses.create(model="{model}", input="Say hello.").output_text)')
     print("\nCtrl-C ends it.", flush=True)
 
 

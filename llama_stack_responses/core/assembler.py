@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from . import events
 from .calls import CallKind, HiddenCall
@@ -28,6 +28,7 @@ from .response import usage_of
 ItemStatus = Literal["completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 
+_JSON_BEGINS: Final = frozenset('{["-0123456789')
 _TERMINAL = {"completed": events.completed, "failed": events.failed}
 
 
@@ -103,6 +104,7 @@ class Assembler:
         self._structured = structured
         self._used = Usage()
         self._sequence_number = 0
+        self._blanks: Text | None = None
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
         self._calls: dict[Hashable, _OpenCall] = {}
@@ -138,6 +140,7 @@ class Assembler:
         """Closes every open item; the next delta opens a new one."""
         out: list[Event] = []
         phase: Phase = "commentary" if self._calls else "final_answer"
+        out += self._release_blanks(phase)
         self._close_reasoning(out, status)
         self._close_message(out, status, phase)
         calls, self._calls = self._calls, {}
@@ -176,11 +179,20 @@ class Assembler:
     # text, refusals and reasoning
 
     def _text(self, delta: Text) -> list[Event]:
+        if self._structured and (self._message is None or self._message.overtaken):
+            # Blanks before JSON, or before a call: what follows tells which.
+            delta, self._blanks = _joined(self._blanks, delta), None
+            if not delta.text.strip():
+                self._blanks = delta
+                return []
+        return self._say(delta, self._early_phase(delta.text))
+
+    def _say(self, delta: Text, phase: dict[str, Phase]) -> list[Event]:
         item = self._message
         out: list[Event] = []
         part = item.part if item and not item.overtaken else None
         if item is None or part is None or part.kind is not OUTPUT_TEXT:
-            item, part, out = self._open_message_part(OUTPUT_TEXT, delta.text)
+            item, part, out = self._open_message_part(OUTPUT_TEXT, phase)
         part.fragments.append(delta.text)
         logprobs: list[Json] = []
         if delta.logprobs and self._show_logprobs:
@@ -189,8 +201,15 @@ class Assembler:
         out.append(events.output_text_delta(self._next(), item.id, item.index, part.index, delta.text, logprobs))
         return out
 
+    def _release_blanks(self, phase: Phase) -> list[Event]:
+        """Shows blanks behind which no text came."""
+        blanks, self._blanks = self._blanks, None
+        return self._say(blanks, {"phase": phase}) if blanks else []
+
     def _refuse(self, delta: Refusal) -> list[Event]:
-        item, part, out = self._open_message_part(REFUSAL, delta.text)
+        blanks = self._release_blanks("final_answer")
+        item, part, out = self._open_message_part(REFUSAL, {})
+        out = blanks + out
         self._append(out, item, part, delta.text)
         return out
 
@@ -213,7 +232,7 @@ class Assembler:
         part.annotations.append(annotation)
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
 
-    def _open_message_part(self, kind: PartKind, text: str) -> tuple[_OpenItem, _OpenPart, list[Event]]:
+    def _open_message_part(self, kind: PartKind, phase: dict[str, Phase]) -> tuple[_OpenItem, _OpenPart, list[Event]]:
         """The open part of this kind; text after reasoning starts a message of its own."""
         out: list[Event] = []
         if self._message and self._message.overtaken:
@@ -221,17 +240,16 @@ class Assembler:
         self._close_reasoning(out, "completed")
         if self._message is None:
             blank = {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
-            self._message = self._add(out, "msg", blank | self._early_phase(kind, text))
+            self._message = self._add(out, "msg", blank | phase)
         return self._message, self._part(out, self._message, kind), out
 
-    def _early_phase(self, kind: PartKind, text: str) -> dict[str, Phase]:
+    def _early_phase(self, text: str) -> dict[str, Phase]:
         """The phase of a message that begins with `text`, if that can be told already.
 
         OpenAI's stream helper parses a finished text by the phase of the message as it was added, so a
         preamble to JSON must be marked from its first word. Usually it takes what follows to tell.
         """
-        begin = text.lstrip()[:1]
-        is_preamble = self._structured and kind is OUTPUT_TEXT and begin and begin not in '{["'
+        is_preamble = self._structured and text.lstrip()[:1] not in _JSON_BEGINS
         return {"phase": "commentary"} if is_preamble else {}
 
     def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> _OpenPart:
@@ -259,7 +277,7 @@ class Assembler:
         item, self._message = self._message, None
         if item:
             self._close_part(out, item)
-            final = {"phase": phase} | item.blank | {"status": status, "content": item.content}
+            final = item.blank | {"phase": phase, "status": status, "content": item.content}
             self._done(out, item.index, final)
 
     def _close_reasoning(self, out: list[Event], status: ItemStatus) -> None:
@@ -278,6 +296,7 @@ class Assembler:
         call = self._calls.get(delta.key)
         if call is None:
             call = self._calls[delta.key] = _OpenCall()
+            out += self._release_blanks("commentary")
             self._close_reasoning(out, "completed")
             self._close_message(out, "completed", "commentary")
         if not call.opened:
@@ -343,3 +362,9 @@ class Assembler:
 
     def _snapshot(self) -> dict[str, Any]:
         return self.response | {"output": list(self._output)}
+
+
+def _joined(first: Text | None, second: Text) -> Text:
+    if first is None:
+        return second
+    return Text(first.text + second.text, [*(first.logprobs or ()), *(second.logprobs or ())] or None)

@@ -7,7 +7,7 @@ from secrets import token_hex
 
 from .errors import bad_request
 
-_RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z]{16,64}")
+_RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z]{1,64}")
 
 
 def new_id(prefix: str) -> str:

@@ -10,7 +10,7 @@ from . import events
 from .calls import CALL_KINDS
 from .events import Event, Json
 from .parts import PART_KINDS
-from .transcript import TYPES, Mark, Transcript, lengths
+from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 
 def replay(response: Json, marks: Sequence[Mark] | None = None) -> list[Event]:
@@ -48,7 +48,7 @@ class _Replay:
             case "in_progress":
                 self._made.append(events.in_progress(self._next, self._begun()))
             case "output_item.added":
-                item = _blank(self._output[mark[1]], with_phase=bool(mark[3]))
+                item = _blank(self._output[mark[1]], PHASES[mark[3]])
                 self._made.append(events.output_item_added(self._next, mark[1], item))
             case "output_item.done":
                 self._made.append(events.output_item_done(self._next, mark[1], self._output[mark[1]]))
@@ -121,10 +121,10 @@ class _Replay:
             yield text[start : start + length], logprobs[first : first + shown]
 
 
-def _blank(item: Json, *, with_phase: bool) -> Json:
-    blank: dict[str, Any] = {key: value for key, value in item.items() if key != "content"}
-    if not with_phase:
-        blank.pop("phase", None)
+def _blank(item: Json, phase: str | None) -> Json:
+    blank: dict[str, Any] = {key: value for key, value in item.items() if key not in ("content", "phase")}
+    if phase:
+        blank["phase"] = phase
     if "status" in item:
         blank["status"] = "in_progress"
     if item["type"] == "message":

@@ -9,7 +9,7 @@ from .events import Event
 
 Mark = list[Any]
 """`[type]` or `[type, output index, index in the item]`, the type by its place in `TYPES`; behind that, for an added
-item, whether it had its phase, and for a run of deltas their `lengths`."""
+item, the phase that it had then, by its place in `PHASES`, and for a run of deltas their `lengths`."""
 
 TYPES: Final = (
     "response.created",
@@ -33,6 +33,8 @@ TYPES: Final = (
     "response.function_call_arguments.done",
 )
 """The events of a transcript; what ends a stream follows from the response. Their order is stored: new ones go last."""
+
+PHASES: Final = (None, "commentary", "final_answer")
 
 _CODES: Final = {name: code for code, name in enumerate(TYPES)}
 _ZERO: Final = 0x23
@@ -87,7 +89,7 @@ def _mark(code: int, event: Event) -> Mark:
     if "output_index" not in event:
         return [code]
     if event["type"] == "response.output_item.added":
-        return [code, event["output_index"], -1, int("phase" in event["item"])]
+        return [code, event["output_index"], -1, PHASES.index(event["item"].get("phase"))]
     return [code, event["output_index"], _inner(event)]
 
 

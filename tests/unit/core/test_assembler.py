@@ -578,12 +578,40 @@ def test_a_round_has_one_answer_and_only_without_calls(rounds: list[list[Delta]]
 
 
 @pytest.mark.parametrize(
-    ("text", "phase"), [("Let me look.", "commentary"), ('{"a": 1}', None), ("  [1]", None), ("\n", None)]
+    ("text", "phase"),
+    [("Let me look.", "commentary"), ('{"a": 1}', None), ("  [1]", None), (" -1", None), ('"a"', None)],
 )
 def test_a_preamble_to_json_is_marked_from_its_first_word(text: str, phase: str | None) -> None:
-    response: Json = {"id": "resp_1", "status": "in_progress", "output": [], "usage": None}
-    assembler = Assembler(response, lambda _: FUNCTION_CALL, structured=True)
-    [added, *_] = assembler.feed(Text(text))
-    assembler.feed(Finish("stop"))
+    driver = Driver(structured=True)
+    [added, *_] = driver.feed(Text(text))
+    driver.feed(Finish("stop"))
     assert added["item"].get("phase") == phase
-    assert response["output"][0]["phase"] == (phase or "final_answer")
+    [message] = driver.end()["output"]
+    assert message["phase"] == "final_answer"  # nothing followed it
+
+
+def test_blanks_before_json_are_part_of_it() -> None:
+    driver = Driver(structured=True, show_logprobs=True)
+    assert driver.feed(Text("\n", [LOGPROB]), Text("\n")) == []
+    [added, _, delta] = driver.feed(Text('{"a"', [LOGPROB]))
+    assert "phase" not in added["item"]
+    assert delta["delta"] == '\n\n{"a"'
+    driver.feed(Text(": 1}"), Finish("stop"))
+    [message] = driver.end()["output"]
+    assert message["content"][0]["text"] == '\n\n{"a": 1}'
+    assert message["content"][0]["logprobs"] == [LOGPROB, LOGPROB]
+
+
+def test_blanks_before_a_call_are_a_preamble_from_the_beginning() -> None:
+    driver = Driver(structured=True)
+    events = driver.feed(Text("\n\n"), call(0, "f", "1", "{}"), Finish("tool_calls"))
+    assert events[0]["item"]["phase"] == "commentary"
+    message, _ = driver.end()["output"]
+    assert (message["phase"], message["content"][0]["text"]) == ("commentary", "\n\n")
+
+
+def test_blanks_alone_are_the_answer() -> None:
+    driver = Driver(structured=True)
+    driver.feed(Text("\n"), Finish("stop"))
+    [message] = driver.end()["output"]
+    assert (message["phase"], message["content"][0]["text"]) == ("final_answer", "\n")
