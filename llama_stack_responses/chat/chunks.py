@@ -83,6 +83,7 @@ class ChunkReader:
         self._usage: Any = None
         self._mender = SurrogateMender()
         self._calls: dict[int, _CallSoFar] = {}
+        self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta]:
         """The deltas of one chunk, in the order in which they are to be shown."""
@@ -124,11 +125,16 @@ class ChunkReader:
         out: list[Delta] = [Reasoning(piece) for piece in pieces if piece]
         if content := fields.get("content"):
             self._content(out, content, choice)
+        elif content == "" and choice.logprobs:
+            self._half_tokens += [entry for entry in _logprobs(choice) if _is_half(entry)]
         if refusal := fields.get("refusal"):
             out.append(Refusal(self._mender.feed("refusal", refusal)))
         if annotations := fields.get("annotations"):
             for annotation in annotations:
                 out.extend(_annotation(annotation))
+        if call := fields.get("function_call"):
+            # What calls were before there were several of them.
+            out.append(self._call(0, {"function": call}))
         if calls := fields.get("tool_calls"):
             out.extend(self._call(position, call) for position, call in enumerate(calls))
         return out
@@ -138,10 +144,12 @@ class ChunkReader:
             out.extend(_content_list(content))
             return
         content = self._mender.feed("content", content)
+        logprobs = _logprobs(choice) if choice.logprobs else None
+        if logprobs and self._half_tokens:
+            logprobs, self._half_tokens = self._half_tokens + logprobs, []
         if not content:
+            self._half_tokens = logprobs or []
             return
-        shown = choice.logprobs
-        logprobs = [_logprob(entry) for entry in shown.content or ()] if shown else None
         if self._splitter is None:
             out.append(Text(content, logprobs))
             return
@@ -206,6 +214,19 @@ def _annotation(value: Any) -> Iterator[Annotation]:
     flat = {"type": "url_citation"} | {name: _get(citation, name) for name in names}
     if all(value is not None for value in flat.values()):
         yield Annotation(flat)
+
+
+def _logprobs(choice: Any) -> list[dict[str, Any]]:
+    return [_logprob(entry) for entry in choice.logprobs.content or ()]
+
+
+def _is_half(logprob: dict[str, Any]) -> bool:
+    """Whether the token is part of a character, which is shown with the token that ends it."""
+    try:
+        bytes(logprob["bytes"]).decode()
+    except UnicodeDecodeError:
+        return True
+    return False
 
 
 def _logprob(entry: Any) -> dict[str, Any]:

@@ -267,7 +267,7 @@ def _message(value: Any, at: At) -> dict[str, Any]:
 
 
 def _thoughts(kind: str) -> Check:
-    """Reasoning text or its summary: strings, or parts of this kind or of type `text`; afterwards, parts of this kind.
+    """Reasoning text or its summary: a string, or strings and parts of this kind or of type `text`; afterwards, parts.
 
     So the same text that one client keeps as it came and another flattens is stored in one form.
     """
@@ -277,7 +277,13 @@ def _thoughts(kind: str) -> Check:
         checked = part({"text": value} if isinstance(value, str) else value, at)
         return {"type": kind, "text": checked["text"]}
 
-    return array(check)
+    several = array(check)
+
+    def check_all(value: Any, at: At) -> list[dict[str, Any]]:
+        checked: list[dict[str, Any]] = several(list(filter(None, [value])) if isinstance(value, str) else value, at)
+        return checked
+
+    return check_all
 
 
 _REASONING: Final = record(

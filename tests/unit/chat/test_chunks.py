@@ -437,6 +437,26 @@ def test_impossible_tokens_have_a_number_that_json_has(value: float | None) -> N
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
 
 
+@any_maker
+def test_a_character_in_several_tokens_has_the_logprobs_of_all(make: Maker) -> None:
+    def said(text: str, *entries: Json) -> Json:
+        return chunk({"content": text}, logprobs={"content": list(entries), "refusal": None})
+
+    first, second = logprob("\ufffd", -0.5, [0xF0, 0x9F]), logprob("\ufffd", -0.25, [0x98, 0x80])
+    hidden = logprob("<tool>", -1.0, list(b"<tool>"))
+    [delta] = read(make, [said("", hidden), said("", first), said("😀", second)])
+    assert isinstance(delta, Text)
+    assert [entry["bytes"] for entry in delta.logprobs or ()] == [[0xF0, 0x9F], [0x98, 0x80]]
+
+
+@openai_maker
+def test_a_function_call_as_there_once_was_one(make: Maker) -> None:
+    begun = chunk({"function_call": {"name": "f", "arguments": ""}})
+    deltas = read(make, [begun, chunk({"function_call": {"arguments": "{}"}})], finish="function_call")
+    assert [(call.name, call.arguments) for call in deltas if isinstance(call, ToolCall)] == [("f", ""), ("", "{}")]
+    assert len({call.key for call in deltas if isinstance(call, ToolCall)}) == 1
+
+
 def test_logprobs_without_alternatives() -> None:
     [entry] = shown(as_client, logprob("a", -0.5, None, None)) or []
     assert entry["top_logprobs"] == []

@@ -236,6 +236,8 @@ def test_a_call_output_is_text_or_parts(output: Any) -> None:
         ({}, {"summary": []}),
         ({"id": None, "summary": None, "content": None, "encrypted_content": None, "status": None}, {"summary": []}),
         ({"summary": ["a"]}, {"summary": [{"type": "summary_text", "text": "a"}]}),
+        ({"summary": "a"}, {"summary": [{"type": "summary_text", "text": "a"}]}),
+        ({"summary": "", "content": ""}, {"summary": [], "content": []}),
         ({"content": [{"type": "text", "text": "a"}]}, {"content": [{"type": "reasoning_text", "text": "a"}]}),
         ({"content": [{"text": "a"}]}, {"content": [{"type": "reasoning_text", "text": "a"}]}),
         ({"encrypted_content": "", "content": []}, {"encrypted_content": "", "content": []}),
@@ -294,7 +296,7 @@ def test_input_is_a_string_or_an_array(value: Any) -> None:
             ".output[0].type",
             "invalid_value",
         ),
-        ({"type": "reasoning", "summary": "a"}, ".summary", "invalid_type"),
+        ({"type": "reasoning", "summary": 3}, ".summary", "invalid_type"),
         (
             {"type": "reasoning", "summary": [{"type": "reasoning_text", "text": ""}]},
             ".summary[0].type",
