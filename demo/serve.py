@@ -16,12 +16,13 @@ import socket
 import sys
 from pathlib import Path
 
+import openai
+
 from processes import ServerError, exit_on_signals
-from stack import ROOT, Stack, first_model, running_stack
+from stack import ROOT, Stack, running_stack
 from terminal import bold, error
 
 DEFAULT_PORT = "8321"
-UNLISTED = "local/MODEL"
 
 
 def chosen_port() -> int:
@@ -35,12 +36,37 @@ def chosen_port() -> int:
     return int(asked)
 
 
+def chosen_model_server() -> str | None:
+    """The model server that was asked for, if what was said of it can be meant."""
+    url, key = os.environ.get("INFERENCE_URL") or None, os.environ.get("INFERENCE_API_KEY", "")
+    if url and not url.startswith(("http://", "https://")):
+        raise ValueError(f"INFERENCE_URL is {url!r}; it must begin with http:// or https://.")
+    if key.isdecimal() or key.lower() in ("true", "false"):
+        raise ValueError(
+            "INFERENCE_API_KEY is a number, true or false, which the host does not pass on as text; "
+            "docs/configuration.md says how to give such a key."
+        )
+    return url
+
+
+def listed_model(inference_url: str) -> str:
+    """The stack's name for the first model that the model server lists, or a word that stands for one."""
+    key = os.environ.get("INFERENCE_API_KEY") or "none"
+    try:
+        with openai.OpenAI(base_url=inference_url, api_key=key, max_retries=0, timeout=5.0) as client:
+            name = next((model.id for model in client.models.list()), None)
+        why = "lists no model"
+    except openai.OpenAIError as problem:
+        name, why = None, f"does not list its models ({type(problem).__name__}): requests fail until it answers"
+    if name:
+        return f"local/{name}"
+    print(f"\nThe model server at {inference_url} {why}. Put its model's name for MODEL below.")
+    return "local/MODEL"
+
+
 def introduce(stack: Stack, state: Path) -> None:
     """Say what runs, and how to talk to it."""
-    model = first_model(stack.client())
-    if model is None:
-        model = UNLISTED
-        print(f"\nThe model server lists no models yet; put its model's name for MODEL below ({UNLISTED}).")
+    model = listed_model(stack.inference_url)
     body = f'{{"model": "{model}", "input": "Say hello."}}'
     print(f"\n{bold('The server runs at ' + stack.base_url)}. Responses are kept in {state}.")
     print(f"Its log: {stack.server.log}")
@@ -55,7 +81,7 @@ def introduce(stack: Stack, state: Path) -> None:
 def serve() -> None:
     """Serve until a signal comes."""
     state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
-    with running_stack(inference_url=os.environ.get("INFERENCE_URL"), state=state, port=chosen_port()) as stack:
+    with running_stack(inference_url=chosen_model_server(), state=state, port=chosen_port()) as stack:
         introduce(stack, state)
         stack.server.wait_until_ended()
         raise stack.server.failure("ended by itself")

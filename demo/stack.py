@@ -19,10 +19,11 @@ COMMANDS = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Stack:
-    """A running stack: its server and where it answers."""
+    """A running stack: its server, where it answers, and where its model server does."""
 
     server: Server
     base_url: str
+    inference_url: str
 
     def client(self) -> OpenAI:
         """The ordinary OpenAI client, with another base URL. The template asks for no key; the client wants one."""
@@ -59,7 +60,7 @@ def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> It
     with ExitStack() as running:
         with progress("Starting the server: llama stack run templates/starter/config.yaml"):
             process = running.enter_context(server("The server", command, ready=ready, log=log, env=settings))
-        yield Stack(process, url)
+        yield Stack(process, url, inference_url)
 
 
 @contextmanager

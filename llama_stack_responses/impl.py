@@ -25,6 +25,7 @@ from .files import Files, read_files
 from .history import Historian, History, without_cut_calls
 from .outbox import Outbox
 from .run import Run
+from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .sweeper import Sweeper
 from .tools.toolset import Toolset
@@ -68,6 +69,8 @@ class OpenAIResponsesImpl:
         self._limits = Limits(max_items=config.limits.input_items)
         self._passthrough = config.passthrough
         self._sweeper = Sweeper(archive, config.sweep_seconds)
+        self._runs: set[Run] = set()
+        self._started = False
         self._turn_limits = TurnLimits(config.limits.rounds, config.limits.inference_idle_seconds)
 
     async def create(self, body: Any) -> Run:
@@ -79,7 +82,7 @@ class OpenAIResponsesImpl:
         Raises:
             ApiError: the request is wrong; nothing has been sent to a model.
         """
-        self._sweeper.start()
+        self._start()
         request = parse_create(body, passthrough=self._passthrough, limits=self._limits)
         owner = self._access.who()
         history = await self._historian.before(request.previous_response_id)
@@ -88,9 +91,20 @@ class OpenAIResponsesImpl:
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
         check_call_pairs(items)
-        return await self._start(request, owner, history, new_items, items)
+        return await self._begin(request, owner, history, new_items, items)
 
-    async def _start(
+    def _start(self) -> None:
+        """Starts, with the first request, what needs the event loop that serves."""
+        if not self._started:
+            self._started = True
+            self._sweeper.start()
+            hear_end(self._shut_down_runs)
+
+    def _shut_down_runs(self) -> None:
+        for run in self._runs:
+            run.shut_down()
+
+    async def _begin(
         self, request: CreateRequest, owner: Any, history: History, new_items: list[Json], items: list[Json]
     ) -> Run:
         toolset = Toolset(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
@@ -123,7 +137,10 @@ class OpenAIResponsesImpl:
                     transcript=transcript.marks(),
                 )
 
-        return Run(turn, assembler, outbox, keep)
+        run = Run(turn, assembler, outbox, keep)
+        self._runs.add(run)
+        run.when_settled(lambda: self._runs.discard(run))
+        return run
 
     async def retrieve(self, response_id: str) -> Json:
         """The stored response.

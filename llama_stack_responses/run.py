@@ -39,6 +39,7 @@ class Run:
         self._error: ApiError | None = None
         self._begun = False
         self._settling = False
+        self._shutting_down = False
         self._task = asyncio.create_task(self._main())
 
     async def begin(self, patience: float) -> None:
@@ -70,9 +71,18 @@ class Run:
         # In the next turn of the loop: a task that is cancelled before its first step never sees it.
         asyncio.get_running_loop().call_soon(self._cancel)
 
+    def shut_down(self) -> None:
+        """Ends the response because the server ends; what was said is kept as failed."""
+        self._shutting_down = True
+        self.abandon()
+
     async def settled(self) -> None:
         """Waits until the task has ended, whatever came of it."""
         await asyncio.wait([self._task])
+
+    def when_settled(self, told: Callable[[], object]) -> None:
+        """Has `told` called once the task has ended."""
+        self._task.add_done_callback(lambda _: told())
 
     def _cancel(self) -> None:
         if not self._settling:
@@ -88,14 +98,20 @@ class Run:
         except ApiError as error:
             await self._fail(error)
         except asyncio.CancelledError:
-            self.outbox.put(self._assembler.close("incomplete"))
-            self._assembler.settle("cancelled")
-            await self._conclude()
+            await self._break_off()
         except Exception as error:
             logger.exception("%s failed", self._assembler.response["id"])
             await self._fail(ApiError(500, f"The server failed while it made the response ({type(error).__name__})."))
         finally:
             self.outbox.end()
+
+    async def _break_off(self) -> None:
+        if self._shutting_down:
+            await self._fail(ApiError(503, "The server is shutting down. Try again.", retry_after=1))
+            return
+        self.outbox.put(self._assembler.close("incomplete"))
+        self._assembler.settle("cancelled")
+        await self._conclude()
 
     async def _fail(self, error: ApiError) -> None:
         self._error = error

@@ -29,6 +29,10 @@ _FIELDS: Final = {
 }
 """What clients call the fields of a chat request that have another name or place in theirs."""
 
+_NOT_THERE: Final = (
+    "The inference provider does not know this model, or its URL in the stack's configuration is wrong: it says '{}'."
+)
+
 _TOO_LONG: Final = re.compile(r"context[ _](length|size|window)|maximum context|prompt is too long", re.IGNORECASE)
 
 
@@ -93,7 +97,7 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
                 "Check the provider's API key in the stack's configuration.",
             )
         case 404:
-            return _no_model(message)
+            return _no_model(message if "model" in message.lower() else _NOT_THERE.format(message))
         case 408:
             return ApiError(504, f"The inference provider timed out: {message}")
         case 429:

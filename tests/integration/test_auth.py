@@ -6,20 +6,18 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import records, traces, variant
 from tests.support.wire import Json, Wire, error_of, output_text
 
 pytestmark = pytest.mark.live
 
-STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
 UNKNOWN = "resp_000000000000000000000000"
 PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 # What everybody in a team shares, but with carol only to read. The rest is the hosts' default.

@@ -294,6 +294,9 @@ BROKEN: dict[str, Broken] = {
     "404": Broken(
         error(404, "no such model"), 404, "invalid_request_error", "model_not_found", "model", "no such model"
     ),
+    "404 of a wrong URL": Broken(
+        error(404, "File Not Found"), 404, "invalid_request_error", "model_not_found", "model", "URL in the stack's"
+    ),
     "408": Broken(error(408, "too slow", headers=QUICK), 504, "server_error", None, None, "timed out", attempts=3),
     "422 FastAPI": Broken(
         Reply(status=422, body={"detail": [{"loc": ["body", "min_p"], "msg": "no number"}]}),

@@ -12,13 +12,12 @@ import pytest
 
 from tests.support.asking import Json, Streamed, create, function, stored, stream
 from tests.support.process import Child
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.live
 
 REPOSITORY = Path(__file__).parents[2]
-STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
 LOADING_SECONDS = 60
 GREEDY = {"temperature": 0, "max_output_tokens": 48}
 END_OF_TURN = "2"

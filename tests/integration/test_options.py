@@ -111,7 +111,7 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
     ),
     "prompt_cache_options": (
         {"prompt_cache_options": {"mode": "explicit"}},
-        {},
+        {"prompt_cache_options": {"mode": "explicit"}},
         {"prompt_cache_options": {"mode": "explicit", "ttl": "30m"}},
     ),
     "verbosity": (
@@ -326,6 +326,7 @@ def test_all_fields_together(client: openai.OpenAI, upstream: Upstream) -> None:
         "max_completion_tokens": 100,
         "parallel_tool_calls": False,
         "prompt_cache_key": "k1",
+        "prompt_cache_options": {"mode": "explicit", "ttl": "12h"},
         "prompt_cache_retention": "in_memory",
         "reasoning_effort": "high",
         "safety_identifier": "s1",

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.asking import Json, create, function, messages, stored, stream
 from tests.support.seed import DAY, seed
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, finish, reasoning, reply, text, tool_call
 from tests.support.variants import records, responses_config, variant
 from tests.support.waiting import wait_until
@@ -18,7 +18,6 @@ from tests.support.wire import Wire, error_of
 
 pytestmark = pytest.mark.live
 
-STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
 SETTINGS: Final[Json] = {
     "retention_days": 2,
     "sweep_seconds": 0.2,

@@ -4,20 +4,21 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.process import Child, StartError, free_port
-from tests.support.stack import READY_SECONDS, Host, LiveStack, run_command
-from tests.support.upstream import Upstream, UpstreamProcess
+from tests.support.stack import READY_SECONDS, STARTER, Host, LiveStack, run_command
+from tests.support.strict import check_stream, read_sse
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, final, output_text
 
 pytestmark = pytest.mark.live
 
-STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
 SETTINGS = ("INFERENCE_URL", "INFERENCE_API_KEY", "STATE_DIR", "LLAMA_STACK_PORT", "LLAMA_STACK_HOST")
 KEY = "sk-of-the-late-model-server"
 
@@ -48,9 +49,10 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
                 first = wire.create(model="local/echo", input="at last")
                 assert output_text(first) == "at last"
                 assert late.client.requests("echo")[0].headers["authorization"] == f"Bearer {KEY}"
-                assert stack.stop() in (0, -signal.SIGTERM)  # a client's idle connection does not hold it up
+                # Neither an idle connection nor an open stream holds it up.
+                failed = check_stop_under_a_stream(stack, late.client)
             stack.start()
-            check_after_restart(stack, late.client, first)
+            check_after_restart(stack, late.client, first, failed)
     assert "Traceback" not in stack.log.read_text(errors="replace")
     assert {path.name for path in stack.state_dir.iterdir()} >= {"responses.db", "files", "host-kv.db"}
     assert [*home.iterdir(), *cwd.iterdir()] == []
@@ -67,10 +69,31 @@ def check_too_early(stack: LiveStack) -> None:
             )
 
 
-def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json) -> None:
+def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
+    """A stream is brought to an end by a server that ends; its response."""
+    upstream.script("slow", reply(text("so ", "far"), hold=2))
+    request = {"model": "local/slow", "input": "take your time", "stream": True}
+    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=request, timeout=30, trust_env=False) as answer:
+        pieces = answer.iter_bytes()
+        body = next(pieces)
+        while b"far" not in body:
+            body += next(pieces)
+        with ThreadPoolExecutor(1) as stopping:
+            ended = stopping.submit(stack.stop)
+            body += b"".join(pieces)
+        assert ended.result() in (0, -signal.SIGTERM)
+    failed = check_stream(read_sse([body]).events)
+    assert (failed["status"], output_text(failed)) == ("failed", "so far")
+    assert failed["error"]["message"] == "The server is shutting down. Try again."
+    assert upstream.wait_for("slow", ended=True)[0].ended == "client_gone"
+    return failed
+
+
+def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json, failed: Json) -> None:
     """What was stored before is there, and conversations go on from it."""
     with Wire(stack) as wire:
         assert wire.retrieve(first["id"]) == first
+        assert wire.retrieve(failed["id"]) == failed
         second = final(wire.stream(model="local/echo", input="go on", previous_response_id=first["id"]))
     assert output_text(second) == "go on"
     contents = [message["content"] for message in upstream.requests("echo")[-1].body["messages"]]

@@ -5,12 +5,11 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import cycle
-from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.stack import Host, LiveStack
+from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import SseReader, check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.wire import Json, Wire, error_of, final, output_text, said
@@ -18,7 +17,6 @@ from tests.support.workers import Workers, WorkersStack, worker_behind, worker_o
 
 pytestmark = pytest.mark.live
 
-STARTER = Path(__file__).parents[2] / "templates" / "starter" / "config.yaml"
 CLIENTS = 16
 TURNS = 6
 HOPS = 12

@@ -20,7 +20,7 @@ ROOT: Final = Path(llama_stack_responses.__file__).parent
 
 LAYERS: Final = (
     {"core"},
-    {"access", "chat", "hangup", "outbox", "store", "tools", "watchdog"},
+    {"access", "chat", "hangup", "outbox", "signals", "store", "tools", "watchdog"},
     {"config", "files", "sweeper"},
     {"history", "stores", "turn"},
     {"run"},
@@ -39,7 +39,7 @@ ONLY_IN: Final = {
     "openai": {"host"},
     "fastapi": {"host", "wire"},
     "starlette": {"host", "wire"},
-    "asyncio": {"hangup", "impl", "outbox", "run", "store", "sweeper", "turn", "watchdog", "wire"},
+    "asyncio": {"hangup", "impl", "outbox", "run", "signals", "store", "sweeper", "turn", "watchdog", "wire"},
     "asyncpg": {"store"},
     "redis": {"store"},
     "sqlite3": {"store"},

@@ -283,6 +283,23 @@ async def test_abandoning_at_any_point_settles_the_response_once(steps: int, str
     assert setting.inference.streaming == 0
 
 
+@pytest.mark.parametrize("steps", range(40))
+async def test_shutting_down_at_any_point_ends_the_stream_and_keeps_what_was_said(steps: int) -> None:
+    setting = busy()
+    await setting.run.begin(PATIENCE)
+    await turns(steps)
+    setting.run.shut_down()
+    async with asyncio.timeout(PATIENCE):
+        final = await setting.read()
+    assert setting.kept == [final]
+    assert final["status"] in ("failed", "completed")
+    if final["status"] == "failed":
+        assert final["error"]["message"] == "The server is shutting down. Try again."
+        with pytest.raises(ApiError) as error:
+            await setting.run.finish()
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+
+
 async def test_abandoning_again_while_the_provider_is_let_go() -> None:
     setting = busy(stream=False)
     await turns(6)

@@ -1,0 +1,55 @@
+"""A signal to end is heard in the loop, and by whoever heard it before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from llama_stack_responses.signals import hear_end
+
+
+@pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
+def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    chosen: signal.Signals = request.param
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    yield chosen
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
+async def test_both_are_told(number: signal.Signals) -> None:
+    heard: list[str] = []
+    told = asyncio.Event()
+    signal.signal(number, lambda *_: heard.append("before"))
+    hear_end(told.set)
+    for _ in range(2):
+        os.kill(os.getpid(), number)
+        await asyncio.wait_for(told.wait(), 5)
+        told.clear()
+    assert heard == ["before", "before"]
+
+
+def test_a_loop_that_is_gone_is_not_told(number: signal.Signals) -> None:
+    heard: list[str] = []
+    signal.signal(number, lambda *_: heard.append("before"))
+
+    async def listen() -> None:
+        hear_end(lambda: heard.append("told"))
+
+    asyncio.run(listen())
+    signal.raise_signal(number)
+    assert heard == ["before"]
+
+
+async def test_another_thread_hears_nothing_and_changes_nothing(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    await asyncio.to_thread(lambda: asyncio.run(_listen()))
+    assert signal.getsignal(number) is before
+
+
+async def _listen() -> None:
+    hear_end(lambda: None)
