@@ -14,6 +14,7 @@ import os
 import shlex
 import socket
 import sys
+import tempfile
 from pathlib import Path
 
 import openai
@@ -49,6 +50,17 @@ def chosen_model_server() -> str | None:
     return url
 
 
+def chosen_folder() -> Path:
+    """The folder for responses, if it can be written."""
+    state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=state).close()
+    except OSError as problem:
+        raise ValueError(f"STATE_DIR is {state}, where nothing can be written: {problem.strerror}.") from problem
+    return state
+
+
 def listed_model(inference_url: str) -> str:
     """The stack's name for the first model that the model server lists, or a word that stands for one."""
     key = os.environ.get("INFERENCE_API_KEY") or "none"
@@ -80,7 +92,7 @@ def introduce(stack: Stack, state: Path) -> None:
 
 def serve() -> None:
     """Serve until a signal comes."""
-    state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
+    state = chosen_folder()
     with running_stack(inference_url=chosen_model_server(), state=state, port=chosen_port()) as stack:
         introduce(stack, state)
         stack.server.wait_until_ended()
