@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from .core.owner import Owner
@@ -14,6 +15,10 @@ class Access(Protocol):
 
     def who(self) -> Owner:
         """The user who asks."""
+        ...
+
+    def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
+        """Has the host take this user for the one who asks: for work that goes on behind their request."""
         ...
 
     def allows(self, action: Action, response_id: str, owner: Owner) -> bool:

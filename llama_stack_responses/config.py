@@ -116,6 +116,22 @@ class Limits(BaseModel):
     inference_idle_seconds: float = Field(default=600.0, gt=0)
 
 
+class BackgroundWork(BaseModel):
+    """How responses with `background: true` are made.
+
+    Attributes:
+        at_once: how many a server process makes at a time.
+        waiting: how many may wait, over all servers on the same store; more are a 429.
+        journal_seconds: how long the events of a finished response stay in its journal. After that they are made again.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    at_once: int = Field(default=16, ge=1)
+    waiting: int = Field(default=1000, ge=1)
+    journal_seconds: float = Field(default=600.0, ge=0)
+
+
 class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`.
 
@@ -127,6 +143,7 @@ class ResponsesConfig(BaseModel):
             list, to its own inference store: quadratic in a conversation's length, and not bound by `store: false`.
         profiles: what single models need; the first whose `match` fits the model's name counts.
         passthrough: request fields that OpenAI does not have and that go to the provider as they are.
+        background: how background responses are made.
         limits: bounds on one request.
     """
 
@@ -139,6 +156,7 @@ class ResponsesConfig(BaseModel):
     store_chat_completions: bool = False
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
+    background: BackgroundWork = Field(default_factory=BackgroundWork)
     limits: Limits = Field(default_factory=Limits)
 
     @property

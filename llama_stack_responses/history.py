@@ -48,6 +48,12 @@ class Historian:
                 "previous_response_id",
                 "previous_response_not_found",
             )
+        if stored.response["status"] == "queued":
+            raise bad_request(
+                f"Previous response '{previous_response_id}' is still being made.",
+                "previous_response_id",
+                "previous_response_not_ready",
+            )
         return History(stored.history, await self._archive.history(stored.history))
 
     async def dereference(self, owner: Owner, items: list[Json]) -> list[Json]:

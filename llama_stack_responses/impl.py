@@ -2,34 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 from .access import Access, Action
+from .background.crew import Crew
 from .chat.inference import Inference
-from .chat.profile import profile_for
 from .config import ResponsesConfig
-from .core.assembler import Assembler
 from .core.errors import ApiError, bad_request, not_found
 from .core.events import Event
 from .core.ids import check_response_id, new_id
 from .core.items import check_call_pairs, check_ids
 from .core.listing import listed, with_ids
-from .core.replay import replay
+from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create
 from .core.response import new_response
 from .core.shapes import Limits
 from .core.transcript import Transcript
-from .files import Files, read_files
-from .history import Historian, History, without_cut_calls
+from .files import Files
+from .history import Historian, without_cut_calls
 from .outbox import Outbox
 from .run import Run
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
+from .store.records import Records
 from .sweeper import Sweeper
-from .tools.toolset import Toolset
-from .turn import Turn, TurnLimits
+from .turn import TurnLimits
+from .workshop import Workshop
 
 Json = dict[str, Any]
 Order = Literal["asc", "desc"]
@@ -43,6 +45,16 @@ class Page:
     has_more: bool
 
 
+RUNNING: Final = ("queued", "in_progress")
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A background response that waits for its turn."""
+
+    response: Json
+
+
 class OpenAIResponsesImpl:
     """Makes responses and gives them back.
 
@@ -51,29 +63,57 @@ class OpenAIResponsesImpl:
 
     Args:
         config: the provider's configuration.
-        archive: where responses are kept.
+        records: where responses are kept.
         inference: runs the model rounds.
         files: the stored files that requests name.
         access: who asks, and what they may see.
     """
 
     def __init__(
-        self, config: ResponsesConfig, archive: Archive, inference: Inference, files: Files, access: Access
+        self,
+        config: ResponsesConfig,
+        records: Records,
+        inference: Inference,
+        files: Files,
+        access: Access,
     ) -> None:
         self.config = config
-        self._archive = archive
-        self._inference = inference
-        self._files = files
+        self._archive = archive = Archive(records, retention=config.retention_seconds)
         self._access = access
         self._historian = Historian(archive, access)
         self._limits = Limits(max_items=config.limits.input_items)
         self._passthrough = config.passthrough
+        turn_limits = TurnLimits(config.limits.rounds, config.limits.inference_idle_seconds)
+        self._workshop = Workshop(inference, files, config.profiles, turn_limits)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
+        self._crew = Crew(
+            records,
+            archive,
+            access,
+            self._workshop,
+            size=config.background.at_once,
+            waiting=config.background.waiting,
+            keep_journal=config.background.journal_seconds,
+            parse=self._parse,
+        )
         self._runs: set[Run] = set()
-        self._started = False
-        self._turn_limits = TurnLimits(config.limits.rounds, config.limits.inference_idle_seconds)
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def create(self, body: Any) -> Run:
+    def start(self) -> None:
+        """Starts, in the event loop that serves, what goes on beside the requests; does nothing if it has."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._sweeper.start()
+            self._crew.start()
+            hear_end(self._hear_end)
+
+    def _hear_end(self) -> None:
+        for run in self._runs:
+            run.shut_down()
+        self._crew.hang_up()
+
+    async def create(self, body: Any) -> Run | Queued:
         """Begins a response.
 
         Args:
@@ -82,8 +122,8 @@ class OpenAIResponsesImpl:
         Raises:
             ApiError: the request is wrong; nothing has been sent to a model.
         """
-        self._start()
-        request = parse_create(body, passthrough=self._passthrough, limits=self._limits)
+        self.start()
+        request = self._parse(body)
         owner = self._access.who()
         history = await self._historian.before(request.previous_response_id)
         new_items = await self._historian.dereference(owner, request.input_items)
@@ -91,53 +131,37 @@ class OpenAIResponsesImpl:
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
         check_call_pairs(items)
-        return await self._begin(request, owner, history, new_items, items)
+        stored: Json = {
+            "owner": owner,
+            "base": history.base,
+            "input_items": new_items,
+            "base_items": history.items,
+        }
+        if request.background:
+            return await self._enqueue(request, body, stored)
+        return await self._run(request, items, stored)
 
-    def _start(self) -> None:
-        """Starts, with the first request, what needs the event loop that serves."""
-        if not self._started:
-            self._started = True
-            self._sweeper.start()
-            hear_end(self._shut_down_runs)
+    def _parse(self, body: Any) -> CreateRequest:
+        return parse_create(body, passthrough=self._passthrough, limits=self._limits)
 
-    def _shut_down_runs(self) -> None:
-        for run in self._runs:
-            run.shut_down()
+    async def _enqueue(self, request: CreateRequest, body: Json, stored: Json) -> Queued:
+        response = new_response(request, id=new_id("resp"), created_at=int(time.time())) | {"status": "queued"}
+        events = self._workshop.bench(request, response).assembler.enqueue()
+        # The input is stored with the response; a request just has to have some.
+        work = body | {"input": "...", "previous_response_id": None}
+        await self._crew.submit(response, work, events, **stored)
+        return Queued(response)
 
-    async def _begin(
-        self, request: CreateRequest, owner: Any, history: History, new_items: list[Json], items: list[Json]
-    ) -> Run:
-        toolset = Toolset(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
-        response = new_response(request, id=new_id("resp"), created_at=int(time.time()))
-        assembler = Assembler(
-            response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
-        )
+    async def _run(self, request: CreateRequest, items: list[Json], stored: Json) -> Run:
+        bench = self._workshop.bench(request, new_response(request, id=new_id("resp"), created_at=int(time.time())))
         transcript = Transcript() if request.store else None
         outbox = Outbox(wanted=request.stream, transcript=transcript)
-        turn = Turn(
-            request,
-            items,
-            await read_files(items, self._files),
-            profile=profile_for(request.model, self.config.profiles),
-            toolset=toolset,
-            assembler=assembler,
-            inference=self._inference,
-            outbox=outbox,
-            limits=self._turn_limits,
-        )
 
         async def keep(final: Json) -> None:
             if transcript:
-                await self._archive.save(
-                    final,
-                    owner=owner,
-                    base=history.base,
-                    input_items=new_items,
-                    base_items=history.items,
-                    transcript=transcript.marks(),
-                )
+                await self._archive.save(final, transcript=transcript.marks(), **stored)
 
-        run = Run(turn, assembler, outbox, keep)
+        run = Run(await bench.turn(items, outbox), bench.assembler, outbox, keep)
         self._runs.add(run)
         run.when_settled(lambda: self._runs.discard(run))
         return run
@@ -150,29 +174,49 @@ class OpenAIResponsesImpl:
         """
         return (await self._stored(response_id, "read")).response
 
-    async def events(self, response_id: str) -> list[Event]:
-        """The events of the stored response, as they were when it was made.
+    async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
+        """The events of a response behind number `after`: those that are there, and then those that come.
+
+        An empty list says that none came for `silence` seconds.
 
         Raises:
             ApiError: 404 when it is unknown, deleted, or another user's.
         """
         stored = await self._stored(response_id, "read")
-        return replay(stored.response, stored.transcript)
+        if stored.response["status"] in RUNNING:
+            async for events in self._crew.follow(response_id, after, silence):
+                yield events
+                after = events[-1]["sequence_number"] if events else after
+            stored = await self._stored(response_id, "read")
+        if stored.response["status"] in RUNNING:
+            return
+        if rest := [each for each in replayed(stored.response, stored.transcript) if each["sequence_number"] > after]:
+            yield rest
 
     async def delete(self, response_id: str) -> None:
         """Deletes a response; what later responses stand on stays until they go too."""
-        await self._stored(response_id, "delete")
+        stored = await self._stored(response_id, "delete")
+        if stored.response["status"] in RUNNING:
+            await self._crew.cancel(response_id)
         await self._archive.delete(response_id)
 
     async def cancel(self, response_id: str) -> Json:
-        """Refuses: only background responses can be cancelled, and this server makes none."""
-        await self._stored(response_id, "update")
-        raise bad_request("Cannot cancel a synchronous response.")
+        """Ends a background response, wherever it is made, and returns it; one that has ended stays as it is.
+
+        Raises:
+            ApiError: 400 for a response that is not made in the background.
+        """
+        stored = await self._stored(response_id, "update")
+        if not stored.response["background"]:
+            raise bad_request("Cannot cancel a synchronous response.")
+        if stored.response["status"] in RUNNING:
+            await self._crew.cancel(response_id)
+        return await self.retrieve(response_id)
 
     async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """The caller's responses by time of creation."""
         page = await self._archive.list(self._access.who(), limit=limit, after=after, order=order, model=model)
-        return Page([stored.response for stored in page.items], page.has_more)
+        return Page([(await self._current(stored)).response for stored in page.items], page.has_more)
 
     async def input_items(self, response_id: str, *, limit: int, after: str | None, order: Order) -> Page:
         """All items that the response was made from, the history included, each with its id."""
@@ -190,6 +234,7 @@ class OpenAIResponsesImpl:
     async def shutdown(self) -> None:
         """Ends what runs beside the requests and closes the store; the host calls it when it stops."""
         await self._sweeper.stop()
+        await self._crew.stop()
         await self._archive.close()
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
@@ -199,4 +244,14 @@ class OpenAIResponsesImpl:
             raise not_found(response_id)
         if not self._access.allows(action, response_id, stored.owner):
             raise ApiError(403, f"You may not {action} response '{response_id}'.")
-        return stored
+        return await self._current(stored)
+
+    async def _current(self, stored: StoredResponse) -> StoredResponse:
+        """The response as it is now: a waiting one is written anew only at its end."""
+        if stored.response["status"] != "queued":
+            return stored
+        held = await self._crew.find(stored.response["id"])
+        if held is None:
+            return await self._archive.load(stored.response["id"]) or stored
+        status = "in_progress" if held.job.worker else "queued"
+        return replace(stored, response=stored.response | {"status": status})

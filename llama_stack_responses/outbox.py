@@ -54,22 +54,28 @@ class Outbox:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
+    async def filled(self, silence: float | None = None) -> bool:
+        """Waits until events are ready, or for `silence` seconds; False when the events have ended."""
+        if not self._events and not self._ended:
+            self._reader = asyncio.get_running_loop().create_future()
+            timer = asyncio.get_running_loop().call_later(silence, _wake, self._reader) if silence else None
+            await self._reader
+            if timer:
+                timer.cancel()
+        return bool(self._events) or not self._ended
+
+    def ready(self) -> list[Event]:
+        """All events that are ready, without waiting."""
+        taken, self._events = self._events, []
+        _wake(self._writer)
+        return taken
+
     async def take(self, silence: float) -> list[Event] | None:
         """All events that are ready; waits for the first one.
 
         Returns an empty list when none came for `silence` seconds, and None when the events have ended.
         """
-        if not self._events and not self._ended:
-            loop = asyncio.get_running_loop()
-            self._reader = loop.create_future()
-            timer = loop.call_later(silence, _wake, self._reader)
-            await self._reader
-            timer.cancel()
-        if self._ended and not self._events:
-            return None
-        taken, self._events = self._events, []
-        _wake(self._writer)
-        return taken
+        return self.ready() if await self.filled(silence) else None
 
 
 def _wake(sleeper: asyncio.Future[None] | None) -> None:

@@ -27,7 +27,7 @@ class Sweeper:
 
     def start(self) -> None:
         """Begins in the running event loop; does nothing when it has begun before."""
-        if self._task is None:
+        if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -30,6 +30,22 @@ class Ending:
 
     status: Literal["completed", "incomplete", "cancelled"]
     incomplete_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the finished rounds of a turn left behind.
+
+    Attributes:
+        rounds: how many they are.
+        said: what they added to the conversation.
+    """
+
+    rounds: int = 0
+    said: Sequence[Json] = ()
+
+
+NOTHING_DONE: Final = Progress()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +81,8 @@ class Turn:
         files: the stored files that the items name by id.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
+        progress: what has been done of it before.
+        after_round: is told, after each round but the last, what has been done by then.
 
     Attributes:
         accepted: done once the provider has accepted the first request.
@@ -82,6 +100,8 @@ class Turn:
         inference: Inference,
         outbox: Outbox,
         limits: TurnLimits,
+        progress: Progress = NOTHING_DONE,
+        after_round: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
@@ -93,8 +113,10 @@ class Turn:
         self._inference = inference
         self._outbox = outbox
         self._limits = limits
-        self._said: list[Json] = []
-        self._output_said = 0
+        self._rounds = progress.rounds
+        self._said = list(progress.said)
+        self._output_said = len(assembler.response["output"])
+        self._after_round = after_round
 
     async def run(self) -> Ending:
         """Runs rounds until the model has answered or the client has to act.
@@ -102,7 +124,7 @@ class Turn:
         Raises:
             ApiError: the provider failed. What was said so far stands open in the assembler.
         """
-        for _ in range(self._limits.rounds):
+        while self._rounds < self._limits.rounds:
             left = self._tokens_left()
             if left is not None and left <= 0:
                 return Ending("incomplete", "max_output_tokens")
@@ -111,6 +133,9 @@ class Turn:
             if self._toolset.shown_calls or not self._assembler.hidden_calls:
                 return Ending("completed")
             self._answer_hidden_calls()
+            self._rounds += 1
+            if self._after_round:
+                await self._after_round(Progress(self._rounds, self._said))
         return Ending("incomplete", "max_messages")
 
     async def _round(self, max_tokens: int | None) -> FinishReason:

@@ -118,6 +118,36 @@ class Assembler:
         snapshot = self._snapshot()
         return [events.created(self._next(), snapshot), events.in_progress(self._next(), snapshot)]
 
+    def enqueue(self) -> list[Event]:
+        """The two events that begin a response which has to wait."""
+        snapshot = self._snapshot()
+        return [events.created(self._next(), snapshot), events.queued(self._next(), snapshot)]
+
+    def resume(self, number: int, used: Usage) -> None:
+        """Goes on where another assembler of the same response was, with nothing open.
+
+        Args:
+            number: the next sequence number.
+            used: the tokens of the rounds before.
+        """
+        self._sequence_number = number
+        self._used = used
+        self._call_ids = {item["call_id"] for item in self._output if "call_id" in item}
+
+    def proceed(self) -> list[Event]:
+        """The event that says that a response which waited has its turn."""
+        return [events.in_progress(self._next(), self._snapshot())]
+
+    @property
+    def numbered(self) -> int:
+        """How many events there are so far."""
+        return self._sequence_number
+
+    @property
+    def used(self) -> Usage:
+        """The tokens of all finished rounds."""
+        return self._used
+
     def feed(self, delta: Delta) -> list[Event]:
         """Takes one delta and returns the events that it makes, often one, sometimes none."""
         match delta:

@@ -8,14 +8,21 @@ is never changed afterwards.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 Event = dict[str, Any]
+TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+"""The types of the events that end a stream."""
+
 Json = dict[str, Any]
 
 
 def created(sequence_number: int, response: Json) -> Event:
     return {"type": "response.created", "sequence_number": sequence_number, "response": response}
+
+
+def queued(sequence_number: int, response: Json) -> Event:
+    return {"type": "response.queued", "sequence_number": sequence_number, "response": response}
 
 
 def in_progress(sequence_number: int, response: Json) -> Event:

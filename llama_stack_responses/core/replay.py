@@ -44,9 +44,12 @@ class _Replay:
         name = TYPES[mark[0]].removeprefix("response.")
         match name:
             case "created":
-                self._made.append(events.created(self._next, self._begun()))
+                status = "queued" if self._response["background"] else "in_progress"
+                self._made.append(events.created(self._next, self._begun(status)))
+            case "queued":
+                self._made.append(events.queued(self._next, self._begun("queued")))
             case "in_progress":
-                self._made.append(events.in_progress(self._next, self._begun()))
+                self._made.append(events.in_progress(self._next, self._begun("in_progress")))
             case "output_item.added":
                 item = _blank(self._output[mark[1]], PHASES[mark[3]])
                 self._made.append(events.output_item_added(self._next, mark[1], item))
@@ -69,9 +72,9 @@ class _Replay:
     def _next(self) -> int:
         return len(self._made)
 
-    def _begun(self) -> Json:
+    def _begun(self, status: str) -> Json:
         nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
-        return self._response | {"status": "in_progress", "output": [], **nothing}
+        return self._response | {"status": status, "output": [], **nothing}
 
     def _call(self, name: str, mark: Mark) -> None:
         item = self._output[mark[1]]

@@ -394,7 +394,6 @@ _FIELDS: Final[Mapping[str, Check]] = {
 """OpenAI's fields. Null is accepted for each but the model, and means that it was left out."""
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "background": (bool, "'background': true"),
     "conversation": (bool, "'conversation'"),
     "prompt": (bool, "'prompt'"),
     "context_management": (bool, "'context_management'"),
@@ -431,6 +430,8 @@ def _check_together(given: Mapping[str, Any]) -> None:
             "input",
             "missing_required_parameter",
         )
+    if given.get("background") and not given.get("store", True):
+        raise bad_request("Background responses are stored: 'background' needs 'store' to be true.", "store")
     if "stream_options" in given and not given.get("stream"):
         raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
     _check_choice(given.get("tool_choice", "auto"), given.get("tools", []))

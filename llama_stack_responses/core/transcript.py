@@ -31,6 +31,7 @@ TYPES: Final = (
     "response.reasoning_summary_text.done",
     "response.function_call_arguments.delta",
     "response.function_call_arguments.done",
+    "response.queued",
 )
 """The events of a transcript; what ends a stream follows from the response. Their order is stored: new ones go last."""
 

@@ -7,7 +7,6 @@ from typing import Any
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.impl import OpenAIResponsesImpl
-from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.stores import open_records
 
 from .files import HostFiles
@@ -27,5 +26,4 @@ async def get_provider_impl(
     """
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
-    archive = Archive(open_records(config.store), retention=config.retention_seconds)
-    return OpenAIResponsesImpl(config, archive, inference, files, HostAccess(policy))
+    return OpenAIResponsesImpl(config, open_records(config.store), inference, files, HostAccess(policy))

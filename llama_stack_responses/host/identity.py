@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
 from llama_stack_responses.access import Action
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 
-from .platform import AccessRule, User, get_authenticated_user, is_action_allowed
+from .platform import AccessRule, User, get_authenticated_user, is_action_allowed, request_provider_data_context
 
 RESOURCE_TYPE: Literal["sql_record::responses"] = "sql_record::responses"
 """What the host's own provider calls a response in access policies, so that existing policies go on to hold."""
@@ -40,6 +41,11 @@ class HostAccess:
         return (
             Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
         )
+
+    def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
+        """Sets the host's user for this context; without auth there is none."""
+        context: AbstractContextManager[None] = request_provider_data_context({}, _host_user(owner))
+        return context
 
     def allows(self, action: Action, response_id: str, owner: Owner) -> bool:
         """What the policy says of a response of the same tenant; without auth everything is allowed."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.access_control.access_control import is_action_allowed
     from llama_stack.core.datatypes import AccessRule, User
-    from llama_stack.core.request_headers import get_authenticated_user
+    from llama_stack.core.request_headers import get_authenticated_user, request_provider_data_context
     from llama_stack.core.server import fastapi_router_registry
     from llama_stack_api import Api, InlineProviderSpec
     from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
@@ -21,7 +21,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
 else:
     from ogx.core.access_control.access_control import is_action_allowed
     from ogx.core.datatypes import AccessRule, User
-    from ogx.core.request_headers import get_authenticated_user
+    from ogx.core.request_headers import get_authenticated_user, request_provider_data_context
     from ogx.core.server import fastapi_router_registry
     from ogx_api import Api, InlineProviderSpec
     from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
@@ -42,4 +42,5 @@ __all__ = [
     "fastapi_router_registry",
     "get_authenticated_user",
     "is_action_allowed",
+    "request_provider_data_context",
 ]

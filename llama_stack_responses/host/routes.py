@@ -6,6 +6,8 @@ clients send. It builds the routes of an API with a factory that it finds in a t
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 from fastapi import APIRouter
@@ -31,8 +33,13 @@ def enter_router() -> None:
     of_host = factories.get("responses")
 
     def build(impl: Any) -> APIRouter:
-        if isinstance(impl, OpenAIResponsesImpl) or of_host is None:
+        if isinstance(impl, OpenAIResponsesImpl):
+            with suppress(RuntimeError):
+                # OGX builds routes in the loop that serves, too late for a router to have a lifespan of its own.
+                asyncio.get_running_loop().call_soon(impl.start)
             return create_router(impl)
+        if of_host is None:
+            raise RuntimeError("The host has routes of its own for no other provider of the API 'responses'.")
         router: APIRouter = of_host(impl)
         return router
 

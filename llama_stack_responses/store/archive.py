@@ -19,7 +19,7 @@ from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, listing, read_pointer, second, split_input, unsettled
 from .nodes import decode, read_chain
 from .reclaim import Reclaim
-from .records import Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
+from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
 from .saving import Saving
 
 type Items = list[Json]  # the class below has a method called list
@@ -86,6 +86,8 @@ class Archive:
         base_items: Sequence[Json] = (),
         version: int | None = None,
         transcript: Sequence[Mark] | None = None,
+        beside: Sequence[Op] = (),
+        conditions: Sequence[Condition] = (),
     ) -> int:
         """Store a response, or store it anew, in one commit.
 
@@ -98,6 +100,7 @@ class Archive:
             input_items: the request's own items, behind those of `base`.
             base_items: the items of `base`. Should it be gone by now, because somebody deleted the response that it
                 belonged to, they are stored again; without them, this history would begin with `input_items`.
+            beside, conditions: what else the commit does, and on what else it depends.
             version: what the stored response's version must still be; None for whatever it is.
             transcript: how the response's stream was cut into events.
 
@@ -105,14 +108,16 @@ class Archive:
             The version that was stored.
 
         Raises:
-            Conflict: the stored response does not have `version`, or is gone.
+            Conflict: the stored response does not have `version`, or is gone; or one of `conditions` does not hold.
         """
         saving = Saving(response, owner, base, input_items, base_items, transcript)
         for _ in range(_ATTEMPTS):
             plan = saving.plan(await saving.read(self._records), self._clock(), version)
             try:
-                await self._records.commit(plan.ops, plan.conditions)
-            except Conflict:
+                await self._records.commit([*plan.ops, *beside], [*plan.conditions, *conditions])
+            except Conflict as conflict:
+                if any(condition in conditions for condition in conflict.failed):
+                    raise
                 continue
             await self._reclaim.run(plan.released, owner)
             return plan.version

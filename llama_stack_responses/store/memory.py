@@ -67,6 +67,9 @@ class MemoryRecords:
                 found.append((self._keys[index], record))
         return found
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def sweep(self, now: float) -> int:
         expired = [key for expires_at, key in self._expiring[:_SWEEP] if expires_at <= now]
         for key in expired:

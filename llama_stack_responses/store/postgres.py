@@ -183,6 +183,13 @@ class PostgresRecords:
         sql = _RANGE_REVERSE if reverse else _RANGE
         return _records(await self._fetch(sql, start.encode(), end.encode(), limit))
 
+    async def now(self) -> float:
+        if self._clock:
+            return self._clock()
+        rows = await self._try(lambda pool: pool.fetch("SELECT extract(epoch FROM clock_timestamp())::float8"))
+        now: float = rows[0][0]
+        return now
+
     async def sweep(self, now: float) -> int:
         rows = await self._try(lambda pool: pool.fetch(self._sql(_SWEEP), now))
         swept: int = rows[0][0]

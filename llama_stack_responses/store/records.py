@@ -106,6 +106,9 @@ class Records(Protocol):
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         """At most `limit` records with start <= key < end, in the order of their keys, or from the last backwards."""
 
+    async def now(self) -> float:
+        """The time, in seconds since the epoch, on the one clock by which keys expire."""
+
     async def sweep(self, now: float) -> int:
         """Remove records that expired by `now` (seconds since the epoch): a bounded number, which is returned."""
 

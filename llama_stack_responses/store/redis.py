@@ -145,6 +145,8 @@ return {}
 """
 )
 
+_NOW: Final = _COMMON + "return string.format('%.6f', now)"
+
 _SWEEP: Final = """
 local prefix = ARGV[1]
 local keys = redis.call('ZRANGE', prefix .. 'expiry', '-inf', ARGV[2], 'BYSCORE', 'LIMIT', 0, 1000)
@@ -217,6 +219,9 @@ class RedisRecords:
         args = [self._now(), start, end, limit, "REV" if reverse else ""]
         return _records(await self._call(lambda scripts: scripts.range, args))
 
+    async def now(self) -> float:
+        return self._clock() if self._clock else float(await self._call(lambda scripts: scripts.now, [""]))
+
     async def sweep(self, now: float) -> int:
         swept: int = await self._call(lambda scripts: scripts.sweep, [now])
         return swept
@@ -264,6 +269,7 @@ class _Scripts:
         self.get_many = self._redis.register_script(_GET_MANY)
         self.range = self._redis.register_script(_RANGE)
         self.commit = self._redis.register_script(_COMMIT)
+        self.now = self._redis.register_script(_NOW)
         self.sweep = self._redis.register_script(_SWEEP)
 
     async def close(self) -> None:

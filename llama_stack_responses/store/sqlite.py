@@ -124,6 +124,9 @@ class SqliteRecords:
         rows = await self._readers.submit(partial(_select, sql, (start, end, self._clock(), limit)))
         return [(key, Record(value, version)) for key, value, version in rows]
 
+    async def now(self) -> float:
+        return self._clock()
+
     async def sweep(self, now: float) -> int:
         swept: int = await self._writer.submit(partial(_sweep, now))
         return swept

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.events import TERMINAL, Event
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.run import Run
 
@@ -80,13 +81,26 @@ class RunAsEvents(Response):
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
 
 
-class StoredEvents(Response):
-    """The events of a finished response, from a given one on, in one piece."""
+async def followed(batches: AsyncIterator[list[Event]]) -> Response:
+    """The events of a response that may still be made, as they come; an empty batch keeps the stream alive.
 
-    media_type = "text/event-stream"
+    Raises:
+        ApiError: what the first batch raises: nothing has been sent then.
+    """
+    first = await anext(batches, None)
 
-    def __init__(self, events: list[dict[str, Any]]) -> None:
-        super().__init__(sse.encode(events) + sse.DONE, headers=_stream_headers())
+    async def frames() -> AsyncIterator[bytes]:
+        events = first
+        while events is not None:
+            yield sse.encode(events) if events else sse.KEEP_ALIVE
+            if events and events[-1]["type"] in TERMINAL:
+                break
+            events = await anext(batches, None)
+        # A server that ends lets go of its readers before the terminal event: they have to come back for the rest.
+        if first is None or (events and events[-1]["type"] in TERMINAL):
+            yield sse.DONE
+
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=_stream_headers())
 
 
 def _stream_headers() -> dict[str, str]:

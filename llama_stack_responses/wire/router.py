@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, cast
 
 import orjson
@@ -13,9 +14,9 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.impl import OpenAIResponsesImpl, Page
+from llama_stack_responses.impl import OpenAIResponsesImpl, Page, Queued
 
-from .answers import Json, RunAsEvents, RunAsJson, StoredEvents, failure
+from .answers import KEEP_ALIVE_AFTER, Json, RunAsEvents, RunAsJson, failure, followed
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,13 @@ class ErrorsAsJson(APIRoute):
 
 def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
     """The Responses API's routes for one implementation. Has no side effects: the host calls it more than once."""
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
+
+    @asynccontextmanager
+    async def lifespan(_: object) -> AsyncIterator[None]:
+        impl.start()
+        yield
+
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson, lifespan=lifespan)
     router.add_api_route("", _create(impl), methods=["POST"], summary="Create a model response")
     router.add_api_route("", _list(impl), methods=["GET"], summary="List responses")
     router.add_api_route("/{response_id}", _retrieve(impl), methods=["GET"], summary="Retrieve a response")
@@ -65,8 +72,11 @@ Handler = Callable[..., Coroutine[Any, Any, Response]]
 def _create(impl: OpenAIResponsesImpl) -> Handler:
     async def create_response(request: Request) -> Response:
         body = _decode(await _read(request, impl.config.limits.request_bytes))
-        run = await impl.create(body)
-        return RunAsEvents(run) if body.get("stream") else RunAsJson(run)
+        made = await impl.create(body)
+        if isinstance(made, Queued):
+            follow = impl.follow(made.response["id"], -1, KEEP_ALIVE_AFTER)
+            return await followed(follow) if body.get("stream") else Json(made.response)
+        return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
 
     return create_response
 
@@ -77,8 +87,7 @@ def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
             return Json(await impl.retrieve(response_id))
-        events = await impl.events(response_id)
-        return StoredEvents([event for event in events if after is None or event["sequence_number"] > after])
+        return await followed(impl.follow(response_id, -1 if after is None else after, KEEP_ALIVE_AFTER))
 
     return retrieve_response
 

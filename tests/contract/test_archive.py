@@ -51,6 +51,9 @@ class Counting:
         self.reads += 1
         return await self._records.get_many(keys)
 
+    async def now(self) -> float:
+        return await self._records.now()
+
     async def range(self, *args: Any, **kwargs: Any) -> list[tuple[str, Record]]:
         await self.pause()
         self.reads += 1

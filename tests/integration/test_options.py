@@ -351,7 +351,6 @@ def test_all_fields_together(client: openai.OpenAI, upstream: Upstream) -> None:
 
 
 UNSUPPORTED: Final[dict[str, Json]] = {
-    "background": {"background": True},
     "conversation": {"conversation": "conv_1"},
     "prompt": {"prompt": {"id": "pmpt_1"}},
     "context_management": {"context_management": [{"type": "compaction"}]},

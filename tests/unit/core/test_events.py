@@ -51,7 +51,6 @@ NOT_BUILT: Final = {
     "response.mcp_list_tools.completed",
     "response.mcp_list_tools.failed",
     "response.mcp_list_tools.in_progress",
-    "response.queued",
     "response.shell_call_command.added",
     "response.shell_call_command.delta",
     "response.shell_call_command.done",

@@ -316,7 +316,6 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("background", True),
         ("conversation", "conv_1"),
         ("conversation", {"id": "conv_1"}),
         ("prompt", {"id": "pmpt_1"}),

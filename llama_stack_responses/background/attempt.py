@@ -1,0 +1,263 @@
+"""One worker's try at one background response."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import astuple, replace
+from typing import Any, Final
+
+from ..access import Access
+from ..core.deltas import Usage
+from ..core.errors import ApiError
+from ..core.events import Event
+from ..core.recovery import close_cut
+from ..core.request import CreateRequest
+from ..core.transcript import Transcript
+from ..history import without_cut_calls
+from ..outbox import Outbox
+from ..store.archive import Archive, StoredResponse
+from ..store.records import Conflict, Op, Put, Records
+from ..turn import Progress
+from ..workshop import Bench, Workshop
+from .bell import Bell
+from .jobs import BEGUN, Held, Jobs, Work
+from .journal import Journal
+
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_PAUSE: Final = 0.05
+"""Seconds between two batches of a journal: what comes meanwhile goes into one."""
+
+_STORE_AWAY: Final = 503
+
+_RETRY: Final = 1.0
+"""Seconds between two tries to write while the store cannot be reached."""
+
+
+class Attempt:
+    """Takes a response from where its journal and its finished rounds left it to its end.
+
+    Nothing that it writes is kept once somebody else has taken the job over; it ends then.
+
+    Args:
+        held: the job.
+        keep_journal: seconds for which the events stay readable after the end.
+        parse: makes a request of its body.
+    """
+
+    def __init__(
+        self,
+        held: Held,
+        *,
+        records: Records,
+        jobs: Jobs,
+        journal: Journal,
+        bell: Bell,
+        archive: Archive,
+        access: Access,
+        workshop: Workshop,
+        parse: Callable[[Json], CreateRequest],
+        keep_journal: float,
+    ) -> None:
+        self.held = held
+        self._records = records
+        self._jobs = jobs
+        self._journal = journal
+        self._bell = bell
+        self._archive = archive
+        self._access = access
+        self._workshop = workshop
+        self._parse = parse
+        self._keep_journal = keep_journal
+        self._outbox = Outbox(wanted=True)
+        self._waiting: list[Event] = []
+        self._writing = asyncio.Lock()
+        self._handing_over = False
+        self._making: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Does the work; returns when the response is finished, given back, or somebody else's."""
+        with self._access.acting_for(self.held.job.owner):
+            self._making = asyncio.create_task(self._make())
+        pump = asyncio.create_task(self._pump())
+        try:
+            await asyncio.wait([self._making, pump], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pump.cancel()
+            self._making.cancel()
+            await asyncio.wait([pump, self._making])
+        if self._handing_over:
+            await self._hand_over()
+        for task in (pump, self._making):
+            _report(self.held.response_id, task)
+
+    def lose(self) -> None:
+        """Ends the attempt without another word: the job is somebody else's."""
+        if self._making:
+            self._making.cancel()
+
+    def hand_over(self) -> None:
+        """Ends the attempt, and lets the job wait for another worker."""
+        self._handing_over = True
+        self.lose()
+
+    async def _make(self) -> None:
+        response_id = self.held.response_id
+        found = await _insist(lambda: self._archive.load(response_id))
+        work = await _insist(lambda: self._jobs.work(response_id))
+        if found is None or work is None:
+            await self._records.commit(self.held.gone(), [self.held.fence])
+            return
+        request = self._parse(work.body)
+        bench = await self._take_up(found, work, request)
+        try:
+            await self._end(bench, found, work)
+        except Conflict:
+            raise
+        except ApiError as error:
+            self._fail(bench, error)
+        except Exception as error:
+            logger.exception("%s failed", self.held.response_id)
+            self._fail(bench, ApiError(500, f"The server failed while it made the response ({type(error).__name__})."))
+        await self._conclude(bench, found)
+
+    def _fail(self, bench: Bench, error: ApiError) -> None:
+        self._outbox.put(bench.assembler.close("incomplete"))
+        bench.assembler.settle("failed", error=error)
+
+    async def _take_up(self, found: StoredResponse, work: Work, request: CreateRequest) -> Bench:
+        """The response as its readers know it, with what was cut off in it closed."""
+        cut = await self._journal.read_all(self.held.response_id, work.numbered - 1)
+        if cut and not self.held.job.verdict and await self._is_taken_back(cut):
+            cut = []
+        output = list(work.output)
+        number = cut[-1]["sequence_number"] + 1 if cut else work.numbered
+        closing = close_cut(output, cut, number)
+        response = found.response | {"status": "in_progress", "output": output}
+        bench = self._workshop.bench(request, response)
+        bench.assembler.resume(number + len(closing), Usage(*work.usage))
+        self._outbox.put(closing)
+        if not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
+            self._outbox.put(bench.assembler.proceed())
+        return bench
+
+    async def _is_taken_back(self, cut: Sequence[Event]) -> bool:
+        """Takes back what a dead worker wrote of a round that begins anew, if nobody has read it."""
+        ops, unread = self._journal.cut_back(self.held.response_id, cut)
+        try:
+            await self._records.commit(ops, [self.held.fence, *unread])
+        except Conflict:
+            return False
+        return True
+
+    async def _end(self, bench: Bench, found: StoredResponse, work: Work) -> None:
+        """Brings the response to its end; its last fields are settled then."""
+        assembler = bench.assembler
+        match self.held.job.verdict:
+            case "cancelled":
+                assembler.settle("cancelled")
+            case "failed":
+                message = "The server ended several times while it made this response; it was given up."
+                assembler.settle("failed", error=ApiError(500, message))
+            case None:
+                items = without_cut_calls(await _insist(lambda: self._archive.history(found.input)))
+
+                async def after_round(progress: Progress) -> None:
+                    await self._checkpoint(bench, work, progress)
+
+                turn = await bench.turn(
+                    items, self._outbox, progress=Progress(work.rounds, work.said), after_round=after_round
+                )
+                ending = await turn.run()
+                completed_at = int(time.time()) if ending.status == "completed" else None
+                assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+
+    async def _checkpoint(self, bench: Bench, work: Work, progress: Progress) -> None:
+        """Writes down what is finished: whoever takes the job over begins behind it."""
+        assembler = bench.assembler
+        done = replace(
+            work,
+            said=progress.said,
+            output=assembler.response["output"],
+            usage=astuple(assembler.used),
+            rounds=progress.rounds,
+            numbered=assembler.numbered,
+        )
+        await self._write([Put(f"k/{self.held.response_id}", done.encode())])
+
+    async def _conclude(self, bench: Bench, found: StoredResponse) -> None:
+        """Stores the response, its last events and the job's end in one step."""
+        self._outbox.put(bench.assembler.end())
+        async with self._writing:
+            self._waiting += self._outbox.ready()
+            await _insist(lambda: self._store(bench.assembler.response, found))
+        self._bell.ring(self.held.response_id)
+
+    async def _store(self, response: Json, found: StoredResponse) -> None:
+        transcript = Transcript()
+        transcript.note(await self._journal.read_all(self.held.response_id, -1))
+        transcript.note(self._waiting)
+        expiry = await self._records.now() + self._keep_journal
+        await self._archive.save(
+            response,
+            owner=found.owner,
+            base=found.input,
+            input_items=[],
+            transcript=transcript.marks(),
+            beside=[
+                *self._journal.batch(self.held.response_id, self._waiting),
+                *self._journal.expire(self.held.response_id, expiry),
+                *self.held.gone(),
+            ],
+            conditions=[self.held.fence],
+        )
+
+    async def _pump(self) -> None:
+        """Writes events in batches; ends, and the attempt with it, when the job is somebody else's."""
+        while await self._outbox.filled():
+            await self._write([])
+            await asyncio.sleep(_PAUSE)
+
+    async def _write(self, ops: list[Op]) -> None:
+        async with self._writing:
+            self._waiting += self._outbox.ready()
+            if not (ops or self._waiting):
+                return
+            batch = self._journal.batch(self.held.response_id, self._waiting)
+            await _insist(lambda: self._records.commit([*batch, *ops], [self.held.fence]))
+            self._waiting = []
+        self._bell.ring(self.held.response_id)
+
+    async def _hand_over(self) -> None:
+        try:
+            await self._write([])
+            await self._jobs.give_back(self.held)
+        except (ApiError, Conflict) as error:
+            logger.warning("%s could not be handed over: %s", self.held.response_id, error)
+
+
+async def _insist[Result](call: Callable[[], Awaitable[Result]]) -> Result:
+    """Makes a call until the store takes it: what a worker has must not be lost while it lives."""
+    while True:
+        try:
+            return await call()
+        except ApiError as error:
+            if error.status != _STORE_AWAY:
+                raise
+            logger.warning("the response store does not answer; trying again: %s", error)
+            await asyncio.sleep(_RETRY)
+
+
+def _report(response_id: str, task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is None:
+        return
+    if isinstance(error, Conflict):
+        logger.info("%s is somebody else's by now", response_id)
+    else:
+        logger.error("%s failed in the background", response_id, exc_info=error)

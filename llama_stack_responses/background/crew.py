@@ -1,0 +1,224 @@
+"""This process's part of the background work: it takes jobs that wait, and looks after those of the dead."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final
+
+from ..access import Access
+from ..core.errors import ApiError
+from ..core.events import Event
+from ..core.ids import new_id
+from ..core.owner import Owner
+from ..core.request import CreateRequest
+from ..store.archive import Archive
+from ..store.records import Conflict, Records
+from ..workshop import Workshop
+from .attempt import Attempt
+from .bell import Bell
+from .jobs import LEASE, Held, Jobs
+from .journal import Journal
+
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_BREATH: Final = LEASE / 4
+"""Seconds between two signs of life."""
+
+_LOOK: Final = 0.5
+"""Seconds between two looks: for jobs that other processes queued, and whether ours were taken from us."""
+
+_QUEUE: Final = "q"
+"""What rings when a job was queued here."""
+
+_ATTEMPTS: Final = 20
+
+
+class Crew:
+    """Runs background responses, at most so many at a time.
+
+    Args:
+        records: what all servers share.
+        size: how many responses this process makes at a time.
+        waiting: how many may wait, over all servers.
+        keep_journal: seconds for which events stay readable after the end.
+        parse: makes a request of its body.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        archive: Archive,
+        access: Access,
+        workshop: Workshop,
+        *,
+        size: int,
+        waiting: int,
+        keep_journal: float,
+        parse: Callable[[Json], CreateRequest],
+    ) -> None:
+        self._records = records
+        self._archive = archive
+        self._access = access
+        self._workshop = workshop
+        self._size = size
+        self._keep_journal = keep_journal
+        self._parse = parse
+        self._bell = Bell()
+        self._jobs = Jobs(records, waiting)
+        self._journal = Journal(records, self._bell)
+        self._worker = new_id("worker")
+        self._attempts: dict[asyncio.Task[None], Attempt] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._hanging_up = False
+
+    def start(self) -> None:
+        """Begins in the running event loop."""
+        self._tasks = [asyncio.create_task(each) for each in (self._live(), self._claim(), self._watch())]
+
+    def hang_up(self) -> None:
+        """Lets go of those who follow a response here, because the server ends: they can go on elsewhere."""
+        self._hanging_up = True
+
+    async def stop(self) -> None:
+        """Takes no more jobs and hands over those that run."""
+        for task in self._tasks:
+            task.cancel()
+        for attempt in self._attempts.values():
+            attempt.hand_over()
+        if tasks := [*self._tasks, *self._attempts]:
+            await asyncio.wait(tasks)
+            try:
+                await self._jobs.retire(self._worker)
+            except ApiError as error:
+                logger.warning("other servers learn late that this one ended: %s", error)
+
+    async def submit(
+        self, response: Json, body: Json, events: Sequence[Event], *, owner: Owner, **history: Any
+    ) -> None:
+        """Stores a queued response and its job in one step.
+
+        Args:
+            response: the response object, `queued`.
+            body: the request's JSON, its input left out.
+            events: its first events.
+            owner: whose it is.
+            history: what it stands on, as `Archive.save` takes it.
+
+        Raises:
+            ApiError: 429, if too many are waiting.
+        """
+        response_id = response["id"]
+        for _ in range(_ATTEMPTS):
+            ops, conditions = await self._jobs.enqueue(response_id, owner, body)
+            ops += self._journal.batch(response_id, events)
+            try:
+                await self._archive.save(response, owner=owner, beside=ops, conditions=conditions, **history)
+            except Conflict:
+                continue
+            self._bell.ring(_QUEUE)
+            return
+        raise ApiError(503, "The response store is busy: too many responses are queued at once.", retry_after=1)
+
+    def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
+        """A response's events behind number `after`, as they come; an empty list for so many seconds of silence.
+
+        It ends with the terminal event, or when the response has ended and its journal is gone.
+        """
+
+        async def lasts() -> bool:
+            return not self._hanging_up and await self._jobs.find(response_id) is not None
+
+        return self._journal.follow(response_id, after, silence, lasts)
+
+    async def find(self, response_id: str) -> Held | None:
+        """The response's job; None if it has ended, or never was one."""
+        return await self._jobs.find(response_id)
+
+    async def cancel(self, response_id: str) -> None:
+        """Ends a response wherever it is made; what was said until then is kept. Does nothing if it has ended."""
+        held = await self._jobs.seize(response_id, self._worker, "cancelled")
+        for attempt in self._attempts.values():
+            if attempt.held.response_id == response_id:
+                attempt.lose()
+        if held is not None:
+            await self._attempt(held).run()
+
+    async def sweep(self) -> None:
+        """Drops the journals of responses that ended long ago."""
+        while await self._journal.sweep():
+            pass
+
+    async def _live(self) -> None:
+        """Says that this worker lives. One that cannot say so for too long must take itself for dead."""
+        loop = asyncio.get_running_loop()
+        said = loop.time()
+        while True:
+            try:
+                await self._jobs.breathe(self._worker)
+                said = loop.time()
+                await self._jobs.rescue()
+                await self.sweep()
+            except ApiError as error:
+                logger.warning("background work stands still: %s", error)
+            except Exception:
+                logger.exception("background work is not looked after")
+            if loop.time() - said > LEASE - _BREATH:
+                for attempt in self._attempts.values():
+                    attempt.lose()
+            await asyncio.sleep(_BREATH)
+
+    async def _claim(self) -> None:
+        while True:
+            queued = self._bell.listen(_QUEUE)
+            try:
+                if len(self._attempts) < self._size and (held := await self._jobs.claim(self._worker)):
+                    self._begin(held)
+                    continue
+            except ApiError as error:
+                logger.warning("no background work is taken: %s", error)
+            except Exception:
+                logger.exception("no background work is taken")
+            await asyncio.wait([queued], timeout=_LOOK)
+
+    async def _watch(self) -> None:
+        """Ends the attempts whose job was taken over: they would else go on until they next write."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            attempts = list(self._attempts.values())
+            if not attempts:
+                continue
+            try:
+                mine = await self._jobs.still_held([attempt.held for attempt in attempts])
+            except ApiError:
+                continue
+            for attempt in attempts:
+                if attempt.held.response_id not in mine:
+                    attempt.lose()
+
+    def _begin(self, held: Held) -> None:
+        attempt = self._attempt(held)
+        task = asyncio.create_task(attempt.run())
+        self._attempts[task] = attempt
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._attempts[task]
+        self._bell.ring(_QUEUE)
+
+    def _attempt(self, held: Held) -> Attempt:
+        return Attempt(
+            held,
+            records=self._records,
+            jobs=self._jobs,
+            journal=self._journal,
+            bell=self._bell,
+            archive=self._archive,
+            access=self._access,
+            workshop=self._workshop,
+            parse=self._parse,
+            keep_journal=self._keep_journal,
+        )

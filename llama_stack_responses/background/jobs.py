@@ -1,0 +1,268 @@
+"""Background work as records: who is to do it, who does it, and how far it is.
+
+    j/<response>            the job: small, since every change of hands writes it (`Job`)
+    k/<response>            what it takes to run it, and how far it is (`Work`)
+    q/<order>/<response>    the job waits; the least order is next
+    u/<of>                  the order of the owner's last waiting job
+    p/<worker>              the worker lives; goes by itself unless it is renewed
+    h/<worker>/<response>   the worker has the job
+
+Every step of a job is a commit on the condition that its `j/` row is still as this worker knows it. Whoever takes a job
+over, be it after a death or to cancel it, writes that row, and from then on nothing that the other does is kept.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, Literal
+
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..store import codec
+from ..store.hashing import Hasher
+from ..store.records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, after_prefix
+
+type Json = dict[str, Any]
+type Verdict = Literal["cancelled", "failed"]
+
+LEASE: Final = 10.0
+"""Seconds for which a worker counts as alive after it last said so, on the store's clock."""
+
+TRIES: Final = 3
+"""How often a job is begun, at most: work that keeps ending its server is not begun again."""
+
+BEGUN: Final = 2
+"""The events of a response that waits: those of `Assembler.enqueue`."""
+
+_SHARE: Final = 10.0
+"""Seconds by which each further waiting job of one owner stands behind the one before, so that others come between."""
+
+_DAY: Final = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job's state.
+
+    Attributes:
+        owner: principal, attributes and tenant of whose it is.
+        order: its place in the queue.
+        worker: who has it; None while it waits.
+        tries: how often it was begun.
+        verdict: how it is to end without being run any further.
+    """
+
+    owner: Owner
+    order: str
+    worker: str | None = None
+    tries: int = 0
+    verdict: Verdict | None = None
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return codec.encode(
+            asdict(self) | {"owner": [self.owner.principal, dict(self.owner.attributes), self.owner.tenant]}
+        )
+
+    @staticmethod
+    def decode(record: Record) -> Job:
+        """The job that `encode` wrote."""
+        stored = codec.decode(record.value)
+        return Job(**{**stored, "owner": Owner(*stored["owner"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What it takes to run a job, and how far it is.
+
+    Attributes:
+        body: the request's JSON without its input, which is stored with the response.
+        said: what the finished rounds added to the conversation.
+        output: the response's output after the finished rounds.
+        usage: the tokens of the finished rounds: input, output, cached, cache writes, reasoning.
+        rounds: how many rounds are finished.
+        numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`.
+    """
+
+    body: Json
+    said: Sequence[Json] = ()
+    output: Sequence[Json] = ()
+    usage: Sequence[int] = (0, 0, 0, 0, 0)
+    rounds: int = 0
+    numbered: int = BEGUN
+
+    def encode(self) -> bytes:
+        """The record's value."""
+        return codec.encode(asdict(self))
+
+    @staticmethod
+    def decode(record: Record) -> Work:
+        """The work that `encode` wrote."""
+        return Work(**codec.decode(record.value))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A job that this worker has.
+
+    Attributes:
+        response_id: whose job it is.
+        job: its state.
+        version: that of the job's row: whoever else writes it has taken the job over.
+    """
+
+    response_id: str
+    job: Job
+    version: int
+
+    @property
+    def fence(self) -> Condition:
+        """Holds for as long as nobody has taken the job over."""
+        return VersionIs(f"j/{self.response_id}", self.version)
+
+    def gone(self) -> list[Op]:
+        """What removes the job."""
+        rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"h/{self.job.worker}/{self.response_id}"]
+        return [Delete(row) for row in rows]
+
+
+class Jobs:
+    """Hands jobs out, one worker each, over all processes that share the records.
+
+    Args:
+        records: where the jobs are.
+        limit: how many may wait, about.
+    """
+
+    def __init__(self, records: Records, limit: int) -> None:
+        self._records = records
+        self._limit = limit
+
+    async def enqueue(self, response_id: str, owner: Owner, body: Json) -> tuple[list[Op], list[Condition]]:
+        """What stores a waiting job, for a commit together with its response.
+
+        Raises:
+            ApiError: 429, if too many are waiting.
+        """
+        waiting = await self._records.range("q/", after_prefix("q/"), limit=self._limit)
+        if len(waiting) >= self._limit:
+            raise ApiError(429, "Too many background responses are waiting. Try again later.", retry_after=10)
+        last = f"u/{Hasher(owner).owner}"
+        known = (await self._records.get_many([last])).get(last)
+        now = await self._records.now()
+        turn = max(now, float(known.value) + _SHARE) if known else now
+        job = Job(owner, _order(turn))
+        ops: list[Op] = [
+            Put(last, repr(turn).encode(), expires_at=max(turn, now) + _DAY),
+            Put(f"j/{response_id}", job.encode()),
+            Put(f"k/{response_id}", Work(body).encode()),
+            Put(f"q/{job.order}/{response_id}", b""),
+        ]
+        return ops, [VersionIs(last, known.version if known else None)]
+
+    async def claim(self, worker: str) -> Held | None:
+        """The next waiting job, which is this worker's from now on; None if none waits."""
+        while rows := await self._records.range("q/", after_prefix("q/"), limit=8):
+            # Workers that all reach for the first would get in one another's way.
+            row, _ = random.choice(rows[: 1 + len(rows) // 2])  # noqa: S311 (no secret)
+            held = await self._take(row, worker)
+            if held is not None:
+                return held
+        return None
+
+    async def _take(self, row: str, worker: str) -> Held | None:
+        response_id = row.rpartition("/")[2]
+        found = await self.find(response_id)
+        if found is None or found.job.worker is not None:
+            await self._records.commit([Delete(row)])
+            return None
+        job = replace(found.job, worker=worker, tries=found.job.tries + 1)
+        if job.tries > TRIES:
+            job = replace(job, verdict=job.verdict or "failed")
+        ops: list[Op] = [Delete(row), Put(f"j/{response_id}", job.encode()), Put(f"h/{worker}/{response_id}", b"")]
+        return await self._change(found, job, ops, [])
+
+    async def find(self, response_id: str) -> Held | None:
+        """The job as it is now, whoever has it; None if there is none any longer."""
+        key = f"j/{response_id}"
+        record = (await self._records.get_many([key])).get(key)
+        return Held(response_id, Job.decode(record), record.version) if record else None
+
+    async def work(self, response_id: str) -> Work | None:
+        """What it takes to run the job; None if there is no job any longer."""
+        key = f"k/{response_id}"
+        record = (await self._records.get_many([key])).get(key)
+        return Work.decode(record) if record else None
+
+    async def still_held(self, held: Sequence[Held]) -> set[str]:
+        """The ids of those jobs that nobody has taken over."""
+        found = await self._records.get_many([f"j/{each.response_id}" for each in held])
+        versions = {key.removeprefix("j/"): record.version for key, record in found.items()}
+        return {each.response_id for each in held if versions.get(each.response_id) == each.version}
+
+    async def seize(self, response_id: str, worker: str, verdict: Verdict) -> Held | None:
+        """Takes the job from whoever has it, to end it; None if it has ended already."""
+        while found := await self.find(response_id):
+            job = replace(found.job, worker=worker, verdict=verdict)
+            ops: list[Op] = [
+                Delete(f"q/{found.job.order}/{response_id}"),
+                Delete(f"h/{found.job.worker}/{response_id}"),
+                Put(f"h/{worker}/{response_id}", b""),
+                Put(f"j/{response_id}", job.encode()),
+            ]
+            if held := await self._change(found, job, ops, []):
+                return held
+        return None
+
+    async def give_back(self, held: Held) -> None:
+        """Lets the job wait again, as if it had not been begun this time; others may have taken it over meanwhile."""
+        await self._requeue(held, replace(held.job, worker=None, tries=held.job.tries - 1), [])
+
+    async def breathe(self, worker: str) -> None:
+        """Says that the worker lives."""
+        await self._records.commit([Put(f"p/{worker}", b"", expires_at=await self._records.now() + LEASE)])
+
+    async def retire(self, worker: str) -> None:
+        """Says that the worker lives no more; what it has waits again as soon as anybody looks."""
+        await self._records.commit([Delete(f"p/{worker}")])
+
+    async def rescue(self) -> int:
+        """Lets the jobs of dead workers wait again; how many they were."""
+        rows = [key.split("/") for key, _ in await self._records.range("h/", after_prefix("h/"), limit=1000)]
+        workers = {worker for _, worker, _ in rows}
+        living = await self._records.get_many([f"p/{worker}" for worker in workers])
+        rescued = 0
+        for _, worker, response_id in rows:
+            if f"p/{worker}" not in living:
+                rescued += await self._rescue(worker, response_id)
+        return rescued
+
+    async def _rescue(self, worker: str, response_id: str) -> bool:
+        found = await self.find(response_id)
+        if found is None or found.job.worker != worker:
+            await self._records.commit([Delete(f"h/{worker}/{response_id}")])
+            return False
+        return await self._requeue(found, replace(found.job, worker=None), [VersionIs(f"p/{worker}", None)])
+
+    async def _requeue(self, found: Held, job: Job, conditions: list[Condition]) -> bool:
+        ops: list[Op] = [
+            Delete(f"h/{found.job.worker}/{found.response_id}"),
+            Put(f"q/{job.order}/{found.response_id}", b""),
+            Put(f"j/{found.response_id}", job.encode()),
+        ]
+        return await self._change(found, job, ops, conditions) is not None
+
+    async def _change(self, found: Held, job: Job, ops: list[Op], conditions: list[Condition]) -> Held | None:
+        """Commits what gives the job a new state; None if somebody else has."""
+        try:
+            await self._records.commit(ops, [found.fence, *conditions])
+        except Conflict:
+            return None
+        return Held(found.response_id, job, found.version + 1)
+
+
+def _order(moment: float) -> str:
+    """Milliseconds since the epoch, so that they sort."""
+    return f"{int(moment * 1000):012x}"

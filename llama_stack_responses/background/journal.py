@@ -1,0 +1,126 @@
+"""The events of background responses, for readers on any server.
+
+e/<response>/<number>    a batch of events; the number is that of its last
+s/<response>             somebody reads, or has read, the events
+t/<second>/<response>    from then on the journal may be dropped
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Final
+
+from ..core.events import TERMINAL, Event
+from ..store import codec
+from ..store.records import Delete, Ensure, Op, Put, Records, VersionIs, after_prefix
+from .bell import Bell
+
+_BATCHES: Final = 64
+"""Batches that a reader takes in one round trip."""
+
+_POLL: Final = 0.2
+"""Seconds after which a reader looks whether another process has written."""
+
+
+class Journal:
+    """Keeps events and gives them to whoever reads along.
+
+    Args:
+        records: where they go.
+        bell: rings in this process when events of a response were written.
+    """
+
+    def __init__(self, records: Records, bell: Bell) -> None:
+        self._records = records
+        self._bell = bell
+
+    def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
+        """What stores `events`, which follow those stored before."""
+        if not events:
+            return []
+        return [Put(_key(response_id, events[-1]["sequence_number"]), codec.encode(events))]
+
+    async def read(self, response_id: str, after: int) -> list[Event]:
+        """Some of the stored events behind number `after`, the next ones; none if there are none yet."""
+        start, end = _key(response_id, after + 1), after_prefix(f"e/{response_id}/")
+        batches = await self._records.range(start, end, limit=_BATCHES)
+        events: list[Event] = []
+        for _, record in batches:
+            # A worker that did not hear that a batch was written writes it again, with more behind.
+            news = [event for event in codec.decode(record.value) if event["sequence_number"] > after]
+            events += news
+            after = news[-1]["sequence_number"] if news else after
+        return events
+
+    async def read_all(self, response_id: str, after: int) -> list[Event]:
+        """All stored events behind number `after`."""
+        events: list[Event] = []
+        while more := await self.read(response_id, events[-1]["sequence_number"] if events else after):
+            events += more
+        return events
+
+    async def follow(
+        self, response_id: str, after: int, silence: float, lasts: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[list[Event]]:
+        """The events behind number `after`, as they come, up to the terminal one.
+
+        An empty list says that none came for `silence` seconds. The iterator ends early if nothing is there any more
+        and the response no longer `lasts`.
+        """
+        await self._records.commit([Ensure(f"s/{response_id}", b"")])
+        try:
+            async for events in self._follow(response_id, after, silence, lasts):
+                yield events
+        finally:
+            self._bell.ring(response_id)
+
+    async def _follow(
+        self, response_id: str, after: int, silence: float, lasts: Callable[[], Awaitable[bool]]
+    ) -> AsyncIterator[list[Event]]:
+        loop = asyncio.get_running_loop()
+        spoke = loop.time()
+        lasting = True
+        while True:
+            rung = self._bell.listen(response_id)
+            if events := await self.read(response_id, after):
+                after, spoke = events[-1]["sequence_number"], loop.time()
+                yield events
+                if events[-1]["type"] in TERMINAL:
+                    return
+            elif not lasting:
+                return
+            elif loop.time() - spoke >= silence:
+                spoke = loop.time()
+                yield []
+            else:
+                await asyncio.wait([rung], timeout=_POLL)
+                lasting = await lasts()
+
+    def cut_back(self, response_id: str, events: Sequence[Event]) -> tuple[list[Op], list[VersionIs]]:
+        """What takes back `events`, the last ones, on the condition that nobody has read any."""
+        ops: list[Op] = [Delete(_key(response_id, event["sequence_number"])) for event in events]
+        return ops, [VersionIs(f"s/{response_id}", None)]
+
+    def expire(self, response_id: str, second: float) -> list[Op]:
+        """Has the journal dropped once `second` has passed."""
+        return [Put(f"t/{int(second):08x}/{response_id}", b"")]
+
+    async def sweep(self, *, limit: int = 10) -> int:
+        """Drops journals whose time has come, at most `limit`; how many."""
+        now = int(await self._records.now())
+        due = await self._records.range("t/", f"t/{now:08x}", limit=limit)
+        for row, _ in due:
+            await self._drop(row)
+        return len(due)
+
+    async def _drop(self, row: str) -> None:
+        response_id = row.rpartition("/")[2]
+        prefix = f"e/{response_id}/"
+        while batches := await self._records.range(prefix, after_prefix(prefix), limit=_BATCHES):
+            await self._records.commit([Delete(key) for key, _ in batches])
+        await self._records.commit([Delete(f"s/{response_id}"), Delete(row)])
+
+
+def _key(response_id: str, number: int) -> str:
+    return f"e/{response_id}/{number:08d}"

@@ -1,0 +1,123 @@
+"""An answer that was cut off because its server died: what its events left open, and how it is closed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from . import events
+from .calls import CALL_KINDS
+from .events import Event, Json
+from .parts import OUTPUT_TEXT, PART_KINDS, PartKind
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part as far as its events have come."""
+
+    kind: PartKind
+    index: int
+    fragments: list[str] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+    annotations: list[Json] = field(default_factory=list)
+
+    def finished(self) -> Json:
+        part = self.kind.part("".join(self.fragments))
+        if self.kind is OUTPUT_TEXT:
+            part |= {"logprobs": self.logprobs, "annotations": self.annotations}
+        return part
+
+
+@dataclass(slots=True)
+class _Item:
+    """An item as far as its events have come."""
+
+    index: int
+    blank: Json
+    parts: dict[str, list[Json]] = field(default_factory=lambda: {"content": [], "summary": []})
+    part: _Part | None = None
+    fragments: list[str] = field(default_factory=list)
+
+
+def close_cut(output: list[Json], happened: Iterable[Event], number: int) -> list[Event]:
+    """The events that close what stands open after `happened`, the items as incomplete.
+
+    Args:
+        output: the response's output before `happened`; the items of `happened` are added to it.
+        happened: events, in their order, from one on at which nothing was open.
+        number: the first sequence number that is free.
+    """
+    still_open: dict[int, _Item] = {}
+    for event in happened:
+        _take(event, output, still_open)
+    made: list[Event] = []
+    for item in still_open.values():
+        made += _closing(item, number + len(made))
+        output[item.index] = made[-1]["item"]
+    return made
+
+
+def _take(event: Event, output: list[Json], still_open: dict[int, _Item]) -> None:
+    index = event.get("output_index")
+    if index is None:
+        return
+    match event["type"].removeprefix("response."):
+        case "output_item.added":
+            still_open[index] = _Item(index, event["item"])
+            output.append(event["item"])
+        case "output_item.done":
+            del still_open[index]
+            output[index] = event["item"]
+        case name:
+            _take_part(event, name, still_open[index])
+
+
+def _take_part(event: Event, name: str, item: _Item) -> None:
+    match name:
+        case "content_part.added" | "reasoning_summary_part.added":
+            kind = PART_KINDS[event["part"]["type"]]
+            item.part = _Part(kind, event["content_index" if kind.holder == "content" else "summary_index"])
+        case "content_part.done" | "reasoning_summary_part.done":
+            _close_part(item, event["part"])
+        case "output_text.annotation.added":
+            if part := item.part:
+                part.annotations.append(event["annotation"])
+        case _ if name.endswith(".delta"):
+            _take_delta(event, item)
+
+
+def _take_delta(event: Event, item: _Item) -> None:
+    if item.part is None:
+        item.fragments.append(event["delta"])
+        return
+    item.part.fragments.append(event["delta"])
+    item.part.logprobs += [_with_bytes(entry) for entry in event.get("logprobs", ())]
+
+
+def _with_bytes(entry: Json) -> Json:
+    """A log probability as a part has it: events leave out the bytes."""
+    tops = [top | {"bytes": list(top["token"].encode())} for top in entry["top_logprobs"]]
+    return entry | {"bytes": list(entry["token"].encode()), "top_logprobs": tops}
+
+
+def _close_part(item: _Item, part: Json) -> None:
+    item.parts[PART_KINDS[part["type"]].holder].append(part)
+    item.part = None
+
+
+def _closing(item: _Item, number: int) -> list[Event]:
+    item_id, index = item.blank["id"], item.index
+    final: dict[str, Any] = item.blank | {"status": "incomplete"}
+    made: list[Event] = []
+    if kind := CALL_KINDS.get(item.blank["type"]):
+        final[kind.key] = "".join(item.fragments)
+        made.append(kind.done(number, item_id, index, final[kind.key]))
+    elif part := item.part:
+        finished = part.finished()
+        made.append(part.kind.done(number, item_id, index, part.index, finished))
+        made.append(part.kind.closed(number + 1, item_id, index, part.index, finished))
+        _close_part(item, finished)
+    final |= {holder: parts for holder, parts in item.parts.items() if parts or holder in item.blank}
+    made.append(events.output_item_done(number + len(made), index, final))
+    return made

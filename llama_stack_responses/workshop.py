@@ -1,0 +1,81 @@
+"""Puts together what makes one response."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from .chat.inference import Inference
+from .chat.profile import Profile, profile_for
+from .core.assembler import Assembler
+from .core.request import CreateRequest
+from .files import Files, read_files
+from .outbox import Outbox
+from .tools.toolset import Toolset
+from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What all responses are made with.
+
+    Attributes:
+        inference: runs the model rounds.
+        files: the stored files that requests name.
+        profiles: what single models need.
+        limits: bounds on one response.
+    """
+
+    inference: Inference
+    files: Files
+    profiles: list[Profile]
+    limits: TurnLimits
+
+    def bench(self, request: CreateRequest, response: Json) -> Bench:
+        """What `response`, in progress, is built on."""
+        toolset = Toolset(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
+        assembler = Assembler(
+            response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
+        )
+        return Bench(self, request, toolset, assembler)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """One response's own tools and assembler."""
+
+    workshop: Workshop
+    request: CreateRequest
+    toolset: Toolset
+    assembler: Assembler
+
+    async def turn(
+        self,
+        items: list[Json],
+        outbox: Outbox,
+        *,
+        progress: Progress = NOTHING_DONE,
+        after_round: Callable[[Progress], Awaitable[None]] | None = None,
+    ) -> Turn:
+        """The loop over `items`, history and input, that puts its events into `outbox`.
+
+        Raises:
+            ApiError: a file that the items name cannot be read.
+        """
+        shop = self.workshop
+        return Turn(
+            self.request,
+            items,
+            await read_files(items, shop.files),
+            profile=profile_for(self.request.model, shop.profiles),
+            toolset=self.toolset,
+            assembler=self.assembler,
+            inference=shop.inference,
+            outbox=outbox,
+            limits=shop.limits,
+            progress=progress,
+            after_round=after_round,
+        )
