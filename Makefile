@@ -58,5 +58,5 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 	@scripts/renew-constraints .venv/bin/uv
 
 .PHONY: clean
-clean: ## Remove what the other targets made
+clean: ## Remove what the other targets made, but not the responses that `make serve` keeps in .state
 	rm -rf .venv .venv-ogx dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -18,7 +18,7 @@ from openai.types.responses import FunctionToolParam, Response
 from openai.types.responses.response_input_param import FunctionCallOutput
 from pydantic import BaseModel
 
-from processes import ServerError, exit_on_signals
+from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import Stack, first_model, running_stack
 from terminal import bold, dim, error
 
@@ -123,6 +123,7 @@ def converse(stack: Stack) -> None:
 def main() -> int:
     """Run the demo: 0 when every step went well."""
     exit_on_signals()
+    bypass_proxies()
     try:
         with running_stack() as stack:
             try:

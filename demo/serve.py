@@ -19,7 +19,7 @@ from pathlib import Path
 
 import openai
 
-from processes import ServerError, exit_on_signals
+from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
 from terminal import bold, error
 
@@ -102,6 +102,7 @@ def serve() -> None:
 def main() -> int:
     """Run the server: 0 when Ctrl-C ended it."""
     exit_on_signals()
+    bypass_proxies()
     try:
         serve()
     except (ServerError, ValueError) as problem:
