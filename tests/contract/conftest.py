@@ -10,12 +10,11 @@ import pytest
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import BACKENDS, Backend, Clock, Place
 from tests.contract.conversations import CREATED
+from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 
-type Server = Valkey | Postgres
-
-SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[Server]]]] = {
+SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]]]] = {
     # Nothing here asks what a server that dies has kept.
     "redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
     "postgres": lambda folder: Postgres(folder, "fsync=off", "synchronous_commit=off"),

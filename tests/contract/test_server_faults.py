@@ -15,13 +15,12 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
+from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 
-type Server = Valkey | Postgres
-
-KINDS: Final[dict[str, tuple[Callable[[Path], Server], Callable[[str], Records]]]] = {
+KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
     "redis": (lambda folder: Valkey(folder, password="secret"), lambda url: RedisRecords(url, connections=4)),
     "postgres": (Postgres, lambda url: PostgresRecords(url, connections=4)),
 }
@@ -35,13 +34,13 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def server(kind: str, tmp_path: Path) -> Iterator[Server]:
+def server(kind: str, tmp_path: Path) -> Iterator[DatabaseServer]:
     with KINDS[kind][0](tmp_path / "server") as running:
         yield running
 
 
 @pytest.fixture
-async def records(kind: str, server: Server) -> AsyncIterator[Records]:
+async def records(kind: str, server: DatabaseServer) -> AsyncIterator[Records]:
     opened = KINDS[kind][1](server.url)
     yield opened
     await opened.close()
@@ -58,7 +57,7 @@ def goes_on(made: dict[str, int], before: int) -> bool:
     return sum(made.values()) > before
 
 
-async def test_commits_go_on_over_deaths_of_the_server_each_made_once(records: Records, server: Server) -> None:
+async def test_commits_go_on_over_deaths_of_the_server_each_made_once(records: Records, server: DatabaseServer) -> None:
     await records.commit([Put("first", b"")])
     chance, done = random.Random(1), asyncio.Event()
     made = {f"k/{number}": 0 for number in range(WRITERS)}
@@ -75,7 +74,9 @@ async def test_commits_go_on_over_deaths_of_the_server_each_made_once(records: R
     assert {key: record.version for key, record in (await records.get_many([*made])).items()} == made
 
 
-async def test_a_server_that_stays_away_is_a_503_that_says_when_to_come_back(records: Records, server: Server) -> None:
+async def test_a_server_that_stays_away_is_a_503_that_says_when_to_come_back(
+    records: Records, server: DatabaseServer
+) -> None:
     await records.commit([Put("a", b"1")])
     server.kill()
     for call in (records.get_many(["a"]), records.range("a", "b", limit=1), records.commit([Put("a", b"2")])):

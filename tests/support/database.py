@@ -1,0 +1,61 @@
+"""Database servers that a test starts and kills."""
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Self
+
+from tests.support.process import Child, free_port
+
+READY_SECONDS = 30.0
+
+
+class DatabaseServer(ABC):
+    """A server on a port of its own, with its data in `folder`, started by a `with` block."""
+
+    def __init__(self, folder: Path, *options: str, password: str = "", as_root: bool = True) -> None:
+        """Nothing runs yet. `options` are the server's own; with `as_root` False it never runs as root."""
+        self.port = free_port()
+        self.folder = folder
+        self.password = password
+        self._options = options
+        self._as_root = as_root
+        self._child: Child | None = None
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Its address, with the password."""
+
+    def __enter__(self) -> Self:
+        """Start it."""
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop it."""
+        self.kill()
+
+    def start(self) -> None:
+        """Start it on its port and its data, and wait until it takes connections."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        command = self.command(self._options)
+        self._child = Child(command, log=self.folder / "server.log", as_root=self._as_root)
+        try:
+            self._child.wait_ready(lambda: self.answers() or None, seconds=READY_SECONDS, every=0.02)
+        except BaseException:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL, as a machine that loses power."""
+        child, self._child = self._child, None
+        if child:
+            child.kill()
+
+    @abstractmethod
+    def command(self, options: tuple[str, ...]) -> list[str]:
+        """The command line; makes the data if need be."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it takes connections."""
