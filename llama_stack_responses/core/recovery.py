@@ -21,6 +21,7 @@ class _Part:
     fragments: list[str] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
+    done: bool = False
 
     def finished(self) -> Json:
         part = self.kind.part("".join(self.fragments))
@@ -38,6 +39,7 @@ class _Item:
     parts: dict[str, list[Json]] = field(default_factory=lambda: {"content": [], "summary": []})
     part: _Part | None = None
     fragments: list[str] = field(default_factory=list)
+    done: bool = False
 
 
 def close_cut(output: list[Json], happened: Iterable[Event], number: int) -> list[Event]:
@@ -85,6 +87,8 @@ def _take_part(event: Event, name: str, item: _Item) -> None:
                 part.annotations.append(event["annotation"])
         case _ if name.endswith(".delta"):
             _take_delta(event, item)
+        case _:
+            (item.part or item).done = True
 
 
 def _take_delta(event: Event, item: _Item) -> None:
@@ -112,12 +116,16 @@ def _closing(item: _Item, number: int) -> list[Event]:
     made: list[Event] = []
     if kind := CALL_KINDS.get(item.blank["type"]):
         final[kind.key] = "".join(item.fragments)
-        made.append(kind.done(number, item_id, index, final[kind.key]))
+        if not item.done:
+            made.append(kind.done(number, item_id, index, final[kind.key]))
     elif part := item.part:
         finished = part.finished()
-        made.append(part.kind.done(number, item_id, index, part.index, finished))
-        made.append(part.kind.closed(number + 1, item_id, index, part.index, finished))
+        if not part.done:
+            made.append(part.kind.done(number, item_id, index, part.index, finished))
+        made.append(part.kind.closed(number + len(made), item_id, index, part.index, finished))
         _close_part(item, finished)
     final |= {holder: parts for holder, parts in item.parts.items() if parts or holder in item.blank}
+    if item.blank["type"] == "message":
+        final.setdefault("phase", "commentary")  # the answer comes behind it
     made.append(events.output_item_done(number + len(made), index, final))
     return made

@@ -1,0 +1,190 @@
+"""Wherever a stream is cut, what follows makes one stream of it, and the response that the stream describes."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from typing import Any, Final
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.events import Event
+from llama_stack_responses.core.recovery import close_cut
+from llama_stack_responses.core.replay import replay
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.transcript import Transcript
+from tests.support.strict import check_stream, rebuild
+from tests.unit.core.test_assembler import CITATION, LOGPROB, ROUND, ROUNDS, STATUSES, Status, kind_of
+
+Json = dict[str, Any]
+
+OPENING: Final = 3
+"""The events before anything is made: created, queued, in progress."""
+
+
+def fresh(output: list[Json], **fields: Any) -> Assembler:
+    """An assembler of the response, in progress, with this output."""
+    request = parse_create({"model": "m", "input": "hi", "background": True})
+    response = new_response(request, id="resp_1", created_at=1) | {"output": output}
+    return Assembler(response, kind_of, **fields)
+
+
+def begun(**fields: Any) -> tuple[Assembler, list[Event]]:
+    """An assembler whose response had to wait, and its opening events."""
+    assembler = fresh([], **fields)
+    assembler.response["status"] = "queued"
+    opening = assembler.enqueue()
+    assembler.response["status"] = "in_progress"
+    return assembler, opening + assembler.proceed()
+
+
+def feed(assembler: Assembler, deltas: list[Delta]) -> list[Event]:
+    return [event for delta in deltas for event in assembler.feed(delta)]
+
+
+def taken_up(
+    output: list[Json], cut: list[Event], number: int, used: Usage, **fields: Any
+) -> tuple[Assembler, list[Event]]:
+    """Another assembler that goes on behind `cut`, and the events that close what stood open."""
+    output = list(output)
+    closing = close_cut(output, cut, number)
+    assembler = fresh(output, **fields)
+    assembler.resume(number + len(closing), used)
+    return assembler, closing
+
+
+def end(assembler: Assembler, status: Status) -> list[Event]:
+    closing = assembler.close("completed" if status == "completed" else "incomplete")
+    assembler.settle(
+        status,
+        completed_at=2 if status == "completed" else None,
+        incomplete_reason="max_output_tokens" if status == "incomplete" else None,
+        error=ApiError(502, "It broke.") if status == "failed" else None,
+    )
+    return closing + assembler.end()
+
+
+def check(events: list[Event], response: Json) -> None:
+    """These are one stream, it builds the response, and the response builds it again."""
+    final = check_stream(events)
+    assert final == response
+    assert rebuild(events) == final
+    transcript = Transcript()
+    transcript.note(events)
+    assert replay(final, json.loads(json.dumps(transcript.marks()))) == events
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    rounds=ROUNDS,
+    cut_off=ROUND,
+    more=ROUNDS,
+    status=STATUSES,
+    data=st.data(),
+    show_logprobs=st.booleans(),
+    structured=st.booleans(),
+)
+def test_a_stream_that_is_cut_anywhere_goes_on(
+    rounds: list[tuple[list[Delta], Finish]],
+    cut_off: list[Delta],
+    more: list[tuple[list[Delta], Finish]],
+    status: Status,
+    data: st.DataObject,
+    show_logprobs: bool,
+    structured: bool,
+) -> None:
+    fields = {"show_logprobs": show_logprobs, "structured": structured}
+    first, events = begun(**fields)
+    for deltas, finish in rounds:
+        events += feed(first, [*deltas, finish])
+    events += feed(first, cut_off)
+    kept = events[: data.draw(st.integers(OPENING, len(events)), label="kept")]
+    as_sent = deepcopy(kept)
+
+    second, closing = taken_up([], kept[OPENING:], len(kept), Usage(), **fields)
+    after = list(closing)
+    for deltas, finish in more:
+        after += feed(second, [*deltas, finish])
+    after += end(second, status)
+    assert kept == as_sent, "an event was changed after it went out"
+    check(kept + after, second.response)
+
+
+@settings(max_examples=100, deadline=None)
+@given(done=ROUND, cut_off=ROUND, more=ROUND, cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3))
+def test_a_stream_that_is_cut_again_and_again_goes_on_from_its_last_finished_round(
+    done: list[Delta], cut_off: list[Delta], more: list[Delta], cuts: list[int]
+) -> None:
+    assembler, events = begun()
+    events += feed(assembler, [*done, Finish("tool_calls", Usage(1, 2, 0, 0, 0))])
+    output, numbered, used = list(assembler.response["output"]), assembler.numbered, assembler.used
+    for cut in cuts:
+        events += feed(assembler, cut_off)[:cut]
+        assembler, closing = taken_up(output, events[numbered:], len(events), used)
+        events += closing
+    events += feed(assembler, [*more, Finish("stop", Usage(1, 2, 0, 0, 0))])
+    events += end(assembler, "completed")
+    check(events, assembler.response)
+    assert assembler.response["usage"]["total_tokens"] == 6
+
+
+OPEN: Final = {
+    "text": ([Text("Hel", [LOGPROB]), Annotation(CITATION), Text("lo")], "message"),
+    "refusal": ([Text("Well"), Refusal("I ca")], "message"),
+    "reasoning": ([Reasoning("so", summary=True), Reasoning("hm")], "reasoning"),
+    "call": ([ToolCall(0, "f", "call_1", '{"a"')], "function_call"),
+}
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_an_item_that_was_cut_off_is_closed_as_it_stood(name: str) -> None:
+    deltas, kind = OPEN[name]
+    assembler, events = begun(show_logprobs=True)
+    events += feed(assembler, deltas)
+    output: list[Json] = []
+    closing = close_cut(output, events[OPENING:], len(events))
+    [cut] = output
+    assert (cut["type"], cut["status"]) == (kind, "incomplete")
+    # As the first assembler would have closed it, had it lived; but the answer is still to come.
+    alive = assembler.close("incomplete")
+    assert [event["type"] for event in closing] == [event["type"] for event in alive]
+    phase = {"phase": "commentary"} if kind == "message" else {}
+    assert cut == assembler.response["output"][0] | phase
+
+
+def test_calls_that_were_written_side_by_side_are_all_closed() -> None:
+    assembler, events = begun()
+    events += feed(assembler, [ToolCall(0, "f", "a", "{"), ToolCall(1, "g", "b", "["), ToolCall(0, arguments="}")])
+    output: list[Json] = []
+    close_cut(output, events[OPENING:], len(events))
+    assert [(item["call_id"], item["arguments"], item["status"]) for item in output] == [
+        ("a", "{}", "incomplete"),
+        ("b", "[", "incomplete"),
+    ]
+
+
+def test_what_is_finished_stays_as_it_is() -> None:
+    assembler, events = begun()
+    events += feed(assembler, [Reasoning("hm"), Text("Hello"), Finish("stop")])
+    output: list[Json] = []
+    assert close_cut(output, events[OPENING:], len(events)) == []
+    assert output == assembler.response["output"]
+
+
+def test_a_call_has_an_id_of_its_own_behind_those_that_were_cut_off() -> None:
+    assembler, events = begun()
+    events += feed(assembler, [ToolCall(0, "f", "call_1", "{")])
+    second, closing = taken_up([], events[OPENING:], len(events), Usage())
+    events += (
+        closing + feed(second, [ToolCall(0, "f", "call_1", "{}"), Finish("tool_calls")]) + end(second, "completed")
+    )
+    first, again = second.response["output"]
+    assert first["call_id"] == "call_1"
+    assert again["call_id"] not in ("", "call_1")
+    check(events, second.response)
