@@ -39,6 +39,10 @@ test: $(READY) $(READY_OGX) ## Run all tests: unit, contract and integration, th
 bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
 	@$(PYTHON) -m benchmarks.overhead $(BENCH)
 
+.PHONY: bench-durability
+bench-durability: $(READY) ## Kill servers while they make background responses, and count what is lost
+	@$(PYTHON) -m benchmarks.durability $(BENCH)
+
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
 	.venv/bin/ruff check .

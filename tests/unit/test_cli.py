@@ -16,6 +16,19 @@ def test_init_writes_a_config_and_prints_the_next_command(tmp_path: Path, capsys
     assert f"llama stack run '{folder}/config.yaml'" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_the_templates_differ_in_their_store_alone(name: str, tmp_path: Path) -> None:
+    configs = []
+    for each in (name, "starter"):
+        assert main(["init", each, str(tmp_path / each)]) == 0
+        config = yaml.safe_load((tmp_path / each / "config.yaml").read_text())
+        assert config.pop("distro_name") == f"responses-{each}"
+        configs.append((config["providers"]["responses"][0]["config"].pop("store")["type"], config))
+    (kind, config), (sqlite, starter) = configs
+    assert (kind, sqlite) == (name, "sqlite")
+    assert config == starter
+
+
 def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "config.yaml"
     target.write_text("mine")
@@ -28,7 +41,7 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_wrong_name_lists_the_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
-    assert "'stater'; choose one of: starter" in capsys.readouterr().err
+    assert "'stater'; choose one of: postgres, redis, starter" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
