@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from ..access import Access
@@ -30,6 +31,9 @@ _BREATH: Final = LEASE / 4
 
 _LOOK: Final = 0.5
 """Seconds between two looks: for jobs that other processes queued, and whether ours were taken from us."""
+
+_GLANCE: Final = 0.05
+"""Seconds between two looks at what is about to happen."""
 
 _QUEUE: Final = "q"
 """What rings when a job was queued here."""
@@ -146,6 +150,14 @@ class Crew:
                 attempt.lose()
         if held is not None:
             await self._attempt(held).run()
+        await self._gone(response_id)
+
+    async def _gone(self, response_id: str) -> None:
+        """Waits until the job has ended, wherever that is; should its server die meanwhile, others end it later."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEASE):
+                while await self._jobs.find(response_id):
+                    await asyncio.wait([self._bell.listen(response_id)], timeout=_GLANCE)
 
     async def sweep(self) -> None:
         """Drops the journals of responses that ended long ago."""

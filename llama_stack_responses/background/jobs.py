@@ -203,8 +203,10 @@ class Jobs:
         return {each.response_id for each in held if versions.get(each.response_id) == each.version}
 
     async def seize(self, response_id: str, worker: str, verdict: Verdict) -> Held | None:
-        """Takes the job from whoever has it, to end it; None if it has ended already."""
+        """Takes the job from whoever has it, to end it; None if it has ended, or somebody is about to end it so."""
         while found := await self.find(response_id):
+            if found.job.worker and found.job.verdict == verdict:
+                return None
             job = replace(found.job, worker=worker, verdict=verdict)
             ops: list[Op] = [
                 Delete(f"q/{found.job.order}/{response_id}"),
