@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
 
@@ -38,6 +39,11 @@ BEGUN: Final = 2
 
 _SHARE: Final = 10.0
 """Seconds by which each further waiting job of one owner stands behind the one before, so that others come between."""
+
+_REACH: Final = 8
+"""How far into the queue a worker reaches, at most."""
+
+_PAGE: Final = 500
 
 _DAY: Final = 86_400.0
 
@@ -164,19 +170,21 @@ class Jobs:
 
     async def claim(self, worker: str) -> Held | None:
         """The next waiting job, which is this worker's from now on; None if none waits."""
-        while rows := await self._records.range("q/", after_prefix("q/"), limit=8):
-            # Workers that all reach for the first would get in one another's way.
-            row, _ = random.choice(rows[: 1 + len(rows) // 2])  # noqa: S311 (no secret)
+        reach = 1
+        while rows := await self._records.range("q/", after_prefix("q/"), limit=reach):
+            row, _ = random.choice(rows)  # noqa: S311 (no secret)
             held = await self._take(row, worker)
             if held is not None:
                 return held
+            # Somebody else took it. Workers that all reach for the first would get in one another's way.
+            reach = min(2 * reach, _REACH)
         return None
 
     async def _take(self, row: str, worker: str) -> Held | None:
         response_id = row.rpartition("/")[2]
         found = await self.find(response_id)
         if found is None or found.job.worker is not None:
-            await self._records.commit([Delete(row)])
+            await self._drop(row, response_id, found)
             return None
         job = replace(found.job, worker=worker, tries=found.job.tries + 1)
         if job.tries > TRIES:
@@ -232,21 +240,38 @@ class Jobs:
 
     async def rescue(self) -> int:
         """Lets the jobs of dead workers wait again; how many they were."""
-        rows = [key.split("/") for key, _ in await self._records.range("h/", after_prefix("h/"), limit=1000)]
-        workers = {worker for _, worker, _ in rows}
-        living = await self._records.get_many([f"p/{worker}" for worker in workers])
         rescued = 0
-        for _, worker, response_id in rows:
-            if f"p/{worker}" not in living:
-                rescued += await self._rescue(worker, response_id)
+        start, end = "h/", after_prefix("h/")
+        while rows := await self._records.range(start, end, limit=_PAGE):
+            start = rows[-1][0] + "\0"
+            held = [key.split("/")[1:] for key, _ in rows]
+            living = await self._records.get_many(list({f"p/{worker}" for worker, _ in held}))
+            for worker, response_id in held:
+                if f"p/{worker}" not in living:
+                    rescued += await self._rescue(worker, response_id, [VersionIs(f"p/{worker}", None)])
         return rescued
 
-    async def _rescue(self, worker: str, response_id: str) -> bool:
+    async def held_by(self, worker: str) -> set[str]:
+        """The ids of the jobs that the worker has."""
+        prefix = f"h/{worker}/"
+        rows = await self._records.range(prefix, after_prefix(prefix), limit=_PAGE)
+        return {key.removeprefix(prefix) for key, _ in rows}
+
+    async def recover(self, worker: str, response_id: str) -> bool:
+        """Lets a job wait again that this worker has without knowing it: the store did not say that it had it."""
+        return await self._rescue(worker, response_id, [])
+
+    async def _rescue(self, worker: str, response_id: str, conditions: list[Condition]) -> bool:
         found = await self.find(response_id)
         if found is None or found.job.worker != worker:
-            await self._records.commit([Delete(f"h/{worker}/{response_id}")])
+            await self._drop(f"h/{worker}/{response_id}", response_id, found)
             return False
-        return await self._requeue(found, replace(found.job, worker=None), [VersionIs(f"p/{worker}", None)])
+        return await self._requeue(found, replace(found.job, worker=None), conditions)
+
+    async def _drop(self, row: str, response_id: str, found: Held | None) -> None:
+        """Removes a row that does not belong to the job, unless the job has changed since it was found."""
+        with suppress(Conflict):
+            await self._records.commit([Delete(row)], [found.fence if found else VersionIs(f"j/{response_id}", None)])
 
     async def _requeue(self, found: Held, job: Job, conditions: list[Condition]) -> bool:
         ops: list[Op] = [

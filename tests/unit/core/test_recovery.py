@@ -134,7 +134,7 @@ def test_a_stream_that_is_cut_again_and_again_goes_on_from_its_last_finished_rou
     assert assembler.response["usage"]["total_tokens"] == 6
 
 
-OPEN: Final = {
+OPEN: Final[dict[str, tuple[list[Delta], str]]] = {
     "text": ([Text("Hel", [LOGPROB]), Annotation(CITATION), Text("lo")], "message"),
     "refusal": ([Text("Well"), Refusal("I ca")], "message"),
     "reasoning": ([Reasoning("so", summary=True), Reasoning("hm")], "reasoning"),

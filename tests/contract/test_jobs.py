@@ -1,0 +1,334 @@
+"""On every backend: a job is one worker's at a time, and somebody's until it is done."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.background.jobs import LEASE, TRIES, Held, Jobs
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.store.records import Conflict, Put, Records
+from tests.contract.backends import Clock
+from tests.support.records import just_before_a_commit
+
+type Json = dict[str, Any]
+
+ANNA = Owner("anna")
+BERT = Owner("bert", {"teams": ["search"]}, "shop")
+BODY: Json = {"model": "m", "input": "..."}
+
+
+class Desk:
+    """What the tests do over and over."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.jobs = Jobs(records, limit=100)
+
+    async def submit(self, *response_ids: str, owner: Owner = ANONYMOUS) -> None:
+        for response_id in response_ids:
+            ops, conditions = await self.jobs.enqueue(response_id, owner, BODY)
+            await self.records.commit(ops, conditions)
+
+    async def claim(self, worker: str = "w1") -> Held:
+        held = await self.jobs.claim(worker)
+        assert held is not None
+        return held
+
+    async def finish(self, held: Held) -> bool:
+        """Whether the worker could still bring it to its end."""
+        try:
+            await self.records.commit([Put("done", b""), *held.gone()], [held.fence])
+        except Conflict:
+            return False
+        return True
+
+    async def rows(self) -> list[str]:
+        """The keys of all that is stored, but for the owners' places in the queue."""
+        return [key for key, _ in await self.records.range("!", "~", limit=1000) if key[0] != "u"]
+
+
+@pytest.fixture
+def desk(records: Records) -> Desk:
+    return Desk(records)
+
+
+# Handing out
+
+
+async def test_a_job_goes_to_one_worker_only(desk: Desk) -> None:
+    ids = [f"resp_{number}" for number in range(12)]
+    await desk.submit(*ids)
+
+    async def work(worker: str) -> list[str]:
+        taken = []
+        while held := await desk.jobs.claim(worker):
+            assert held.job.worker == worker
+            taken.append(held.response_id)
+        return taken
+
+    taken = await asyncio.gather(*(work(f"w{number}") for number in range(6)))
+    assert sorted(response_id for each in taken for response_id in each) == sorted(ids)
+
+
+async def test_jobs_go_in_the_order_in_which_they_came(desk: Desk, clock: Clock) -> None:
+    for number, name in enumerate(["anna", "bert", "carl"]):
+        clock.now += 1
+        await desk.submit(f"resp_{number}", owner=Owner(name))
+    assert [(await desk.claim()).response_id for _ in range(3)] == ["resp_0", "resp_1", "resp_2"]
+    assert await desk.jobs.claim("w1") is None
+
+
+async def test_many_jobs_of_one_owner_let_another_through(desk: Desk, clock: Clock) -> None:
+    await desk.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
+    clock.now += 1
+    await desk.submit("resp_b", owner=BERT)
+    taken = [(await desk.claim()).response_id for _ in range(11)]
+    assert taken.index("resp_b") == 1
+    assert [each for each in taken if each != "resp_b"] == [f"resp_a{number}" for number in range(10)]
+
+
+async def test_who_has_waited_is_not_made_to_wait_for_newcomers(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
+    await desk.claim()
+    clock.now += 60
+    await desk.submit("resp_b", owner=BERT)
+    assert (await desk.claim()).response_id == "resp_a1"
+
+
+async def test_what_a_burst_owes_is_forgotten_with_time(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
+    clock.now += 3600
+    await desk.submit("resp_a2", owner=ANNA)
+    clock.now += 1
+    await desk.submit("resp_b", owner=BERT)
+    assert [(await desk.claim()).response_id for _ in range(4)] == ["resp_a0", "resp_a1", "resp_a2", "resp_b"]
+
+
+async def test_two_that_submit_for_one_owner_at_once_do_not_share_a_place(desk: Desk) -> None:
+    first, conditions = await desk.jobs.enqueue("resp_1", ANNA, BODY)
+    second, same_conditions = await desk.jobs.enqueue("resp_2", ANNA, BODY)
+    await desk.records.commit(first, conditions)
+    with pytest.raises(Conflict):
+        await desk.records.commit(second, same_conditions)
+
+
+async def test_a_full_queue_is_refused(records: Records) -> None:
+    desk = Desk(records)
+    desk.jobs = Jobs(records, limit=3)
+    await desk.submit("resp_1", "resp_2", "resp_3")
+    with pytest.raises(ApiError) as refused:
+        await desk.jobs.enqueue("resp_4", ANONYMOUS, BODY)
+    assert refused.value.status == 429
+    assert refused.value.retry_after
+    await desk.claim()
+    await desk.submit("resp_4")
+
+
+async def test_a_job_says_whose_it_is_and_what_it_takes(desk: Desk) -> None:
+    await desk.submit("resp_1", owner=BERT)
+    waiting = await desk.jobs.find("resp_1")
+    assert waiting is not None
+    assert (waiting.job.owner, waiting.job.worker, waiting.job.tries) == (BERT, None, 0)
+    held = await desk.claim()
+    assert (held.job.owner, held.job.worker, held.job.tries, held.job.verdict) == (BERT, "w1", 1, None)
+    assert await desk.jobs.find("resp_1") == held
+    work = await desk.jobs.work("resp_1")
+    assert work is not None
+    assert (work.body, work.rounds, list(work.output)) == (BODY, 0, [])
+    assert await desk.jobs.find("resp_2") is None
+    assert await desk.jobs.work("resp_2") is None
+
+
+# The dead
+
+
+async def test_the_jobs_of_the_dead_are_rescued_once(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_1", "resp_2", "resp_3")
+    await desk.jobs.breathe("dies")
+    await desk.jobs.breathe("lives")
+    lost = [await desk.claim("dies"), await desk.claim("dies")]
+    kept = await desk.claim("lives")
+    assert await desk.jobs.rescue() == 0
+    clock.now += LEASE - 1
+    await desk.jobs.breathe("lives")
+    assert await desk.jobs.rescue() == 0
+    clock.now += 2
+    assert sum(await asyncio.gather(*(desk.jobs.rescue() for _ in range(4)))) == 2
+    assert await desk.jobs.still_held([*lost, kept]) == {kept.response_id}
+    again = [await desk.claim("lives"), await desk.claim("lives")]
+    assert {held.response_id for held in again} == {held.response_id for held in lost}
+    assert [held.job.tries for held in again] == [2, 2]
+    assert await desk.jobs.claim("lives") is None
+
+
+async def test_who_retires_is_dead_at_once(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    await desk.jobs.breathe("w1")
+    await desk.claim("w1")
+    await desk.jobs.retire("w1")
+    assert await desk.jobs.rescue() == 1
+
+
+async def test_a_worker_that_comes_back_to_life_in_time_keeps_its_jobs(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_1")
+    await desk.jobs.breathe("w1")
+    held = await desk.claim("w1")
+    clock.now += LEASE + 1
+    late = Jobs(just_before_a_commit(desk.records, lambda: desk.jobs.breathe("w1")), limit=100)
+    assert await late.rescue() == 0
+    assert await desk.finish(held)
+
+
+async def test_work_that_keeps_ending_its_server_is_given_up(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    for number in range(TRIES):
+        held = await desk.claim(f"w{number}")
+        assert (held.job.tries, held.job.verdict) == (number + 1, None)
+        assert await desk.jobs.rescue() == 1
+    assert (await desk.claim("last")).job.verdict == "failed"
+    assert await desk.jobs.rescue() == 1
+    assert (await desk.claim("very last")).job.verdict == "failed"
+
+
+async def test_a_cancelled_job_whose_worker_died_stays_cancelled(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    for _ in range(TRIES + 1):
+        await desk.claim()
+        assert await desk.jobs.rescue() == 1
+    await desk.jobs.seize("resp_1", "w2", "cancelled")
+    assert await desk.jobs.rescue() == 1
+    assert (await desk.claim()).job.verdict == "cancelled"
+
+
+async def test_a_worker_learns_what_it_has_without_knowing(desk: Desk) -> None:
+    await desk.submit("resp_1", "resp_2")
+    await desk.jobs.breathe("w1")
+    lost = await desk.claim("w1")
+    kept = await desk.claim("w2")
+    assert await desk.jobs.held_by("w1") == {lost.response_id}
+    assert await desk.jobs.recover("w1", lost.response_id)
+    assert not await desk.jobs.recover("w1", kept.response_id)
+    assert await desk.jobs.held_by("w1") == set()
+    assert await desk.jobs.still_held([lost, kept]) == {kept.response_id}
+    assert (await desk.claim("w1")).job.tries == 2
+
+
+# Fencing
+
+
+async def test_nothing_is_kept_of_who_was_taken_for_dead(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    stopped = await desk.claim("w1")
+    await desk.records.commit([Put("e/1", b"")], [stopped.fence])
+    await desk.jobs.rescue()
+    with pytest.raises(Conflict):
+        await desk.records.commit([Put("e/2", b"")], [stopped.fence])
+    other = await desk.claim("w2")
+    assert not await desk.finish(stopped)
+    await desk.jobs.give_back(stopped)
+    assert await desk.jobs.still_held([stopped, other]) == {"resp_1"}
+    assert await desk.jobs.claim("w3") is None
+    assert await desk.finish(other)
+    assert await desk.rows() == ["done", "e/1"]
+
+
+async def test_nothing_is_kept_of_who_was_taken_from(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    held = await desk.claim("w1")
+    seized = await desk.jobs.seize("resp_1", "w2", "cancelled")
+    assert seized is not None
+    assert (seized.job.worker, seized.job.verdict, seized.job.tries) == ("w2", "cancelled", 1)
+    assert not await desk.finish(held)
+    assert await desk.finish(seized)
+
+
+async def test_a_waiting_job_is_seized_out_of_the_queue(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    seized = await desk.jobs.seize("resp_1", "w2", "cancelled")
+    assert seized is not None
+    assert await desk.jobs.claim("w1") is None
+    assert await desk.finish(seized)
+    assert await desk.rows() == ["done"]
+
+
+async def test_what_has_ended_cannot_be_seized(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    assert await desk.finish(await desk.claim())
+    assert await desk.jobs.seize("resp_1", "w2", "cancelled") is None
+    assert await desk.rows() == ["done"]
+
+
+async def test_of_an_end_and_many_that_cancel_exactly_one_wins(desk: Desk) -> None:
+    for number in range(6):
+        response_id = f"resp_{number}"
+        await desk.submit(response_id)
+        held = await desk.claim("w0")
+
+        async def cancel(worker: str, response_id: str = response_id) -> bool:
+            seized = await desk.jobs.seize(response_id, worker, "cancelled")
+            return seized is not None and await desk.finish(seized)
+
+        won = await asyncio.gather(desk.finish(held), cancel("w1"), cancel("w2"), cancel("w0"))
+        assert won.count(True) == 1, won
+        assert await desk.rows() == ["done"]
+
+
+# Giving back
+
+
+async def test_what_is_given_back_waits_in_its_place_and_no_try_is_counted(desk: Desk) -> None:
+    await desk.submit("resp_1", "resp_2")
+    for _ in range(TRIES + 1):
+        held = await desk.claim()
+        assert (held.response_id, held.job.tries, held.job.verdict) == ("resp_1", 1, None)
+        await desk.jobs.give_back(held)
+        assert not await desk.finish(held)
+    assert await desk.jobs.held_by("w1") == set()
+
+
+async def test_who_saw_a_job_taken_does_not_lose_it_when_it_is_given_back(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    held = await desk.claim("w1")
+    # Another worker saw the row of the queue before it was taken, and the job after that.
+    late = Jobs(just_before_a_commit(desk.records, lambda: desk.jobs.give_back(held)), limit=100)
+    assert await late._take(f"q/{held.job.order}/resp_1", "w2") is None
+    assert (await desk.claim("w3")).response_id == "resp_1"
+
+
+async def test_who_saw_a_job_waiting_does_not_lose_it_when_its_worker_takes_it_again(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    held = await desk.claim("w1")
+    await desk.jobs.give_back(held)
+    # Somebody looked for the dead before it was given back, and at the job after that.
+    late = Jobs(just_before_a_commit(desk.records, lambda: desk.claim("w1")), limit=100)
+    assert not await late._rescue("w1", "resp_1", [])
+    assert await desk.jobs.held_by("w1") == {"resp_1"}
+    assert await desk.jobs.rescue() == 1
+
+
+# What is left
+
+
+async def test_nothing_is_left_of_a_job_that_is_gone(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_1", "resp_2", "resp_3")
+    assert await desk.finish(await desk.claim("w1"))
+    await desk.claim("w1")
+    assert await desk.jobs.rescue() == 1
+    await desk.jobs.give_back(await desk.claim("w2"))
+    while held := await desk.jobs.claim("w3"):
+        assert await desk.finish(held)
+    assert await desk.rows() == ["done"]
+    clock.now += 2 * 86_400
+    await desk.records.sweep(clock.now)
+    assert [key for key, _ in await desk.records.range("!", "~", limit=10)] == ["done"]
+
+
+async def test_rows_of_a_job_that_is_gone_are_dropped_when_somebody_comes_by(desk: Desk) -> None:
+    await desk.records.commit([Put("q/000000000001/resp_1", b""), Put("h/w1/resp_2", b"")])
+    assert await desk.jobs.claim("w1") is None
+    assert await desk.jobs.rescue() == 0
+    assert await desk.rows() == []

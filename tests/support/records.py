@@ -1,0 +1,70 @@
+"""Records in whose calls a test has a hand."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store.records import Condition, Op, Record, Records
+
+
+class WatchedRecords(Records):
+    """Passes every call on, after it was announced; who is told may raise, or do something in between.
+
+    Args:
+        records: the records themselves.
+        before: is told the name of each call before it is made.
+        after: is told the name of each call after it was made.
+
+    Attributes:
+        away: whether the store cannot be reached: every call then raises a 503.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        *,
+        before: Callable[[str], Awaitable[object]] | None = None,
+        after: Callable[[str], Awaitable[object]] | None = None,
+    ) -> None:
+        self._records = records
+        self._before = before
+        self._after = after
+        self.away = False
+
+    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+        return await self._pass("get_many", lambda: self._records.get_many(keys))
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        await self._pass("commit", lambda: self._records.commit(ops, conditions))
+
+    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+        return await self._pass("range", lambda: self._records.range(start, end, limit=limit, reverse=reverse))
+
+    async def now(self) -> float:
+        return await self._pass("now", self._records.now)
+
+    async def sweep(self, now: float) -> int:
+        return await self._pass("sweep", lambda: self._records.sweep(now))
+
+    async def close(self) -> None:
+        await self._records.close()
+
+    async def _pass[Result](self, name: str, call: Callable[[], Awaitable[Result]]) -> Result:
+        if self._before:
+            await self._before(name)
+        if self.away:
+            raise ApiError(503, "The response store cannot be reached.")
+        result = await call()
+        if self._after:
+            await self._after(name)
+        return result
+
+
+def just_before_a_commit(records: Records, meddle: Callable[[], Awaitable[object]]) -> Records:
+    """The records, with something that happens just before the next commit."""
+    waiting = [meddle]
+
+    async def before(name: str) -> None:
+        if name == "commit" and waiting:
+            await waiting.pop()()
+
+    return WatchedRecords(records, before=before)
