@@ -13,7 +13,7 @@ from .background.crew import Crew
 from .chat.inference import Inference
 from .config import ResponsesConfig
 from .core.errors import ApiError, bad_request, not_found
-from .core.events import Event
+from .core.events import TERMINAL, Event
 from .core.ids import check_response_id, new_id
 from .core.items import check_call_pairs, check_ids
 from .core.listing import listed, with_ids
@@ -53,6 +53,10 @@ class Queued:
     """A background response that waits for its turn."""
 
     response: Json
+
+
+class LetGo(Exception):  # noqa: N818 (nothing went wrong)
+    """This server ends, and not the response that somebody follows: the rest of it is to be had elsewhere, or later."""
 
 
 class OpenAIResponsesImpl:
@@ -157,11 +161,21 @@ class OpenAIResponsesImpl:
         transcript = Transcript() if request.store else None
         outbox = Outbox(wanted=request.stream, transcript=transcript)
 
+        response_id, vouchers = bench.assembler.response["id"], self._crew.vouchers
+
         async def keep(final: Json) -> None:
             if transcript:
-                await self._archive.save(final, transcript=transcript.marks(), **stored)
+                beside = vouchers.settled(response_id)
+                await self._archive.save(final, transcript=transcript.marks(), beside=beside, **stored)
 
-        run = Run(await bench.turn(items, outbox), bench.assembler, outbox, keep)
+        async def drop() -> None:
+            if transcript:
+                await vouchers.withdraw(response_id)
+
+        turn = await bench.turn(items, outbox)
+        if transcript:
+            await vouchers.vouch(bench.assembler.response, **stored)
+        run = Run(turn, bench.assembler, outbox, keep, drop)
         self._runs.add(run)
         run.when_settled(lambda: self._runs.discard(run))
         return run
@@ -177,19 +191,25 @@ class OpenAIResponsesImpl:
     async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
         """The events of a response behind number `after`: those that are there, and then those that come.
 
-        An empty list says that none came for `silence` seconds.
+        An empty list says that none came for `silence` seconds. The iterator raises `LetGo` when this server ends
+        before the response does.
 
         Raises:
             ApiError: 404 when it is unknown, deleted, or another user's.
         """
-        stored = await self._stored(response_id, "read")
+        return self._follow(await self._stored(response_id, "read"), after, silence)
+
+    async def _follow(self, stored: StoredResponse, after: int, silence: float) -> AsyncIterator[list[Event]]:
+        response_id = stored.response["id"]
         if stored.response["status"] in RUNNING:
             async for events in self._crew.follow(response_id, after, silence):
                 yield events
+                if events and events[-1]["type"] in TERMINAL:
+                    return
                 after = events[-1]["sequence_number"] if events else after
             stored = await self._stored(response_id, "read")
         if stored.response["status"] in RUNNING:
-            return
+            raise LetGo
         if rest := [each for each in replayed(stored.response, stored.transcript) if each["sequence_number"] > after]:
             yield rest
 

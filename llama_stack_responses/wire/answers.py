@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -11,11 +12,14 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.events import TERMINAL, Event
+from llama_stack_responses.core.events import Event
 from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.impl import LetGo
 from llama_stack_responses.run import Run
 
 from . import sse
+
+logger = logging.getLogger(__name__)
 
 HEADERS_WAIT: Final = 2.0
 """Seconds for which an event stream waits for the provider's verdict before its headers go out."""
@@ -81,24 +85,19 @@ class RunAsEvents(Response):
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
 
 
-async def followed(batches: AsyncIterator[list[Event]]) -> Response:
-    """The events of a response that may still be made, as they come; an empty batch keeps the stream alive.
-
-    Raises:
-        ApiError: what the first batch raises: nothing has been sent then.
-    """
-    first = await anext(batches, None)
+def followed(batches: AsyncIterator[list[Event]]) -> Response:
+    """The events of a response that may still be made, as they come; an empty batch keeps the stream alive."""
 
     async def frames() -> AsyncIterator[bytes]:
-        events = first
-        while events is not None:
-            yield sse.encode(events) if events else sse.KEEP_ALIVE
-            if events and events[-1]["type"] in TERMINAL:
-                break
-            events = await anext(batches, None)
-        # A server that ends lets go of its readers before the terminal event: they have to come back for the rest.
-        if first is None or (events and events[-1]["type"] in TERMINAL):
-            yield sse.DONE
+        try:
+            async for events in batches:
+                yield sse.encode(events) if events else sse.KEEP_ALIVE
+        except LetGo:
+            return  # Without [DONE]: its reader has to come back for the rest.
+        except ApiError as error:
+            logger.warning("the readers of a response were left alone: %s", error)
+            return
+        yield sse.DONE
 
     return StreamingResponse(frames(), media_type="text/event-stream", headers=_stream_headers())
 

@@ -74,8 +74,7 @@ def _create(impl: OpenAIResponsesImpl) -> Handler:
         body = _decode(await _read(request, impl.config.limits.request_bytes))
         made = await impl.create(body)
         if isinstance(made, Queued):
-            follow = impl.follow(made.response["id"], -1, KEEP_ALIVE_AFTER)
-            return await followed(follow) if body.get("stream") else Json(made.response)
+            return await _followed(impl, made.response["id"], -1) if body.get("stream") else Json(made.response)
         return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
 
     return create_response
@@ -87,9 +86,13 @@ def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
             return Json(await impl.retrieve(response_id))
-        return await followed(impl.follow(response_id, -1 if after is None else after, KEEP_ALIVE_AFTER))
+        return await _followed(impl, response_id, -1 if after is None else after)
 
     return retrieve_response
+
+
+async def _followed(impl: OpenAIResponsesImpl, response_id: str, after: int) -> Response:
+    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER))
 
 
 def _list(impl: OpenAIResponsesImpl) -> Handler:
