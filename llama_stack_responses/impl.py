@@ -161,20 +161,20 @@ class OpenAIResponsesImpl:
         transcript = Transcript() if request.store else None
         outbox = Outbox(wanted=request.stream, transcript=transcript)
 
-        response_id, vouchers = bench.assembler.response["id"], self._crew.vouchers
+        response_id = bench.assembler.response["id"]
 
         async def keep(final: Json) -> None:
             if transcript:
-                beside = vouchers.settled(response_id)
+                beside = self._crew.settled(response_id)
                 await self._archive.save(final, transcript=transcript.marks(), beside=beside, **stored)
 
         async def drop() -> None:
             if transcript:
-                await vouchers.withdraw(response_id)
+                await self._crew.withdraw(response_id)
 
         turn = await bench.turn(items, outbox)
         if transcript:
-            await vouchers.vouch(bench.assembler.response, **stored)
+            await self._crew.vouch(bench.assembler.response, **stored)
         run = Run(turn, bench.assembler, outbox, keep, drop)
         self._runs.add(run)
         run.when_settled(lambda: self._runs.discard(run))

@@ -27,15 +27,22 @@ class Run:
         outbox: where its events go.
         keep: stores the finished response; awaited before the terminal event goes out, so that whoever
             sees that event can already continue from the response.
+        drop: awaited instead when nothing is to be stored.
     """
 
     def __init__(
-        self, turn: Turn, assembler: Assembler, outbox: Outbox, keep: Callable[[Json], Awaitable[None]]
+        self,
+        turn: Turn,
+        assembler: Assembler,
+        outbox: Outbox,
+        keep: Callable[[Json], Awaitable[None]],
+        drop: Callable[[], Awaitable[None]],
     ) -> None:
         self.outbox = outbox
         self._turn = turn
         self._assembler = assembler
         self._keep = keep
+        self._drop = drop
         self._error: ApiError | None = None
         self._begun = False
         self._settling = False
@@ -119,6 +126,11 @@ class Run:
             self.outbox.put(self._assembler.close("incomplete"))
             self._assembler.settle("failed", error=error)
             await self._conclude()
+            return
+        try:
+            await self._drop()
+        except ApiError as problem:
+            logger.warning("%s is looked for in vain later: %s", self._assembler.response["id"], problem)
 
     async def _conclude(self) -> None:
         """Stores the settled response and lets its terminal event go."""

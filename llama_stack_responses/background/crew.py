@@ -15,12 +15,13 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.request import CreateRequest
 from ..store.archive import Archive
-from ..store.records import Conflict, Records
+from ..store.records import Conflict, Op, Records
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
 from .jobs import LEASE, Held, Jobs
 from .journal import Journal
+from .vouching import Vouchers
 
 Json = dict[str, Any]
 
@@ -75,6 +76,8 @@ class Crew:
         self._jobs = Jobs(records, waiting)
         self._journal = Journal(records, self._bell)
         self._worker = new_id("worker")
+        self._vouchers = Vouchers(records, archive, self._worker)
+        self._alive = False
         self._attempts: dict[asyncio.Task[None], Attempt] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._hanging_up = False
@@ -159,10 +162,36 @@ class Crew:
                 while await self._jobs.find(response_id):
                     await asyncio.wait([self._bell.listen(response_id)], timeout=_GLANCE)
 
+    async def vouch(self, response: Json, **history: Any) -> None:
+        """Says that this process makes a foreground response, so that others end it should this process die.
+
+        Args:
+            history: what it stands on, and whose it is, as `Archive.save` takes it.
+        """
+        await self._come_alive()
+        await self._vouchers.vouch(response, **history)
+
+    def settled(self, response_id: str) -> list[Op]:
+        """What says, in the commit that stores a foreground response, that it is made."""
+        return self._vouchers.settled(response_id)
+
+    async def withdraw(self, response_id: str) -> None:
+        """Vouches no longer for a foreground response of which nothing is to be stored."""
+        await self._vouchers.withdraw(response_id)
+
     async def sweep(self) -> None:
         """Drops the journals of responses that ended long ago."""
         while await self._journal.sweep():
             pass
+
+    async def _come_alive(self) -> None:
+        """Says, before anything is this worker's, that it lives: others would take it for a dead one's."""
+        if not self._alive:
+            await self._breathe()
+
+    async def _breathe(self) -> None:
+        await self._jobs.breathe(self._worker)
+        self._alive = True
 
     async def _live(self) -> None:
         """Says that this worker lives. One that cannot say so for too long must take itself for dead."""
@@ -170,9 +199,10 @@ class Crew:
         said = loop.time()
         while True:
             try:
-                await self._jobs.breathe(self._worker)
+                await self._breathe()
                 said = loop.time()
                 await self._jobs.rescue()
+                await self._vouchers.bury()
                 await self.sweep()
             except ApiError as error:
                 logger.warning("background work stands still: %s", error)
@@ -187,6 +217,7 @@ class Crew:
         while True:
             queued = self._bell.listen(_QUEUE)
             try:
+                await self._come_alive()
                 if len(self._attempts) < self._size and (held := await self._jobs.claim(self._worker)):
                     self._begin(held)
                     continue

@@ -49,6 +49,7 @@ class Setting:
         request = parse_create({"model": "m", "input": "hi", "stream": stream, **fields})
         self.inference = FakeInference(*rounds, accept=accept)
         self.kept: list[Json] = []
+        self.dropped = 0
         self.events: list[Json] = []
         self._keep = keep
         toolset = Toolset(request.tools, request.tool_choice, parallel=True)
@@ -65,7 +66,7 @@ class Setting:
             outbox=self.outbox,
             limits=TurnLimits(rounds=8, idle_seconds=30.0),
         )
-        self.run = Run(turn, self.assembler, self.outbox, self._note)
+        self.run = Run(turn, self.assembler, self.outbox, self._note, self._drop)
 
     async def read(self) -> Json:
         """Reads all events; the final response after checking everything that holds however it ended."""
@@ -76,6 +77,9 @@ class Setting:
         final = check_stream(self.events)
         assert self.inference.streaming == 0
         return final
+
+    async def _drop(self) -> None:
+        self.dropped += 1
 
     async def _note(self, response: Json) -> None:
         self.kept.append(deepcopy(response))
@@ -155,7 +159,7 @@ async def test_a_refusal_is_the_answer_and_nothing_is_kept() -> None:
     assert caught.value.retry_after == 3
     with pytest.raises(ApiError, match="Slow down"):
         await setting.run.finish()
-    assert setting.kept == []
+    assert (setting.kept, setting.dropped) == ([], 1)
     await setting.run.settled()
 
 

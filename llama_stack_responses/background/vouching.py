@@ -1,0 +1,93 @@
+"""Responses that a client waits for, and what becomes of them when their server dies.
+
+    v/<response>             what is known of the response from its beginning on
+    o/<worker>/<response>    this worker makes it
+
+Both go in the commit that stores the response. If the worker dies before, they are all that is left of it: whoever
+finds them stores the response as failed, so that nobody who knows its id is told that it never was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from ..store import codec
+from ..store.archive import Archive
+from ..store.records import Conflict, Delete, Op, Put, Records, VersionIs, after_prefix
+
+Json = dict[str, Any]
+
+_LARGE: Final = 16_384
+"""Characters of a field or of the input, about, past which it is left out: this is written for every response."""
+
+_EMPTY: Final[Json] = {"tools": [], "instructions": None}
+
+
+class Vouchers:
+    """Vouches for the foreground responses of one worker, and ends those of dead ones.
+
+    Args:
+        worker: the name under which this process says that it lives.
+    """
+
+    def __init__(self, records: Records, archive: Archive, worker: str) -> None:
+        self._records = records
+        self._archive = archive
+        self._worker = worker
+
+    async def vouch(
+        self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
+    ) -> None:
+        """Says that this worker makes the response from now on."""
+        kept = response | {name: empty for name, empty in _EMPTY.items() if len(str(response[name])) > _LARGE}
+        known = {
+            "response": kept,
+            "owner": [owner.principal, dict(owner.attributes), owner.tenant],
+            "base": base,
+            "input_items": input_items if len(str(input_items)) <= _LARGE else [],
+        }
+        ops = [Put(f"v/{response['id']}", codec.encode(known)), Put(f"o/{self._worker}/{response['id']}", b"")]
+        await self._records.commit(ops)
+
+    def settled(self, response_id: str) -> list[Op]:
+        """What says that there is no more to vouch for."""
+        return _gone(self._worker, response_id)
+
+    async def withdraw(self, response_id: str) -> None:
+        """Vouches no longer for a response of which nothing is to be stored."""
+        await self._records.commit(self.settled(response_id))
+
+    async def bury(self) -> None:
+        """Stores the responses of dead workers as failed."""
+        rows = [key.split("/") for key, _ in await self._records.range("o/", after_prefix("o/"), limit=1000)]
+        living = await self._records.get_many([f"p/{worker}" for worker in {worker for _, worker, _ in rows}])
+        for _, worker, response_id in rows:
+            if f"p/{worker}" not in living:
+                await self._bury(worker, response_id)
+
+    async def _bury(self, worker: str, response_id: str) -> None:
+        key = f"v/{response_id}"
+        record = (await self._records.get_many([key])).get(key)
+        if record is None:
+            await self._records.commit(_gone(worker, response_id))
+            return
+        known = codec.decode(record.value)
+        error = ApiError(500, "The server ended while it made this response.")
+        try:
+            await self._archive.save(
+                known["response"] | {"status": "failed", "error": error.response_error()},
+                owner=Owner(*known["owner"]),
+                base=known["base"],
+                input_items=known["input_items"],
+                beside=_gone(worker, response_id),
+                conditions=[VersionIs(key, record.version), VersionIs(f"p/{worker}", None)],
+            )
+        except Conflict:
+            return
+
+
+def _gone(worker: str, response_id: str) -> list[Op]:
+    return [Delete(f"v/{response_id}"), Delete(f"o/{worker}/{response_id}")]

@@ -1,0 +1,105 @@
+"""A foreground response whose server died is failed, not unknown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.background.jobs import LEASE, Jobs
+from llama_stack_responses.background.vouching import Vouchers
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.records import Records, after_prefix
+from tests.contract.backends import Clock
+from tests.contract.conversations import CREATED
+from tests.support.strict import validate_response
+
+ALICE = Owner("alice", {"teams": ["search"]})
+
+
+class Server:
+    """One process with its worker."""
+
+    def __init__(self, records: Records, clock: Clock, worker: str) -> None:
+        self.archive = Archive(records, clock=clock)
+        self.jobs = Jobs(records, 10)
+        self.worker = worker
+        self.vouchers = Vouchers(records, self.archive, worker)
+
+    async def begin(self, **fields: Any) -> dict[str, Any]:
+        """A response that this server makes."""
+        request = parse_create({"model": "m", "input": "hi"})
+        made = new_response(request, id=new_id("resp"), created_at=CREATED) | fields
+        items = with_ids([{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}])
+        await self.jobs.breathe(self.worker)
+        await self.vouchers.vouch(made, owner=ALICE, base=None, input_items=items, base_items=[])
+        return made
+
+
+async def left(records: Records) -> list[str]:
+    """The rows that vouch for something."""
+    return [key for prefix in ("o/", "v/") for key, _ in await records.range(prefix, after_prefix(prefix), limit=99)]
+
+
+async def test_the_response_of_a_dead_server_is_failed(records: Records, clock: Clock) -> None:
+    dying, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
+    made = await dying.begin()
+    await other.vouchers.bury()
+    assert await other.archive.load(made["id"]) is None
+    clock.now += LEASE + 1
+    await other.vouchers.bury()
+    stored = await other.archive.load(made["id"])
+    assert stored is not None
+    assert (stored.owner, stored.response["status"]) == (ALICE, "failed")
+    assert stored.response["error"] == {
+        "code": "server_error",
+        "message": "The server ended while it made this response.",
+    }
+    assert [item["content"][0]["text"] for item in await other.archive.history(stored.input)] == ["hi"]
+    validate_response(stored.response)
+    assert await left(records) == []
+
+
+async def test_what_is_stored_needs_nobody_to_vouch(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, "worker_1")
+    made = await server.begin()
+    done = made | {"status": "completed"}
+    beside = server.vouchers.settled(made["id"])
+    await server.archive.save(done, owner=ALICE, base=None, input_items=[], beside=beside)
+    assert await left(records) == []
+    clock.now += LEASE + 1
+    await server.vouchers.bury()
+    stored = await server.archive.load(made["id"])
+    assert stored is not None
+    assert stored.response == done
+
+
+async def test_of_a_response_that_is_not_stored_nothing_is_left(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, "worker_1")
+    made = await server.begin()
+    await server.vouchers.withdraw(made["id"])
+    assert await left(records) == []
+    clock.now += LEASE + 1
+    await server.vouchers.bury()
+    assert await server.archive.load(made["id"]) is None
+
+
+@pytest.mark.parametrize("field", ["instructions", "tools"])
+async def test_large_fields_are_left_out(records: Records, clock: Clock, field: str) -> None:
+    server = Server(records, clock, "worker_1")
+    large = {
+        "instructions": "x" * 20_000,
+        "tools": [{"type": "function", "name": "f", "parameters": None, "strict": None, "description": "x" * 20_000}],
+    }
+    made = await server.begin(**{field: large[field]})
+    clock.now += LEASE + 1
+    await server.vouchers.bury()
+    stored = await server.archive.load(made["id"])
+    assert stored is not None
+    assert not stored.response[field]
+    validate_response(stored.response)
