@@ -1,0 +1,277 @@
+"""On every backend: whoever reads a journal, from wherever, sees the same events, each once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.background.bell import Bell
+from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.store.records import Conflict, Put, Records
+from tests.contract.backends import Clock
+
+type Json = dict[str, Any]
+
+ID: Final = "resp_1"
+LAST: Final = 40
+SILENCE: Final = 60.0
+
+
+def event(number: int) -> Json:
+    kind = "response.completed" if number == LAST else "response.output_text.delta"
+    return {"type": kind, "sequence_number": number, "delta": "é" * (number % 3)}
+
+
+EVENTS: Final = [event(number) for number in range(LAST + 1)]
+
+
+async def lasts() -> bool:
+    return True
+
+
+async def ended() -> bool:
+    return False
+
+
+class Setting:
+    """A journal as one process has it.
+
+    Args:
+        records: what it shares with others.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.bell = Bell()
+        self.journal = Journal(records, self.bell)
+
+    async def write(self, events: Sequence[Json]) -> None:
+        await self.records.commit(self.journal.batch(ID, events))
+        self.bell.ring(ID)
+
+    async def write_all(self, sizes: Sequence[int]) -> None:
+        """All events, in batches of these sizes by turns."""
+        written = turn = 0
+        while written < len(EVENTS):
+            size = sizes[turn % len(sizes)]
+            await self.write(EVENTS[written : written + size])
+            written, turn = written + size, turn + 1
+            await asyncio.sleep(0)
+
+    async def follow(self, after: int) -> list[Json]:
+        """What a reader sees from there up to the end."""
+        batches = self.journal.follow(ID, after, SILENCE, lasts)
+        return [event async for events in batches for event in events]
+
+
+@pytest.fixture
+def here(records: Records) -> Setting:
+    return Setting(records)
+
+
+async def keys(records: Records) -> list[str]:
+    return [key for key, _ in await records.range("!", "~", limit=1000)]
+
+
+# Reading along
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 7, 2]])
+async def test_readers_that_come_at_any_time_see_each_event_once(here: Setting, sizes: list[int]) -> None:
+    starts = range(-1, LAST, 6)
+    readers = [asyncio.create_task(here.follow(after)) for after in starts]
+    await here.write_all(sizes)
+    readers += [asyncio.create_task(here.follow(after)) for after in starts]
+    async with asyncio.timeout(20):
+        seen = await asyncio.gather(*readers)
+    assert seen == [EVENTS[after + 1 :] for after in starts] * 2
+
+
+async def test_readers_in_another_process_see_the_same(here: Setting) -> None:
+    # Nobody rings for them.
+    there = Setting(here.records)
+    readers = [asyncio.create_task(there.follow(after)) for after in (-1, 3)]
+    readers += [asyncio.create_task(here.follow(-1))]
+    await here.write_all([5])
+    async with asyncio.timeout(20):
+        assert await asyncio.gather(*readers) == [EVENTS, EVENTS[4:], EVENTS]
+
+
+async def test_a_reader_who_takes_their_time_holds_nothing_up_and_misses_nothing(here: Setting) -> None:
+    stream = here.journal.follow(ID, -1, SILENCE, lasts)
+    await here.write(EVENTS[:2])
+    seen = await anext(stream)
+    await here.write(EVENTS[2:30])
+    await here.write(EVENTS[30:])
+    async for events in stream:
+        seen += events
+    assert seen == EVENTS
+
+
+async def test_a_long_journal_is_read_piece_by_piece(here: Setting) -> None:
+    for number in range(LAST):
+        await here.records.commit(
+            [op for part in range(5) for op in here.journal.batch(ID, [event_of(5 * number + part)])]
+        )
+    some = await here.journal.read(ID, -1)
+    assert 0 < len(some) < 5 * LAST
+    assert await here.journal.read_all(ID, -1) == [event_of(number) for number in range(5 * LAST)]
+    assert await here.journal.read_all(ID, 150) == [event_of(number) for number in range(151, 5 * LAST)]
+
+
+def event_of(number: int) -> Json:
+    return {"type": "response.output_text.delta", "sequence_number": number}
+
+
+async def test_silence_is_said(here: Setting) -> None:
+    await here.write(EVENTS[:3])
+    stream = here.journal.follow(ID, 1, 0.0, lasts)
+    assert await anext(stream) == EVENTS[2:3]
+    assert await anext(stream) == []
+    await here.write(EVENTS[3:])
+    assert [event async for events in stream for event in events] == EVENTS[3:]
+
+
+async def test_a_journal_without_an_end_is_read_until_its_response_has_ended(here: Setting) -> None:
+    await here.write(EVENTS[:3])
+    async with asyncio.timeout(20):
+        seen = [event async for events in here.journal.follow(ID, -1, SILENCE, ended) for event in events]
+        assert seen == EVENTS[:3]
+        assert [events async for events in here.journal.follow("resp_2", -1, SILENCE, ended)] == []
+
+
+async def test_what_was_written_as_the_response_ended_is_read(here: Setting) -> None:
+    async def write_and_end() -> bool:
+        await here.write(EVENTS[:3])
+        return False
+
+    seen = [event async for events in here.journal.follow(ID, -1, SILENCE, write_and_end) for event in events]
+    assert seen == EVENTS[:3]
+
+
+async def test_journals_do_not_mix(here: Setting) -> None:
+    await here.write(EVENTS[:3])
+    for other in ("resp_", "resp_10", "resp_0"):
+        await here.records.commit(here.journal.batch(other, EVENTS[:9]))
+    assert await here.journal.read_all(ID, -1) == EVENTS[:3]
+
+
+async def test_no_events_are_no_batch(here: Setting) -> None:
+    assert here.journal.batch(ID, []) == []
+    assert await here.journal.read(ID, -1) == []
+
+
+# Written twice
+
+
+@pytest.mark.parametrize("after", range(-1, 10))
+async def test_a_batch_that_is_written_again_with_more_behind_is_read_once(here: Setting, after: int) -> None:
+    await here.write(EVENTS[:2])
+    await here.write(EVENTS[2:5])
+    await here.write(EVENTS[2:8])
+    await here.write(EVENTS[8:10])
+    assert await here.journal.read_all(ID, after) == EVENTS[after + 1 : 10]
+    assert await here.journal.read(ID, after) == EVENTS[after + 1 : 10]
+
+
+async def test_a_reader_between_the_two_sees_each_event_once(here: Setting) -> None:
+    stream = here.journal.follow(ID, -1, SILENCE, lasts)
+    await here.write(EVENTS[:5])
+    seen = await anext(stream)
+    await here.write(EVENTS[:9])
+    seen += await anext(stream)
+    await here.write(EVENTS[9:])
+    async for events in stream:
+        seen += events
+    assert seen == EVENTS
+
+
+# Taking back
+
+
+async def test_what_nobody_has_read_is_taken_back(here: Setting) -> None:
+    await here.write(EVENTS[:2])
+    await here.write(EVENTS[2:4])
+    await here.write(EVENTS[2:6])
+    ops, unread = here.journal.cut_back(ID, await here.journal.read_all(ID, 1))
+    await here.records.commit(ops, unread)
+    assert await here.journal.read_all(ID, -1) == EVENTS[:2]
+    assert await keys(here.records) == [f"e/{ID}/00000001"]
+
+
+async def test_what_somebody_has_read_stays(here: Setting) -> None:
+    await here.write(EVENTS[:6])
+    stream = here.journal.follow(ID, 3, SILENCE, lasts)
+    assert await anext(stream) == EVENTS[4:6]
+    ops, unread = here.journal.cut_back(ID, EVENTS[2:6])
+    with pytest.raises(Conflict):
+        await here.records.commit(ops, unread)
+    await stream.aclose()  # type: ignore[attr-defined]
+    with pytest.raises(Conflict):
+        await here.records.commit(ops, unread)
+    assert await here.journal.read_all(ID, -1) == EVENTS[:6]
+
+
+async def test_of_a_reader_and_who_takes_back_the_reader_sees_only_what_stays(here: Setting) -> None:
+    for _ in range(4):
+        await here.records.commit([Put("keep", b"")])
+        await here.write(EVENTS[:2])
+        await here.write(EVENTS[2:6])
+        reader = asyncio.create_task(here.follow(-1))
+        ops, unread = here.journal.cut_back(ID, EVENTS[2:6])
+        try:
+            await here.records.commit(ops, unread)
+            stands = 2
+        except Conflict:
+            stands = 6
+        again = [event | {"delta": "again"} for event in EVENTS[stands:LAST]] + EVENTS[LAST:]
+        await here.write(again)
+        async with asyncio.timeout(20):
+            assert await reader == EVENTS[:stands] + again
+        await drop(here)
+
+
+async def drop(here: Setting) -> None:
+    await here.records.commit(here.journal.expire(ID, await here.records.now() - 1))
+    assert await here.journal.sweep() == 1
+
+
+# Dropping
+
+
+async def test_a_journal_is_dropped_when_its_time_has_come(here: Setting, clock: Clock) -> None:
+    for number in range(LAST + 1):
+        await here.records.commit(here.journal.batch(ID, EVENTS[number : number + 1]))
+    await here.follow(LAST - 1)
+    await here.records.commit([*here.journal.batch("resp_2", EVENTS), *here.journal.expire("resp_2", clock.now + 60)])
+    await here.records.commit(here.journal.expire(ID, clock.now + 30))
+    assert await here.journal.sweep() == 0
+    clock.now += 32
+    assert await here.journal.sweep() == 1
+    assert await here.journal.sweep() == 0
+    assert await here.journal.read_all(ID, -1) == []
+    assert await here.journal.read_all("resp_2", -1) == EVENTS
+    clock.now += 30
+    assert await here.journal.sweep() == 1
+    assert await keys(here.records) == []
+
+
+async def test_many_journals_are_dropped_a_few_at_a_time(here: Setting, clock: Clock) -> None:
+    for number in range(5):
+        await here.records.commit(
+            [*here.journal.batch(f"r{number}", EVENTS), *here.journal.expire(f"r{number}", clock.now)]
+        )
+    clock.now += 2
+    assert [await here.journal.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert await keys(here.records) == []
+
+
+async def test_several_that_drop_the_same_do_no_harm(here: Setting, clock: Clock) -> None:
+    await here.write(EVENTS)
+    await here.records.commit(here.journal.expire(ID, clock.now))
+    clock.now += 2
+    await asyncio.gather(*(here.journal.sweep() for _ in range(3)))
+    assert await keys(here.records) == []
