@@ -1,0 +1,264 @@
+"""Two servers on one Valkey, and two on one PostgreSQL: whatever one begins, the other shows, ends and goes on with."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support.postgres import Postgres
+from tests.support.reader import Reader
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream
+from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text
+from tests.support.valkey import Valkey
+from tests.support.variants import responses_config, variant
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
+
+pytestmark = pytest.mark.live
+
+type Server = Valkey | Postgres
+type Pair = tuple[LiveStack, LiveStack]
+
+SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[Server]]]] = {"redis": Valkey, "postgres": Postgres}
+SOON = 2.0  # seconds in which the model server must see that nobody waits any more, wherever that was said
+COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
+HELD = reply(COUNT, hold=3)
+WHOLE = reply(COUNT)
+HOPS = 6
+KILLED = 6
+
+
+@pytest.fixture(scope="module")
+def pairs(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Pair]]:
+    """Two stacks on each server, all started at the same time."""
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with ExitStack() as running:
+        made: dict[str, Pair] = {}
+        for kind, server in SERVERS.items():
+            folder = tmp_path_factory.mktemp(kind)
+            store = _store(kind, running.enter_context(server(folder / "server")).url)
+            config = variant(STARTER, folder / "config.yaml", lambda config, store=store: _use(config, store))
+            one, other = (LiveStack(config, env, folder / name, host=host) for name in ("one", "other"))
+            made[kind] = one, other
+        stacks = [stack for pair in made.values() for stack in pair]
+        # A child ends with the thread that started it: these last as long as the stacks.
+        starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
+        for stack in stacks:
+            running.callback(stack.stop)
+        list(starters.map(LiveStack.start, stacks))
+        yield made
+
+
+@pytest.fixture(params=SERVERS)
+def wires(request: pytest.FixtureRequest, pairs: dict[str, Pair], upstream: Upstream) -> Iterator[tuple[Wire, Wire]]:
+    """A client of each of two stacks."""
+    one, other = pairs[request.param]
+    with Wire(one) as here, Wire(other) as there:
+        yield here, there
+
+
+def _store(kind: str, url: str) -> Json:
+    password = urlsplit(url).password
+    if password is None:
+        return {"type": kind, "url": url}
+    return {"type": kind, "url": url.replace(f":{password}@", "@"), "password": password}
+
+
+def _use(config: Json, store: Json) -> None:
+    responses_config(config)["store"] = store
+
+
+def asking(wire: Wire, model: str = "m") -> Reader:
+    """A reader of a new background response."""
+    return Reader.asking(wire, model=f"local/{model}", input="Count.", background=True)
+
+
+def queue(wire: Wire, model: str = "m", **body: Any) -> str:
+    """The id of a new background response."""
+    answer = wire.post({"model": f"local/{model}", "input": "Count.", "background": True, **body})
+    assert answer.status_code == 200, answer.text
+    return str(checked(answer)["id"])
+
+
+def ended(wire: Wire, response_id: str) -> Json:
+    """A response once it has ended."""
+    wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"))
+    return wire.retrieve(response_id)
+
+
+def cancel(wire: Wire, response_id: str) -> Json:
+    """The answer to a cancel."""
+    answer = wire.http.post(f"/responses/{response_id}/cancel")
+    assert answer.status_code == 200, answer.text
+    return checked(answer)
+
+
+def spoken(response: Json) -> list[tuple[str, str]]:
+    """The messages of a response: status, and what they say."""
+    return [
+        (item["status"], output_text({"output": [item]})) for item in response["output"] if item["type"] == "message"
+    ]
+
+
+def test_what_is_begun_on_one_is_followed_on_the_other(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+    here, there = wires
+    upstream.script("m", HELD)
+    with asking(here) as reader, ExitStack() as open_streams:
+        reader.read_to("two ")
+        response_id = reader.response_id
+        others = {after: open_streams.enter_context(Reader.of(there, response_id, after)) for after in range(9)}
+        others[0].read_to("two ")
+        assert others[0].events == reader.events[1:]
+        assert there.retrieve(response_id)["status"] == here.retrieve(response_id)["status"] == "in_progress"
+        assert [each["status"] for each in there.listed() if each["id"] == response_id] == ["in_progress"]
+        upstream.release("m")
+        events = reader.read_to_end()
+        for after, other in others.items():
+            assert other.read_to_end() == events[after + 1 :]
+    response = check_stream(events)
+    assert spoken(response) == [("completed", "one two three")]
+    for wire in wires:
+        assert wire.retrieve(response_id) == response
+        assert wire.replay(response_id) == events
+    assert len(upstream.requests("m")) == 1
+
+
+def test_a_chain_hops_between_them(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+    last: Json = {}
+    for turn, (here, there) in zip(range(HOPS), cycle([wires, wires[::-1]]), strict=False):
+        before = {"previous_response_id": last["id"]} if last else {}
+        made = queue(here, "echo", input=f"turn {turn}", **before)
+        last = ended(there, made)
+        assert here.retrieve(made) == last
+    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+    assert contents == [f"turn {turn}" for turn in range(HOPS) for _ in ("asked", "echoed")][:-1]
+
+
+def test_many_at_once_are_each_made_once(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+    with ThreadPoolExecutor(8) as clients:
+        made = list(clients.map(lambda number: queue(wires[number % 2], "echo", input=f"number {number}"), range(40)))
+    for number, response_id in enumerate(made):
+        assert output_text(ended(wires[(number + 1) % 2], response_id)) == f"number {number}"
+    assert len(upstream.requests("echo")) == 40
+
+
+def test_a_cancel_on_one_ends_what_the_other_makes(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+    upstream.script("m", HELD)
+    for turn, (here, there) in enumerate([wires, wires[::-1]], 1):
+        with asking(here) as reader:
+            reader.read_to("two ")
+            response = cancel(there, reader.response_id)
+            assert upstream.wait_for("m", turn, ended=True, seconds=SOON)[-1].ended == "client_gone"
+            assert check_stream(reader.read_to_end()) == response
+        assert (response["status"], spoken(response)) == ("cancelled", [("incomplete", "one two ")])
+        for wire in wires:
+            assert cancel(wire, response["id"]) == wire.retrieve(response["id"]) == response
+            assert wire.replay(response["id"]) == reader.events
+
+
+def test_a_cancel_wins_or_loses_cleanly(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+    """Against another on the other server and against the end: whoever wins, all are told the same."""
+    upstream.script("m", HELD)
+    with ThreadPoolExecutor(2) as clients:
+        for _ in range(6):
+            with asking(wires[0]) as reader:
+                reader.read_to("two ")
+                answers = [clients.submit(cancel, wire, reader.response_id) for wire in wires]
+                upstream.release("m")
+                response = check_stream(reader.read_to_end())
+            assert response["status"] in ("cancelled", "completed")
+            assert [answer.result() for answer in answers] == [response, response]
+            assert [wire.retrieve(response["id"]) for wire in wires] == [response, response]
+
+
+def test_what_one_deletes_the_other_makes_no_further(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+    here, there = wires
+    upstream.script("m", HELD)
+    with asking(here) as reader:
+        reader.read_to("two ")
+        assert there.http.delete(f"/responses/{reader.response_id}").status_code == 200
+        assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
+    for wire in wires:
+        error_of(wire.get(f"/{reader.response_id}"), 404)
+
+
+class Doomed:
+    """Two stacks of which the first is to be killed while it makes responses, and what readers of the other see."""
+
+    def __init__(self, kind: str, pair: Pair, upstream: Upstream, open_all: ExitStack) -> None:
+        """Several responses are held in their middle; one of them nobody reads."""
+        self.kind = kind
+        self.victim = pair[0]
+        self.survivor = open_all.enter_context(Wire(pair[1]))
+        self._upstream = upstream
+        wire = open_all.enter_context(Wire(self.victim))
+        for number in range(KILLED):
+            upstream.script(self.model(number), [HELD, WHOLE])
+        self.made = [queue(wire, self.model(number)) for number in range(KILLED)]
+        for number in range(KILLED):
+            upstream.wait_for(self.model(number), chunks=3)
+        self.left = open_all.enter_context(Reader.of(wire, self.made[0]))
+        self.left.read_to("two ")
+        self.readers = [open_all.enter_context(Reader.of(self.survivor, each)) for each in self.made[:-1]]
+        for reader in self.readers:
+            reader.read_to("two ")
+
+    def model(self, number: int) -> str:
+        """The model of one of the responses."""
+        return f"{self.kind}-{number}"
+
+    def kill(self) -> None:
+        """End the first stack, and one of the responses before anybody has taken it over."""
+        self.victim.kill()
+        self.left.read_to_death()
+        assert cancel(self.survivor, self.made[1])["status"] == "cancelled"
+
+    def check_readers(self) -> None:
+        """What they saw stays as it was, and goes on without a gap."""
+        for reader in self.readers:
+            seen = list(reader.events)
+            response = check_stream(reader.read_to_end())
+            assert reader.events[: len(seen)] == seen
+            assert response == self.survivor.retrieve(reader.response_id)
+            assert self.survivor.replay(reader.response_id) == reader.events
+        with Reader.of(self.survivor, self.made[0], self.left.last) as again:
+            assert self.left.events + again.read_to_end() == self.readers[0].events
+
+    def check_responses(self) -> None:
+        """Each was begun again once, on what was kept of it, and ended once."""
+        cut, whole = ("incomplete", "one two "), ("completed", "one two three")
+        expected = {self.made[1]: [cut], self.made[-1]: [whole]}
+        for number, response_id in enumerate(self.made):
+            response = ended(self.survivor, response_id)
+            assert final(self.survivor.replay(response_id)) == response
+            if self.was_taken_over(number) or number == 1:
+                assert spoken(response) == expected.get(response_id, [cut, whole])
+        assert sum(self.was_taken_over(number) for number in range(KILLED)) >= KILLED // 2
+        assert [each["id"] for each in self.survivor.listed(model=f"local/{self.model(0)}")] == [self.made[0]]
+
+    def was_taken_over(self, number: int) -> bool:
+        """Whether the victim had made it: with luck the survivor was first."""
+        endings = [each.ended for each in self._upstream.requests(self.model(number))]
+        assert endings in (["completed"], ["client_gone"], ["client_gone", "completed"])
+        return len(endings) == 2
+
+
+def test_what_a_killed_server_made_the_other_ends(pairs: dict[str, Pair], upstream: Upstream) -> None:
+    """On both stores at the same time, since it takes a while until a server counts as dead."""
+    with ExitStack() as open_all:
+        doomed = [Doomed(kind, pair, upstream, open_all) for kind, pair in pairs.items()]
+        for each in doomed:
+            each.kill()
+            for number in range(KILLED):
+                upstream.release(each.model(number))  # those that the survivor makes
+        for each in doomed:
+            each.check_readers()
+            each.check_responses()
