@@ -219,6 +219,8 @@ class OpenAIResponsesImpl:
         if stored.response["status"] in RUNNING:
             await self._crew.cancel(response_id)
         await self._archive.delete(response_id)
+        if stored.response["background"]:
+            await self._crew.forget(response_id)
 
     async def cancel(self, response_id: str) -> Json:
         """Ends a background response, wherever it is made, and returns it; one that has ended stays as it is.

@@ -15,7 +15,7 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.request import CreateRequest
 from ..store.archive import Archive
-from ..store.records import Conflict, Op, Records
+from ..store.records import Op, Records
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
@@ -38,8 +38,6 @@ _GLANCE: Final = 0.05
 
 _QUEUE: Final = "q"
 """What rings when a job was queued here."""
-
-_ATTEMPTS: Final = 20
 
 
 class Crew:
@@ -78,6 +76,7 @@ class Crew:
         self._worker = new_id("worker")
         self._vouchers = Vouchers(records, archive, self._worker)
         self._alive = False
+        self._idle: set[str] = set()
         self._attempts: dict[asyncio.Task[None], Attempt] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._hanging_up = False
@@ -119,16 +118,14 @@ class Crew:
             ApiError: 429, if too many are waiting.
         """
         response_id = response["id"]
-        for _ in range(_ATTEMPTS):
-            ops, conditions = await self._jobs.enqueue(response_id, owner, body)
-            ops += self._journal.batch(response_id, events)
-            try:
-                await self._archive.save(response, owner=owner, beside=ops, conditions=conditions, **history)
-            except Conflict:
-                continue
-            self._bell.ring(_QUEUE)
-            return
-        raise ApiError(503, "The response store is busy: too many responses are queued at once.", retry_after=1)
+        ops = await self._jobs.enqueue(response_id, owner, body)
+        ops += self._journal.batch(response_id, events)
+        await self._archive.save(response, owner=owner, beside=ops, **history)
+        self._bell.ring(_QUEUE)
+
+    async def forget(self, response_id: str) -> None:
+        """Drops what is left of a response that is deleted."""
+        await self._journal.forget(response_id)
 
     def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
         """A response's events behind number `after`, as they come; an empty list for so many seconds of silence.
@@ -152,7 +149,8 @@ class Crew:
             if attempt.held.response_id == response_id:
                 attempt.lose()
         if held is not None:
-            await self._attempt(held).run()
+            # Not in this task: should the client leave, it is ended all the same.
+            await asyncio.wait([self._begin(held)])
         await self._gone(response_id)
 
     async def _gone(self, response_id: str) -> None:
@@ -202,6 +200,7 @@ class Crew:
                 await self._breathe()
                 said = loop.time()
                 await self._jobs.rescue()
+                await self._recover()
                 await self._vouchers.bury()
                 await self.sweep()
             except ApiError as error:
@@ -209,9 +208,21 @@ class Crew:
             except Exception:
                 logger.exception("background work is not looked after")
             if loop.time() - said > LEASE - _BREATH:
+                self._alive = False
                 for attempt in self._attempts.values():
                     attempt.lose()
             await asyncio.sleep(_BREATH)
+
+    async def _recover(self) -> None:
+        """Lets jobs wait again that this worker has and does not do, at the second look: a claim may be under way.
+
+        It may have claimed one without hearing so, and it ended its attempts if it once took itself for dead.
+        """
+        held = await self._jobs.held_by(self._worker)
+        idle = held - {attempt.held.response_id for attempt in self._attempts.values()}
+        for response_id in idle & self._idle:
+            await self._jobs.recover(self._worker, response_id)
+        self._idle = idle
 
     async def _claim(self) -> None:
         while True:
@@ -242,11 +253,12 @@ class Crew:
                 if attempt.held.response_id not in mine:
                     attempt.lose()
 
-    def _begin(self, held: Held) -> None:
+    def _begin(self, held: Held) -> asyncio.Task[None]:
         attempt = self._attempt(held)
         task = asyncio.create_task(attempt.run())
         self._attempts[task] = attempt
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._attempts[task]

@@ -146,7 +146,7 @@ class Jobs:
         self._records = records
         self._limit = limit
 
-    async def enqueue(self, response_id: str, owner: Owner, body: Json) -> tuple[list[Op], list[Condition]]:
+    async def enqueue(self, response_id: str, owner: Owner, body: Json) -> list[Op]:
         """What stores a waiting job, for a commit together with its response.
 
         Raises:
@@ -158,15 +158,15 @@ class Jobs:
         last = f"u/{Hasher(owner).owner}"
         known = (await self._records.get_many([last])).get(last)
         now = await self._records.now()
+        # Of two that are queued at once, one may not see the other: then they have the same turn.
         turn = max(now, float(known.value) + _SHARE) if known else now
         job = Job(owner, _order(turn))
-        ops: list[Op] = [
+        return [
             Put(last, repr(turn).encode(), expires_at=max(turn, now) + _DAY),
             Put(f"j/{response_id}", job.encode()),
             Put(f"k/{response_id}", Work(body).encode()),
             Put(f"q/{job.order}/{response_id}", b""),
         ]
-        return ops, [VersionIs(last, known.version if known else None)]
 
     async def claim(self, worker: str) -> Held | None:
         """The next waiting job, which is this worker's from now on; None if none waits."""

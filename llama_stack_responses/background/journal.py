@@ -1,7 +1,7 @@
 """The events of background responses, for readers on any server.
 
 e/<response>/<number>    a batch of events; the number is that of its last
-s/<response>             somebody reads, or has read, the events
+s/<response>             somebody reads, or has read, the events; after the end, the row that follows
 t/<second>/<response>    from then on the journal may be dropped
 """
 
@@ -103,23 +103,26 @@ class Journal:
         return ops, [VersionIs(f"s/{response_id}", None)]
 
     def expire(self, response_id: str, second: float) -> list[Op]:
-        """Has the journal dropped once `second` has passed."""
-        return [Put(f"t/{int(second):08x}/{response_id}", b"")]
+        """Has the journal, which is whole with this commit, dropped once `second` has passed."""
+        row = f"t/{int(second):08x}/{response_id}"
+        return [Put(row, b""), Put(f"s/{response_id}", row.encode())]
 
     async def sweep(self, *, limit: int = 10) -> int:
         """Drops journals whose time has come, at most `limit`; how many."""
         now = int(await self._records.now())
         due = await self._records.range("t/", f"t/{now:08x}", limit=limit)
         for row, _ in due:
-            await self._drop(row)
+            await self.forget(row.rpartition("/")[2])
+            await self._records.commit([Delete(row)])
         return len(due)
 
-    async def _drop(self, row: str) -> None:
-        response_id = row.rpartition("/")[2]
-        prefix = f"e/{response_id}/"
+    async def forget(self, response_id: str) -> None:
+        """Drops the journal of a response that has ended."""
+        prefix, reader = f"e/{response_id}/", f"s/{response_id}"
         while batches := await self._records.range(prefix, after_prefix(prefix), limit=_BATCHES):
             await self._records.commit([Delete(key) for key, _ in batches])
-        await self._records.commit([Delete(f"s/{response_id}"), Delete(row)])
+        known = (await self._records.get_many([reader])).get(reader)
+        await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
 
 
 def _key(response_id: str, number: int) -> str:

@@ -4,6 +4,7 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import cycle
 
 import httpx
@@ -12,6 +13,7 @@ import pytest
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import SseReader, check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, error_of, final, output_text, said
 from tests.support.workers import Workers, WorkersStack, worker_behind, worker_of
 
@@ -107,10 +109,17 @@ def test_a_worker_that_is_killed_takes_only_its_own_streams_along(
         for wire in healed.wires.values():
             for response in kept:
                 assert wire.retrieve(response["id"]) == response
-            # A response is stored when it ends, before its terminal event: this one was never more than a stream.
-            error_of(wire.get(f"/{cut.response_id}"), 404)
-            assert {each["status"] for each in wire.listed(limit=100)} == {"completed"}
+            # The dead worker is missed after its lease; then its response is ended by another.
+            wait_until(partial(is_there, wire, cut.response_id), seconds=20)
+            failed = wire.retrieve(cut.response_id)
+            assert (failed["status"], failed["output"]) == ("failed", [])
+            assert failed["error"]["message"] == "The server ended while it made this response."
+            assert {each["status"] for each in wire.listed(limit=100)} == {"completed", "failed"}
         check_hop(healed, kept[-1])
+
+
+def is_there(wire: Wire, response_id: str) -> bool:
+    return wire.get(f"/{response_id}").is_success
 
 
 def check_hop(workers: Workers, last: Json) -> None:
