@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import astuple, replace
 from typing import Any, Final
 
@@ -77,7 +77,9 @@ class Attempt:
         self._outbox = Outbox(wanted=True)
         self._waiting: list[Event] = []
         self._writing = asyncio.Lock()
+        self._lost = False
         self._handing_over = False
+        self._concluding = held.job.verdict is not None
         self._making: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -85,6 +87,8 @@ class Attempt:
         with self._access.acting_for(self.held.job.owner):
             self._making = asyncio.create_task(self._make())
         pump = asyncio.create_task(self._pump())
+        if self._lost:
+            self._making.cancel()
         try:
             await asyncio.wait([self._making, pump], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -98,23 +102,24 @@ class Attempt:
 
     def lose(self) -> None:
         """Ends the attempt without another word: the job is somebody else's."""
+        self._lost = True
         if self._making:
             self._making.cancel()
 
     def hand_over(self) -> None:
-        """Ends the attempt, and lets the job wait for another worker."""
+        """Ends the attempt, and lets the job wait for another worker; but what is at its end is brought there."""
         self._handing_over = True
-        self.lose()
+        if not self._concluding:
+            self.lose()
 
     async def _make(self) -> None:
         response_id = self.held.response_id
-        found = await _insist(lambda: self._archive.load(response_id))
-        work = await _insist(lambda: self._jobs.work(response_id))
+        found = await self._insist(lambda: self._archive.load(response_id))
+        work = await self._insist(lambda: self._jobs.work(response_id))
         if found is None or work is None:
-            await self._records.commit(self.held.gone(), [self.held.fence])
+            await self._insist(self._forget)
             return
-        request = self._parse(work.body)
-        bench = await self._take_up(found, work, request)
+        bench = await self._take_up(found, work)
         try:
             await self._end(bench, found, work)
         except Conflict:
@@ -126,34 +131,44 @@ class Attempt:
             self._fail(bench, ApiError(500, f"The server failed while it made the response ({type(error).__name__})."))
         await self._conclude(bench, found)
 
+    async def _forget(self) -> None:
+        """Removes what is left of a response that is gone."""
+        expiry = await self._records.now()
+        ops = [*self._journal.expire(self.held.response_id, expiry), *self.held.gone()]
+        await self._records.commit(ops, [self.held.fence])
+
     def _fail(self, bench: Bench, error: ApiError) -> None:
         self._outbox.put(bench.assembler.close("incomplete"))
         bench.assembler.settle("failed", error=error)
 
-    async def _take_up(self, found: StoredResponse, work: Work, request: CreateRequest) -> Bench:
+    async def _take_up(self, found: StoredResponse, work: Work) -> Bench:
         """The response as its readers know it, with what was cut off in it closed."""
-        cut = await self._journal.read_all(self.held.response_id, work.numbered - 1)
-        if cut and not self.held.job.verdict and await self._is_taken_back(cut):
-            cut = []
+        cut = await self._cut(work)
         output = list(work.output)
         number = cut[-1]["sequence_number"] + 1 if cut else work.numbered
         closing = close_cut(output, cut, number)
         response = found.response | {"status": "in_progress", "output": output}
-        bench = self._workshop.bench(request, response)
-        bench.assembler.resume(number + len(closing), Usage(*work.usage))
+        # What is only to be ended needs nothing of its request, which may be what could not be done.
+        body = {"model": response["model"], "input": "..."} if self.held.job.verdict else work.body
+        bench = self._workshop.bench(self._parse(body), response)
+        bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said)
         self._outbox.put(closing)
         if not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
             self._outbox.put(bench.assembler.proceed())
         return bench
 
-    async def _is_taken_back(self, cut: Sequence[Event]) -> bool:
-        """Takes back what a dead worker wrote of a round that begins anew, if nobody has read it."""
-        ops, unread = self._journal.cut_back(self.held.response_id, cut)
+    async def _cut(self, work: Work) -> list[Event]:
+        """What a dead worker wrote of a round that it did not finish; if nobody has read it, it is taken back."""
+        response_id = self.held.response_id
+        cut = await self._insist(lambda: self._journal.read_all(response_id, work.numbered - 1))
+        if not cut or self.held.job.verdict:
+            return cut
+        ops, unread = self._journal.cut_back(response_id, cut)
         try:
-            await self._records.commit(ops, [self.held.fence, *unread])
+            await self._insist(lambda: self._records.commit(ops, [self.held.fence, *unread]))
         except Conflict:
-            return False
-        return True
+            return await self._insist(lambda: self._journal.read_all(response_id, work.numbered - 1))
+        return []
 
     async def _end(self, bench: Bench, found: StoredResponse, work: Work) -> None:
         """Brings the response to its end; its last fields are settled then."""
@@ -165,7 +180,7 @@ class Attempt:
                 message = "The server ended several times while it made this response; it was given up."
                 assembler.settle("failed", error=ApiError(500, message))
             case None:
-                items = without_cut_calls(await _insist(lambda: self._archive.history(found.input)))
+                items = without_cut_calls(await self._insist(lambda: self._archive.history(found.input)))
 
                 async def after_round(progress: Progress) -> None:
                     await self._checkpoint(bench, work, progress)
@@ -192,16 +207,17 @@ class Attempt:
 
     async def _conclude(self, bench: Bench, found: StoredResponse) -> None:
         """Stores the response, its last events and the job's end in one step."""
-        self._outbox.put(bench.assembler.end())
+        self._concluding = True
         async with self._writing:
-            self._waiting += self._outbox.ready()
-            await _insist(lambda: self._store(bench.assembler.response, found))
+            last = [*self._waiting, *self._outbox.ready(), *bench.assembler.end()]
+            self._waiting = []
+            await self._insist(lambda: self._store(bench.assembler.response, found, last))
         self._bell.ring(self.held.response_id)
 
-    async def _store(self, response: Json, found: StoredResponse) -> None:
+    async def _store(self, response: Json, found: StoredResponse, last: list[Event]) -> None:
         transcript = Transcript()
         transcript.note(await self._journal.read_all(self.held.response_id, -1))
-        transcript.note(self._waiting)
+        transcript.note(last)
         expiry = await self._records.now() + self._keep_journal
         await self._archive.save(
             response,
@@ -210,7 +226,7 @@ class Attempt:
             input_items=[],
             transcript=transcript.marks(),
             beside=[
-                *self._journal.batch(self.held.response_id, self._waiting),
+                *self._journal.batch(self.held.response_id, last),
                 *self._journal.expire(self.held.response_id, expiry),
                 *self.held.gone(),
             ],
@@ -229,7 +245,7 @@ class Attempt:
             if not (ops or self._waiting):
                 return
             batch = self._journal.batch(self.held.response_id, self._waiting)
-            await _insist(lambda: self._records.commit([*batch, *ops], [self.held.fence]))
+            await self._insist(lambda: self._records.commit([*batch, *ops], [self.held.fence]))
             self._waiting = []
         self._bell.ring(self.held.response_id)
 
@@ -240,17 +256,16 @@ class Attempt:
         except (ApiError, Conflict) as error:
             logger.warning("%s could not be handed over: %s", self.held.response_id, error)
 
-
-async def _insist[Result](call: Callable[[], Awaitable[Result]]) -> Result:
-    """Makes a call until the store takes it: what a worker has must not be lost while it lives."""
-    while True:
-        try:
-            return await call()
-        except ApiError as error:
-            if error.status != _STORE_AWAY:
-                raise
-            logger.warning("the response store does not answer; trying again: %s", error)
-            await asyncio.sleep(_RETRY)
+    async def _insist[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
+        """Makes a call until the store takes it: what a worker has must not be lost while it lives."""
+        while True:
+            try:
+                return await call()
+            except ApiError as error:
+                if error.status != _STORE_AWAY or self._handing_over:
+                    raise
+                logger.warning("the response store does not answer; trying again: %s", error)
+                await asyncio.sleep(_RETRY)
 
 
 def _report(response_id: str, task: asyncio.Task[None]) -> None:

@@ -12,7 +12,7 @@ changed afterwards: closing an item puts a new dict in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -123,16 +123,19 @@ class Assembler:
         snapshot = self._snapshot()
         return [events.created(self._next(), snapshot), events.queued(self._next(), snapshot)]
 
-    def resume(self, number: int, used: Usage) -> None:
+    def resume(self, number: int, used: Usage, said: Iterable[Json] = ()) -> None:
         """Goes on where another assembler of the same response was, with nothing open.
 
         Args:
             number: the next sequence number.
             used: the tokens of the rounds before.
+            said: what those rounds added to the conversation, the hidden calls among it.
         """
         self._sequence_number = number
         self._used = used
-        self._call_ids = {item["call_id"] for item in self._output if "call_id" in item}
+        if used != Usage():
+            self.response["usage"] = usage_of(used)
+        self._call_ids = {item["call_id"] for item in [*self._output, *said] if "call_id" in item}
 
     def proceed(self) -> list[Event]:
         """The event that says that a response which waited has its turn."""
