@@ -1,0 +1,466 @@
+"""Responses that are made in the background: queued, followed, left, taken up again, cancelled, and not lost."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, function, judged, stored, stream
+from tests.support.reader import Reader
+from tests.support.sse import read_sse
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import CHANGING, check_stream
+from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, finish, reasoning, reply, text, tool_call
+from tests.support.variants import records, responses_config, variant
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
+
+pytestmark = pytest.mark.live
+
+SOON = 1.0  # seconds in which the model server must see that nobody waits any more
+COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
+HELD = reply(COUNT, hold=3)
+WHOLE = reply(COUNT)
+WEATHER = function("weather", "city")
+CALLING = reply(COUNT[:3], tool_call(0, "call_1", "weather", '{"city":', '"Oslo"}'), hold=5)
+OPENING = ["response.created", "response.queued", "response.in_progress"]
+
+
+@pytest.fixture(scope="module")
+def small(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack that makes two background responses at a time, lets two more wait, and may be killed."""
+
+    def shrink(config: Json) -> None:
+        responses_config(config)["background"] = {"at_once": 2, "waiting": 2}
+
+    folder = tmp_path_factory.mktemp("small")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", shrink), env, folder / "state", host=host) as live:
+        yield live
+
+
+def queue(wire: Wire, **body: Any) -> Json:
+    """A new background response, as it was answered."""
+    answer = wire.post({"model": MODEL, "input": "Count.", "background": True, **body})
+    assert answer.status_code == 200, answer.text
+    response = checked(answer)
+    assert (response["status"], response["output"], response["background"]) == ("queued", [], True)
+    return response
+
+
+def running(wire: Wire, upstream: Upstream, **body: Any) -> Json:
+    """A background response that has said "one two " and is held there."""
+    before = len(upstream.requests(NAME))
+    response = queue(wire, **body)
+    assert len(upstream.wait_for(NAME, before + 1, chunks=3)) == before + 1
+    return response
+
+
+def ended(wire: Wire, response_id: str) -> Json:
+    """A response once it has ended; its events are what a stream's must be, and tell the same."""
+    wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"))
+    response = wire.retrieve(response_id)
+    assert final(wire.replay(response_id)) == response
+    return response
+
+
+def cancel(wire: Wire, response_id: str) -> Json:
+    """The answer to a cancel."""
+    answer = wire.http.post(f"/responses/{response_id}/cancel")
+    assert answer.status_code == 200, answer.text
+    return checked(answer)
+
+
+def types(events: list[Json]) -> list[str]:
+    """The events' types."""
+    return [event["type"] for event in events]
+
+
+def spoken(response: Json) -> list[tuple[str, str, str]]:
+    """The output's items: type, status, and what they say."""
+    return [(item["type"], item["status"], output_text({"output": [item]})) for item in response["output"]]
+
+
+def constant(response: Json) -> Json:
+    """What is the same in a response from its beginning to its end."""
+    return {key: value for key, value in response.items() if key not in CHANGING}
+
+
+# -- from the queue to the end -----------------------------------------------------
+
+
+def test_it_is_queued_then_made_then_there(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    first = client.responses.create(model=MODEL, input="Count.", background=True, metadata={"ticket": "17"})
+    assert (first.status, first.output, first.usage, first.background) == ("queued", [], None, True)
+    wait_until(lambda: client.responses.retrieve(first.id).status == "in_progress")
+    assert wire.retrieve(first.id)["output"] == []
+    assert [each["status"] for each in wire.listed() if each["id"] == first.id] == ["in_progress"]
+    upstream.wait_for(NAME, chunks=3)
+    upstream.release(NAME)
+    wait_until(lambda: client.responses.retrieve(first.id).status == "completed")
+    response = stored(client, first.id)
+    assert spoken(response)[1] == ("message", "completed", "one two three")
+    assert response["usage"]["output_tokens"] == 4
+    assert constant(response) == constant(first.to_dict())
+    assert [each for each in wire.listed() if each["id"] == first.id] == [response]
+    assert client.responses.input_items.list(first.id).data[0].to_dict()["content"][0]["text"] == "Count."
+
+
+def test_it_is_what_it_would_be_in_the_foreground(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(
+        NAME, reply(reasoning("Hm."), text("Look: "), tool_call(0, "call_1", "weather", '{"city":', '"O"}'))
+    )
+    asked: Json = {
+        "model": MODEL,
+        "input": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Weather?"}],
+        "instructions": "Answer briefly.",
+        "tools": [WEATHER],
+        "temperature": 0.25,
+        "max_output_tokens": 999,
+        "reasoning": {"effort": "low"},
+    }
+    front = stream(client, **asked)
+    back = stream(client, background=True, **asked)
+    behind, before = upstream.requests(NAME)
+    assert behind.body == before.body
+    assert back.types[:3] == ["created", "queued", "in_progress"]
+    assert back.types[3:] == front.types[2:]
+    assert [item["type"] for item in back.response["output"]] == ["reasoning", "message", "function_call"]
+    own = ("id", "created_at", "completed_at", "background", "output")
+    assert {k: v for k, v in back.response.items() if k not in own} == {
+        k: v for k, v in front.response.items() if k not in own
+    }
+    assert stored(client, back.response["id"]) == back.response
+    assert wire.replay(back.response["id"]) == back.events
+
+
+def test_an_answer_that_is_cut_short_by_its_length(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(text("Half an ", "answer"), finish("length")))
+    response = ended(wire, queue(wire)["id"])
+    assert response["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert spoken(response) == [("message", "incomplete", "Half an answer")]
+    judged(response)
+
+
+AT_ONCE = {"retry-after-ms": "1"}  # for the host's provider, which tries again by itself
+FAILURES: dict[str, Reply] = {
+    "a refusal": error(400, "This is not supported with this model."),
+    "too many": error(429, "Slow down.", headers=AT_ONCE),
+    "an error": error(500, "Out of memory.", headers=AT_ONCE),
+    "broken off": reply(COUNT, end="drop"),
+    "an error in the stream": reply(COUNT, end="error_frame"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_failure_of_the_model_server_is_the_responses(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, failure: str
+) -> None:
+    upstream.script(NAME, FAILURES[failure])
+    response = ended(wire, queue(wire)["id"])
+    judged(response)
+    assert response["status"] == "failed"
+    assert len(response["error"]["message"]) > 5
+    streamed = stream(client, model=MODEL, input="Count.", background=True)
+    assert streamed.types[-2:] == ["error", "failed"]
+    assert streamed.response["error"] == response["error"]
+    assert stored(client, streamed.response["id"]) == streamed.response
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_what_is_not_stored_is_not_made_in_the_background(wire: Wire, upstream: Upstream, streamed: bool) -> None:
+    body = {"model": MODEL, "input": "Count.", "background": True, "store": False, "stream": streamed}
+    assert error_of(wire.post(body), 400)["param"] == "store"
+    assert upstream.requests() == []
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_a_wrong_request_is_refused_at_once(wire: Wire, upstream: Upstream, streamed: bool) -> None:
+    body = {"model": MODEL, "input": "Count.", "background": True, "stream": streamed}
+    assert error_of(wire.post(body | {"temperature": 17}), 400)["param"] == "temperature"
+    assert error_of(wire.post(body | {"previous_response_id": "resp_" + "0" * 24}), 400)["code"] == (
+        "previous_response_not_found"
+    )
+    assert upstream.requests() == []
+
+
+def test_many_at_once(wire: Wire, upstream: Upstream) -> None:
+    """More than are made at a time: each answer is its own."""
+
+    def ask(number: int) -> str:
+        return str(queue(wire, model="local/echo", input=f"number {number}")["id"])
+
+    with ThreadPoolExecutor(8) as clients:
+        made = list(clients.map(ask, range(40)))
+    for number, response_id in enumerate(made):
+        assert output_text(ended(wire, response_id)) == f"number {number}"
+    assert len(upstream.requests("echo")) == 40
+
+
+# -- chains -----------------------------------------------------------------------
+
+
+def test_a_chain_goes_from_the_background_to_the_front_and_back(wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}')), reply(text("Rain."))])
+    called = ended(wire, queue(wire, tools=[WEATHER])["id"])
+    assert [(item["type"], item["call_id"]) for item in called["output"]] == [("function_call", "call_1")]
+    result = [{"type": "function_call_output", "call_id": "call_1", "output": "wet"}]
+    told = ended(wire, queue(wire, tools=[WEATHER], input=result, previous_response_id=called["id"])["id"])
+    assert output_text(told) == "Rain."
+    assert told["previous_response_id"] == called["id"]
+    front = wire.create(model=MODEL, input="Sure?", previous_response_id=told["id"])
+    last = ended(wire, queue(wire, input="Really?", previous_response_id=front["id"])["id"])
+    assert said(upstream.requests(NAME)[-1].body["messages"]) == [
+        ("user", "Count."),
+        ("assistant", ""),
+        ("tool", "wet"),
+        ("assistant", "Rain."),
+        ("user", "Sure?"),
+        ("assistant", "Rain."),
+        ("user", "Really?"),
+    ]
+    [page] = wire.pages(f"/{last['id']}/input_items", limit=100)
+    assert len(page["data"]) == 7
+
+
+def test_nothing_follows_what_is_still_made(wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    first = running(wire, upstream)
+    for body in ({}, {"background": True}, {"stream": True}):
+        asked = {"model": "local/echo", "input": "and?", "previous_response_id": first["id"], **body}
+        refused = error_of(wire.post(asked), 400)
+        assert refused["param"] == "previous_response_id"
+        assert first["id"] in refused["message"]
+    upstream.release(NAME)
+    ended(wire, first["id"])
+    assert wire.create(model="local/echo", input="and?", previous_response_id=first["id"])["status"] == "completed"
+
+
+# -- readers ----------------------------------------------------------------------
+
+
+def test_every_reader_sees_the_same_events(wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with ExitStack() as open_streams:
+        first = open_streams.enter_context(Reader.asking(wire, model=MODEL, input="Count.", background=True))
+        first.read_to("two ")
+        whole = open_streams.enter_context(Reader.of(wire, first.response_id))
+        whole.read_to("two ")
+        assert whole.events == first.events
+        behind = range(first.last + 3)
+        others = [open_streams.enter_context(Reader.of(wire, first.response_id, after)) for after in behind]
+        upstream.release(NAME)
+        events = first.read_to_end()
+        assert output_text(check_stream(events)) == "one two three"
+        assert whole.read_to_end() == events
+        for after, other in zip(behind, others, strict=True):
+            assert other.read_to_end() == events[after + 1 :]
+    for after in range(-1, len(events) + 2):
+        query = {"stream": "true"} | ({"starting_after": str(after)} if after >= 0 else {})
+        assert read_sse(wire.get(f"/{first.response_id}", **query).content).events == events[after + 1 :]
+
+
+def test_a_client_that_leaves_ends_nothing(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as left:
+        left.read_to("two ")
+    with Reader.of(wire, left.response_id, 2) as left_too:
+        left_too.read_to("two ")
+    assert wire.retrieve(left.response_id)["status"] == "in_progress"
+    with client.responses.with_streaming_response.retrieve(
+        left.response_id, stream=True, starting_after=left.last
+    ) as answer:
+        upstream.release(NAME)
+        rest = read_sse(answer.iter_bytes()).events
+    assert output_text(check_stream(left.events + rest)) == "one two three"
+    [request] = upstream.requests(NAME)
+    assert request.ended == "completed"
+    assert len(list(client.responses.retrieve(left.response_id, stream=True))) == len(left.events + rest)
+
+
+# -- cancel, delete ---------------------------------------------------------------
+
+
+def test_a_cancel_ends_the_generation(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+        reader.read_to("two ")
+        response = client.responses.cancel(reader.response_id).to_dict()
+        [request] = upstream.wait_for(NAME, ended=True, seconds=SOON)
+        assert request.ended == "client_gone"
+        events = reader.read_to_end()
+    assert response["status"] == "cancelled"
+    assert spoken(response)[1:] == [("message", "incomplete", "one two ")]
+    assert check_stream(events) == response == wire.retrieve(response["id"])
+    assert wire.replay(response["id"]) == events
+    assert cancel(wire, response["id"]) == response
+    assert wire.create(model="local/echo", input="Go on.", previous_response_id=response["id"])["status"] == "completed"
+    assert ("assistant", "one two ") in said(upstream.requests("echo")[-1].body["messages"])
+
+
+def test_what_has_ended_is_not_cancelled(wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, WHOLE)
+    response = ended(wire, queue(wire)["id"])
+    assert response["status"] == "completed"
+    assert cancel(wire, response["id"]) == response
+    assert wire.retrieve(response["id"]) == response
+
+
+def test_cancelled_by_many_at_once_it_is_cancelled_once(wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+        reader.read_to("two ")
+        with ThreadPoolExecutor(8) as clients:
+            answers = list(clients.map(lambda _: cancel(wire, reader.response_id), range(8)))
+        events = reader.read_to_end()
+    assert check_stream(events)["status"] == "cancelled"
+    assert answers == [check_stream(events)] * 8
+
+
+def test_a_cancel_wins_or_loses_cleanly(wire: Wire, upstream: Upstream) -> None:
+    """Against the end of the response: whoever wins, everybody is told the same."""
+    upstream.script(NAME, HELD)
+    for _ in range(8):
+        with (
+            Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader,
+            ThreadPoolExecutor(1) as other,
+        ):
+            reader.read_to("two ")
+            cancelling = other.submit(cancel, wire, reader.response_id)
+            upstream.release(NAME)
+            response = check_stream(reader.read_to_end())
+        assert cancelling.result() == response == wire.retrieve(response["id"])
+        assert response["status"] in ("cancelled", "completed")
+
+
+def test_what_is_deleted_is_made_no_further(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+        reader.read_to("two ")
+        answer = wire.http.delete(f"/responses/{reader.response_id}")
+        assert answer.json() == {"id": reader.response_id, "object": "response", "deleted": True}
+        [request] = upstream.wait_for(NAME, ended=True, seconds=SOON)
+        assert request.ended == "client_gone"
+    for knock in wire.knocks(reader.response_id).values():
+        error_of(knock, 404)
+    assert reader.response_id not in {each["id"] for each in wire.listed(limit=100)}
+    left = [key for key in records(stack.state_dir / "responses.db") if reader.response_id in key]
+    assert [key for key in left if not key.startswith("t/")] == []  # nothing but when to look for more of it
+
+
+# -- the queue --------------------------------------------------------------------
+
+
+def test_a_full_queue(small: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with Wire(small) as wire, small.client() as client:
+        made = [running(wire, upstream) for _ in range(2)]
+        waiting = [queue(wire) for _ in range(2)]
+        for streamed in (False, True):
+            full = wire.post({"model": MODEL, "input": "Count.", "background": True, "stream": streamed})
+            error_of(full, 429)
+            assert int(full.headers["retry-after"]) > 0
+        with pytest.raises(openai.RateLimitError):
+            client.responses.create(model=MODEL, input="Count.", background=True)
+        assert [wire.retrieve(each["id"])["status"] for each in made] == ["in_progress"] * 2
+        assert [wire.retrieve(each["id"]) for each in waiting] == waiting
+        follow = {"model": "local/echo", "input": "and?", "previous_response_id": waiting[0]["id"]}
+        assert error_of(wire.post(follow), 400)["param"] == "previous_response_id"
+        assert wire.create(model="local/echo", input="What is not queued has room.")["status"] == "completed"
+
+        check_cancel_in_the_queue(wire, waiting[0]["id"])
+        assert wire.http.delete(f"/responses/{waiting[1]['id']}").status_code == 200
+        error_of(wire.get(f"/{waiting[1]['id']}"), 404)
+        with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+            reader.read_to("response.queued")
+            upstream.release(NAME)
+            assert [ended(wire, each["id"])["status"] for each in made] == ["completed"] * 2
+            upstream.wait_for(NAME, 3, chunks=3)
+            upstream.release(NAME)
+            events = reader.read_to_end()
+    assert types(events)[:3] == OPENING
+    assert check_stream(events)["status"] == "completed"
+    assert len(upstream.requests(NAME)) == 3
+
+
+def check_cancel_in_the_queue(wire: Wire, response_id: str) -> None:
+    """Its readers hear of it, whatever they know already."""
+    with Reader.of(wire, response_id) as reader, Reader.of(wire, response_id, 0) as other:
+        reader.read_to("response.queued")
+        response = cancel(wire, response_id)
+        events = reader.read_to_end()
+        assert other.read_to_end() == events[1:]
+    assert types(events) == [*OPENING, "response.incomplete"]
+    assert check_stream(events) == response == cancel(wire, response_id) == wire.retrieve(response_id)
+    assert (response["status"], response["output"]) == ("cancelled", [])
+
+
+# -- servers that end -------------------------------------------------------------
+
+
+def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstream) -> None:
+    """What was running and what waited goes on by itself, without a single request."""
+    upstream.script("read", [CALLING, WHOLE])
+    upstream.script("unread", [HELD, WHOLE])
+    upstream.script("waiting", WHOLE)
+    with Wire(small) as wire:
+        unread = queue(wire, model="local/unread")["id"]
+        asked = {"model": "local/read", "input": "Count.", "tools": [WEATHER], "background": True}
+        with Reader.asking(wire, **asked) as reader:
+            reader.read_to('{"city":')
+            upstream.wait_for("unread", chunks=3)
+            waiting = queue(wire, model="local/waiting")["id"]
+            small.kill()
+            reader.read_to_death()
+    for model in ("read", "unread"):
+        assert upstream.wait_for(model, ended=True)[0].ended == "client_gone"
+    small.start()
+    for model, times in (("waiting", 1), ("read", 2), ("unread", 2)):
+        upstream.wait_for(model, times, ended=True, seconds=20)
+    with Wire(small) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
+        events = reader.events + again.read_to_end()
+        assert check_stream(events) == ended(wire, reader.response_id)
+        assert wire.replay(reader.response_id) == events
+        response = final(events)
+        assert [kind for kind, *_ in spoken(response)] == [
+            "reasoning",
+            "message",
+            "function_call",
+            "reasoning",
+            "message",
+        ]
+        call, answer = response["output"][2], spoken(response)[4]
+        assert (call["status"], call["arguments"]) == ("incomplete", '{"city":')
+        assert answer == ("message", "completed", "one two three")
+        wire.create(model="local/echo", input="Go on.", previous_response_id=response["id"])
+        assert "tool_calls" not in str(upstream.requests("echo")[0].body["messages"])
+        for response_id in (unread, waiting):
+            response = ended(wire, response_id)
+            assert [kind for kind, *_ in spoken(response)] == ["reasoning", "message"]
+            assert spoken(response)[1] == ("message", "completed", "one two three")
+            assert response["usage"]["output_tokens"] == 4
+    assert [len(upstream.requests(model)) for model in ("read", "unread", "waiting")] == [2, 2, 1]
+
+
+def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, [HELD, WHOLE])
+    with Wire(small) as wire, Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+        reader.read_to("two ")
+        small.stop()
+        reader.read_to_cut()
+        assert not reader.done
+    assert upstream.wait_for(NAME, ended=True)[0].ended == "client_gone"
+    assert "Traceback" not in small.tail(200)
+    small.start()
+    with Wire(small) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
+        events = reader.events + again.read_to_end()
+        assert check_stream(events) == wire.retrieve(reader.response_id)
+        assert wire.replay(reader.response_id) == events
+    assert output_text(final(events)) == "one two one two three"
+    assert [each.ended for each in upstream.requests(NAME)] == ["client_gone", "completed"]
