@@ -158,23 +158,24 @@ class OpenAIResponsesImpl:
 
     async def _run(self, request: CreateRequest, items: list[Json], stored: Json) -> Run:
         bench = self._workshop.bench(request, new_response(request, id=new_id("resp"), created_at=int(time.time())))
-        transcript = Transcript() if request.store else None
-        outbox = Outbox(wanted=request.stream, transcript=transcript)
-
-        response_id = bench.assembler.response["id"]
+        # Only who reads the stream knows numbers of events, and of the response before it is stored.
+        transcript = Transcript() if request.store and request.stream else None
+        response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
 
         async def keep(final: Json) -> None:
             if transcript:
-                beside = self._crew.settled(response_id)
+                beside = self._crew.settled(final["id"])
                 await self._archive.save(final, transcript=transcript.marks(), beside=beside, **stored)
+            elif request.store:
+                await self._archive.save(final, **stored)
 
         async def drop() -> None:
             if transcript:
-                await self._crew.withdraw(response_id)
+                await self._crew.withdraw(response["id"])
 
         turn = await bench.turn(items, outbox)
         if transcript:
-            await self._crew.vouch(bench.assembler.response, **stored)
+            await self._crew.vouch(response, **stored)
         run = Run(turn, bench.assembler, outbox, keep, drop)
         self._runs.add(run)
         run.when_settled(lambda: self._runs.discard(run))
