@@ -30,8 +30,7 @@ class Desk:
 
     async def submit(self, *response_ids: str, owner: Owner = ANONYMOUS) -> None:
         for response_id in response_ids:
-            ops, conditions = await self.jobs.enqueue(response_id, owner, BODY)
-            await self.records.commit(ops, conditions)
+            await self.records.commit(await self.jobs.enqueue(response_id, owner, BODY))
 
     async def claim(self, worker: str = "w1") -> Held:
         held = await self.jobs.claim(worker)
@@ -106,14 +105,6 @@ async def test_what_a_burst_owes_is_forgotten_with_time(desk: Desk, clock: Clock
     clock.now += 1
     await desk.submit("resp_b", owner=BERT)
     assert [(await desk.claim()).response_id for _ in range(4)] == ["resp_a0", "resp_a1", "resp_a2", "resp_b"]
-
-
-async def test_two_that_submit_for_one_owner_at_once_do_not_share_a_place(desk: Desk) -> None:
-    first, conditions = await desk.jobs.enqueue("resp_1", ANNA, BODY)
-    second, same_conditions = await desk.jobs.enqueue("resp_2", ANNA, BODY)
-    await desk.records.commit(first, conditions)
-    with pytest.raises(Conflict):
-        await desk.records.commit(second, same_conditions)
 
 
 async def test_a_full_queue_is_refused(records: Records) -> None:

@@ -1,0 +1,190 @@
+"""A store, and those who make background responses on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from llama_stack_responses.access import Action
+from llama_stack_responses.background.attempt import Attempt
+from llama_stack_responses.background.bell import Bell
+from llama_stack_responses.background.crew import Crew
+from llama_stack_responses.background.jobs import Held, Jobs
+from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.replay import replay
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.files import NoFiles
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Records
+from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.workshop import Workshop
+from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
+from tests.support.records import WatchedRecords
+from tests.support.strict import check_stream
+
+type Json = dict[str, Any]
+
+ID: Final = "resp_1"
+ANNA: Final = Owner("anna", {"teams": ["search"]})
+KEEP: Final = 600.0
+PATIENCE: Final = 10.0
+"""Longer than anything here takes."""
+
+ROUNDS: Final[Sequence[Round]] = (
+    [reasoning("hm"), text("Let me"), text(" look."), call("hidden", "h1"), finish("tool_calls", tokens=5)],
+    [text("And"), text(" again."), call("hidden", "h1"), finish("tool_calls", tokens=6)],
+    [text("Hel"), text("lo"), finish(tokens=7)],
+)
+"""Three model rounds: the first two call a tool that there is not."""
+
+SAID: Final = ["Let me look.", "And again.", "Hello"]
+
+
+class OneUser:
+    """Access of a stack that has one user.
+
+    Attributes:
+        acting: for whom work is done at the moment.
+        acted: for whom work was ever done.
+    """
+
+    def __init__(self) -> None:
+        self.acted: list[Owner] = []
+
+    def who(self) -> Owner:
+        return ANNA
+
+    def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
+        @contextmanager
+        def acting() -> Any:
+            self.acted.append(owner)
+            yield
+
+        return acting()
+
+    def allows(self, action: Action, response_id: str, owner: Owner) -> bool:
+        return True
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def shared(**options: Any) -> WatchedRecords:
+    """Records whose every call takes a turn of the loop before it is made, and one after."""
+
+    async def turn(_: str) -> None:
+        await asyncio.sleep(0)
+
+    return WatchedRecords(MemoryRecords(**options), before=turn, after=turn)
+
+
+class Office:
+    """One process on a store.
+
+    Args:
+        records: the store.
+        rounds: what the provider answers to this process.
+    """
+
+    def __init__(self, records: Records, *rounds: Round, limits: TurnLimits | None = None) -> None:
+        self.records = records
+        self.inference = FakeInference(*rounds)
+        self.archive = Archive(records)
+        self.access = OneUser()
+        self.workshop = Workshop(self.inference, NoFiles(), [], limits or TurnLimits(rounds=8, idle_seconds=30.0))
+        self.bell = Bell()
+        self.jobs = Jobs(records, 100)
+        self.journal = Journal(records, self.bell)
+
+    def crew(self, *, size: int = 2, waiting: int = 100) -> Crew:
+        """Workers in this process; they have to be started."""
+        return Crew(
+            self.records,
+            self.archive,
+            self.access,
+            self.workshop,
+            size=size,
+            waiting=waiting,
+            keep_journal=KEEP,
+            parse=parse_create,
+        )
+
+    async def submit(self, crew: Crew, response_id: str = ID, **fields: Any) -> None:
+        """Queues a response."""
+        body = {"model": "m", "input": "hi", "background": True, **fields}
+        request = parse_create(body)
+        response = new_response(request, id=response_id, created_at=int(time.time())) | {"status": "queued"}
+        events = self.workshop.bench(request, response).assembler.enqueue()
+        items = with_ids(request.input_items)
+        await crew.submit(response, body | {"input": "..."}, events, owner=ANNA, base=None, input_items=items)
+
+    async def claim(self, worker: str = "w1") -> Held:
+        held = await self.jobs.claim(worker)
+        assert held is not None
+        return held
+
+    def attempt(self, held: Held) -> Attempt:
+        return Attempt(
+            held,
+            records=self.records,
+            jobs=self.jobs,
+            journal=self.journal,
+            bell=self.bell,
+            archive=self.archive,
+            access=self.access,
+            workshop=self.workshop,
+            parse=parse_create,
+            keep_journal=KEEP,
+        )
+
+    async def work(self, worker: str = "w1") -> None:
+        """Takes the next job and does it."""
+        async with asyncio.timeout(PATIENCE):
+            await self.attempt(await self.claim(worker)).run()
+
+    async def read(self, response_id: str = ID) -> list[Json]:
+        """What a reader sees from the beginning to the end."""
+
+        async def lasts() -> bool:
+            return await self.jobs.find(response_id) is not None
+
+        seen: list[Json] = []
+        async for events in self.journal.follow(response_id, -1, PATIENCE, lasts):
+            seen += events
+        return seen
+
+    async def result(self, response_id: str = ID) -> Json:
+        """The finished response, after checking all that holds however it came about."""
+        events = await self.journal.read_all(response_id, -1)
+        final = check_stream(events)
+        stored = await self.archive.load(response_id)
+        assert stored is not None
+        assert stored.response == final
+        assert (stored.owner, stored.response["background"]) == (ANNA, True)
+        # What the client did wrong is not in the response.
+        assert replay(stored.response, stored.transcript) == [
+            event | {"param": None} if event["type"] == "error" else event for event in events
+        ]
+        assert self.inference.streaming == 0
+        rows = [key for key, _ in await self.records.range("!", "~", limit=1000)]
+        assert not [row for row in rows if row[0] in "qhjk" and row.endswith(f"/{response_id}")]
+        return final
+
+
+def said(response: Json, status: str | None = None) -> list[str]:
+    """The texts of a response's messages."""
+    return [
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message" and status in (None, item["status"])
+        for part in item["content"]
+    ]
