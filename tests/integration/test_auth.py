@@ -11,7 +11,9 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import records, traces, variant
 from tests.support.wire import Json, Wire, error_of, output_text
@@ -189,6 +191,28 @@ def test_another_tenant_is_a_stranger(users: dict[str, Wire], host: Host) -> Non
     check_is_a_stranger(south, response)
     assert north.retrieve(response["id"]) == response
     assert not ids(north) & ids(south)
+
+
+def test_what_is_made_in_the_background_is_whose_it_was_begun(users: dict[str, Wire], upstream: Upstream) -> None:
+    """From the queue to the end, whoever makes it."""
+    upstream.script("held", reply(text("one ", "two"), hold=1))
+    ada, carol = users["ada"], users["carol"]
+    begun = ada.create(model="local/held", input="the code is 1234", background=True)
+    upstream.wait_for("held", chunks=1)
+    running = ada.retrieve(begun["id"])
+    assert (running["status"], carol.retrieve(begun["id"])) == ("in_progress", running)
+    check_is_a_stranger(users["bob"], running)
+    for name, knock in {"cancel": carol.http.post, "delete": carol.http.delete}.items():
+        path = f"/responses/{begun['id']}" + ("/cancel" if name == "cancel" else "")
+        assert begun["id"] in error_of(knock(path), 403)["message"]
+    with Reader.of(carol, begun["id"]) as reader:
+        upstream.release("held")
+        response = check_stream(reader.read_to_end())
+    assert output_text(response) == "one two"
+    assert ada.retrieve(begun["id"]) == response
+    assert begun["id"] in ids(ada)
+    assert begun["id"] not in ids(carol)
+    check_is_a_stranger(users["bob"], response)
 
 
 def test_two_users_with_the_same_words_share_nothing(guarded: LiveStack, users: dict[str, Wire]) -> None:

@@ -284,6 +284,21 @@ def test_a_client_that_leaves_ends_nothing(client: openai.OpenAI, wire: Wire, up
     assert len(list(client.responses.retrieve(left.response_id, stream=True))) == len(left.events + rest)
 
 
+def test_the_helper_of_the_package_begins_leaves_and_comes_back(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, HELD)
+    with client.responses.stream(model=MODEL, input="Count.", background=True) as begun:
+        seen = [next(begun)]
+        while getattr(seen[-1], "delta", None) != "two ":
+            seen.append(next(begun))
+    first: Any = seen[0]
+    upstream.release(NAME)
+    after = seen[-1].sequence_number
+    with client.responses.stream(response_id=first.response.id, starting_after=after) as again:
+        rest = [event.sequence_number for event in again]
+        assert again.get_final_response().output_text == "one two three"
+    assert rest == list(range(after + 1, after + 1 + len(rest)))
+
+
 # -- cancel, delete ---------------------------------------------------------------
 
 
@@ -317,10 +332,11 @@ def test_cancelled_by_many_at_once_it_is_cancelled_once(wire: Wire, upstream: Up
     with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
         with ThreadPoolExecutor(8) as clients:
-            answers = list(clients.map(lambda _: cancel(wire, reader.response_id), range(8)))
-        events = reader.read_to_end()
-    assert check_stream(events)["status"] == "cancelled"
-    assert answers == [check_stream(events)] * 8
+            path = f"/responses/{reader.response_id}/cancel"
+            answers = list(clients.map(lambda _: wire.http.post(path).json(), range(8)))
+        response = check_stream(reader.read_to_end())
+    assert response["status"] == "cancelled"
+    assert answers == [response] * 8
 
 
 def test_a_cancel_wins_or_loses_cleanly(wire: Wire, upstream: Upstream) -> None:
