@@ -51,8 +51,7 @@ class OneUser:
     """Access of a stack that has one user.
 
     Attributes:
-        acting: for whom work is done at the moment.
-        acted: for whom work was ever done.
+        acted: for whom work was done.
     """
 
     def __init__(self) -> None:
@@ -150,6 +149,7 @@ class Office:
         """Takes the next job and does it."""
         async with asyncio.timeout(PATIENCE):
             await self.attempt(await self.claim(worker)).run()
+        assert self.inference.streaming == 0
 
     async def read(self, response_id: str = ID) -> list[Json]:
         """What a reader sees from the beginning to the end."""
@@ -174,7 +174,6 @@ class Office:
         assert replay(stored.response, stored.transcript) == [
             event | {"param": None} if event["type"] == "error" else event for event in events
         ]
-        assert self.inference.streaming == 0
         rows = [key for key, _ in await self.records.range("!", "~", limit=1000)]
         assert not [row for row in rows if row[0] in "qhjk" and row.endswith(f"/{response_id}")]
         return final

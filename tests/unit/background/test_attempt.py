@@ -199,7 +199,7 @@ async def test_a_worker_is_lost_at_any_step(records: WatchedRecords, steps: int,
             assert await reader == await second.journal.read_all(ID, -1)
     else:
         assert said(final) == SAID
-    assert first.inference.streaming == 0
+    assert first.inference.streaming == second.inference.streaming == 0
 
 
 @pytest.mark.parametrize("steps", range(1, 60, 3))
