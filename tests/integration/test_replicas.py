@@ -1,8 +1,11 @@
-"""Two servers on one Valkey, and two on one PostgreSQL: whatever one begins, the other shows, ends and goes on with."""
+"""Servers on one Valkey, and servers on one PostgreSQL: whatever one begins, the others show, end and go on with."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +26,6 @@ from tests.support.wire import Json, Wire, checked, error_of, final, output_text
 pytestmark = pytest.mark.live
 
 type Server = Valkey | Postgres
-type Pair = tuple[LiveStack, LiveStack]
 
 SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[Server]]]] = {"redis": Valkey, "postgres": Postgres}
 SOON = 2.0  # seconds in which the model server must see that nobody waits any more, wherever that was said
@@ -31,24 +33,24 @@ COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
 HELD = reply(COUNT, hold=3)
 WHOLE = reply(COUNT)
 HOPS = 6
-KILLED = 6
+HELD_AT_ONCE = 6
+STACKS: Final[dict[str, list[str]]] = {"redis": ["one", "other"], "postgres": ["one", "other", "sleeper"]}
 
 
 @pytest.fixture(scope="module")
-def pairs(
+def replicas(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Pair]]:
-    """Two stacks on each server, all started at the same time."""
+) -> Iterator[dict[str, dict[str, LiveStack]]]:
+    """Stacks on each server, by its kind and their names, all started at the same time."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
-        made: dict[str, Pair] = {}
-        for kind, server in SERVERS.items():
+        made: dict[str, dict[str, LiveStack]] = {}
+        for kind, names in STACKS.items():
             folder = tmp_path_factory.mktemp(kind)
-            store = _store(kind, running.enter_context(server(folder / "server")).url)
-            config = variant(STARTER, folder / "config.yaml", lambda config, store=store: _use(config, store))
-            one, other = (LiveStack(config, env, folder / name, host=host) for name in ("one", "other"))
-            made[kind] = one, other
-        stacks = [stack for pair in made.values() for stack in pair]
+            store = _store(kind, running.enter_context(SERVERS[kind](folder / "server")).url)
+            config = variant(STARTER, folder / "config.yaml", partial(_use, store=store))
+            made[kind] = {name: LiveStack(config, env, folder / name, host=host) for name in names}
+        stacks = [stack for each in made.values() for stack in each.values()]
         # A child ends with the thread that started it: these last as long as the stacks.
         starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
         for stack in stacks:
@@ -57,11 +59,13 @@ def pairs(
         yield made
 
 
-@pytest.fixture(params=SERVERS)
-def wires(request: pytest.FixtureRequest, pairs: dict[str, Pair], upstream: Upstream) -> Iterator[tuple[Wire, Wire]]:
+@pytest.fixture(params=STACKS)
+def wires(
+    request: pytest.FixtureRequest, replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
+) -> Iterator[tuple[Wire, Wire]]:
     """A client of each of two stacks."""
-    one, other = pairs[request.param]
-    with Wire(one) as here, Wire(other) as there:
+    stacks = replicas[request.param]
+    with Wire(stacks["one"]) as here, Wire(stacks["other"]) as there:
         yield here, there
 
 
@@ -191,74 +195,106 @@ def test_what_one_deletes_the_other_makes_no_further(wires: tuple[Wire, Wire], u
 
 
 class Doomed:
-    """Two stacks of which the first is to be killed while it makes responses, and what readers of the other see."""
+    """A stack that makes responses when it dies or stops, and what readers of another see."""
 
-    def __init__(self, kind: str, pair: Pair, upstream: Upstream, open_all: ExitStack) -> None:
+    def __init__(self, victim: LiveStack, survivor: Wire, upstream: Upstream, open_all: ExitStack) -> None:
         """Several responses are held in their middle; one of them nobody reads."""
-        self.kind = kind
-        self.victim = pair[0]
-        self.survivor = open_all.enter_context(Wire(pair[1]))
+        self.victim = victim
+        self.survivor = survivor
         self._upstream = upstream
-        wire = open_all.enter_context(Wire(self.victim))
-        for number in range(KILLED):
-            upstream.script(self.model(number), [HELD, WHOLE])
-        self.made = [queue(wire, self.model(number)) for number in range(KILLED)]
-        for number in range(KILLED):
-            upstream.wait_for(self.model(number), chunks=3)
+        wire = open_all.enter_context(Wire(victim))
+        self.models = [f"{victim.port}-{number}" for number in range(HELD_AT_ONCE)]
+        for model in self.models:
+            upstream.script(model, [HELD, WHOLE])
+        self.made = [queue(wire, model) for model in self.models]
+        for model in self.models:
+            upstream.wait_for(model, chunks=3)
         self.left = open_all.enter_context(Reader.of(wire, self.made[0]))
         self.left.read_to("two ")
-        self.readers = [open_all.enter_context(Reader.of(self.survivor, each)) for each in self.made[:-1]]
+        self.readers = [open_all.enter_context(Reader.of(survivor, each)) for each in self.made[:-1]]
         for reader in self.readers:
             reader.read_to("two ")
 
-    def model(self, number: int) -> str:
-        """The model of one of the responses."""
-        return f"{self.kind}-{number}"
-
     def kill(self) -> None:
-        """End the first stack, and one of the responses before anybody has taken it over."""
+        """End the stack as a machine that loses power."""
         self.victim.kill()
         self.left.read_to_death()
-        assert cancel(self.survivor, self.made[1])["status"] == "cancelled"
 
-    def check_readers(self) -> None:
-        """What they saw stays as it was, and goes on without a gap."""
+    def freeze(self) -> None:
+        """Stop the stack in the middle of whatever it does."""
+        os.kill(self.victim.pid, signal.SIGSTOP)
+
+    def wake(self) -> None:
+        """Let it go on where it was."""
+        os.kill(self.victim.pid, signal.SIGCONT)
+
+    def go_on(self) -> None:
+        """End one of the responses before anybody has taken it over; the model says the rest to whoever listens."""
+        assert cancel(self.survivor, self.made[1])["status"] == "cancelled"
+        for model in self.models:
+            self._upstream.release(model)
+
+    def check(self) -> None:
+        """Each was begun again once, on what was kept of it, and ended once."""
         for reader in self.readers:
-            seen = list(reader.events)
-            response = check_stream(reader.read_to_end())
-            assert reader.events[: len(seen)] == seen
-            assert response == self.survivor.retrieve(reader.response_id)
-            assert self.survivor.replay(reader.response_id) == reader.events
+            self._check_reader(reader)
         with Reader.of(self.survivor, self.made[0], self.left.last) as again:
             assert self.left.events + again.read_to_end() == self.readers[0].events
-
-    def check_responses(self) -> None:
-        """Each was begun again once, on what was kept of it, and ended once."""
         cut, whole = ("incomplete", "one two "), ("completed", "one two three")
         expected = {self.made[1]: [cut], self.made[-1]: [whole]}
-        for number, response_id in enumerate(self.made):
+        begun = {
+            response_id: len(self._upstream.requests(model))
+            for response_id, model in zip(self.made, self.models, strict=True)
+        }
+        for response_id, model in zip(self.made, self.models, strict=True):
             response = ended(self.survivor, response_id)
             assert final(self.survivor.replay(response_id)) == response
-            if self.was_taken_over(number) or number == 1:
+            if begun[response_id] == 2 or response_id == self.made[1]:
                 assert spoken(response) == expected.get(response_id, [cut, whole])
-        assert sum(self.was_taken_over(number) for number in range(KILLED)) >= KILLED // 2
-        assert [each["id"] for each in self.survivor.listed(model=f"local/{self.model(0)}")] == [self.made[0]]
+            assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
+        # With luck others took one or the other before the victim could.
+        assert HELD_AT_ONCE < sum(begun.values()) < 2 * HELD_AT_ONCE
+        assert set(begun.values()) == {1, 2}
 
-    def was_taken_over(self, number: int) -> bool:
-        """Whether the victim had made it: with luck the survivor was first."""
-        endings = [each.ended for each in self._upstream.requests(self.model(number))]
-        assert endings in (["completed"], ["client_gone"], ["client_gone", "completed"])
-        return len(endings) == 2
+    def check_comes_back(self) -> None:
+        """What the sleeper had in hand is not its own any more: it changes nothing, and shows what there is."""
+        assert self.left.read_to_end() == self.readers[0].events
+        before = [self.survivor.retrieve(response_id) for response_id in self.made]
+        asked = [len(self._upstream.requests(model)) for model in self.models]
+        with Wire(self.victim) as wire:
+            assert ended(wire, queue(wire, "echo"))["status"] == "completed"
+            assert [wire.retrieve(response_id) for response_id in self.made] == before
+            for reader in self.readers:
+                assert wire.replay(reader.response_id) == reader.events
+        assert [len(self._upstream.requests(model)) for model in self.models] == asked
+
+    def _check_reader(self, reader: Reader) -> None:
+        """What it saw stays as it was, and goes on without a gap."""
+        seen = list(reader.events)
+        response = check_stream(reader.read_to_end())
+        assert reader.events[: len(seen)] == seen
+        assert response == self.survivor.retrieve(reader.response_id)
+        assert self.survivor.replay(reader.response_id) == reader.events
+        with Reader.of(self.survivor, reader.response_id, seen[-1]["sequence_number"]) as again:
+            assert seen + again.read_to_end() == reader.events
 
 
-def test_what_a_killed_server_made_the_other_ends(pairs: dict[str, Pair], upstream: Upstream) -> None:
-    """On both stores at the same time, since it takes a while until a server counts as dead."""
+def test_what_a_lost_server_made_another_ends(replicas: dict[str, dict[str, LiveStack]], upstream: Upstream) -> None:
+    """Two are killed and one is stopped, all at the same time, since it takes a while until a server counts as dead."""
     with ExitStack() as open_all:
-        doomed = [Doomed(kind, pair, upstream, open_all) for kind, pair in pairs.items()]
-        for each in doomed:
-            each.kill()
-            for number in range(KILLED):
-                upstream.release(each.model(number))  # those that the survivor makes
-        for each in doomed:
-            each.check_readers()
-            each.check_responses()
+        doomed: dict[str, Doomed] = {}
+        for kind, stacks in replicas.items():
+            survivor = open_all.enter_context(Wire(stacks["other"]))
+            for name in stacks.keys() - {"other"}:
+                doomed[f"{kind}-{name}"] = Doomed(stacks[name], survivor, upstream, open_all)
+        sleeper = doomed["postgres-sleeper"]
+        for each in doomed.values():
+            if each is sleeper:
+                each.freeze()
+            else:
+                each.kill()
+            each.go_on()
+        for each in doomed.values():
+            each.check()
+        sleeper.wake()
+        sleeper.check_comes_back()
