@@ -109,7 +109,8 @@ def test_it_is_queued_then_made_then_there(client: openai.OpenAI, wire: Wire, up
     assert response["usage"]["output_tokens"] == 4
     assert constant(response) == constant(first.to_dict())
     assert [each for each in wire.listed() if each["id"] == first.id] == [response]
-    assert client.responses.input_items.list(first.id).data[0].to_dict()["content"][0]["text"] == "Count."
+    [item] = client.responses.input_items.list(first.id).data
+    assert "Count." in item.to_json()
 
 
 def test_it_is_what_it_would_be_in_the_foreground(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
@@ -306,7 +307,7 @@ def test_a_cancel_ends_the_generation(client: openai.OpenAI, wire: Wire, upstrea
     upstream.script(NAME, HELD)
     with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
-        response = client.responses.cancel(reader.response_id).to_dict()
+        response: Json = client.responses.cancel(reader.response_id).to_dict()
         [request] = upstream.wait_for(NAME, ended=True, seconds=SOON)
         assert request.ended == "client_gone"
         events = reader.read_to_end()
