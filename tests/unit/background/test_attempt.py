@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from llama_stack_responses.background import attempt, journal
 from llama_stack_responses.background.jobs import TRIES
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store.records import Condition, Op
 from llama_stack_responses.turn import TurnLimits
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
@@ -265,6 +267,17 @@ async def test_an_attempt_can_be_ended_before_it_began(records: WatchedRecords, 
     assert held.job.worker == ("w1" if how == "lose" else None)
 
 
+async def test_what_is_at_its_end_is_brought_there_and_not_handed_over(records: WatchedRecords) -> None:
+    office = await queued(records, *ROUNDS)
+    first = office.attempt(await office.claim())
+    task = asyncio.create_task(first.run())
+    while not first._concluding:
+        await turns(1)
+    first.hand_over()
+    await task
+    assert said(await office.result()) == SAID
+
+
 # What goes on
 
 
@@ -378,3 +391,75 @@ async def test_a_store_that_is_away_keeps_no_server_from_ending(records: Watched
     async with asyncio.timeout(PATIENCE):
         await task
     assert office.inference.streaming == 0
+
+
+class Unsure(WatchedRecords):
+    """Records whose first commit of a key with this beginning is lost, or made, and its caller does not hear which.
+
+    Args:
+        prefix: the beginning.
+        made: whether it is made.
+        meanwhile: what happens before the caller is told.
+    """
+
+    def __init__(
+        self, records: WatchedRecords, prefix: str, *, made: bool, meanwhile: Callable[[], Awaitable[object]]
+    ) -> None:
+        super().__init__(records)
+        self._prefix: str | None = prefix
+        self._made = made
+        self._meanwhile = meanwhile
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        prefix = self._prefix
+        if prefix is None or not any(op.key.startswith(prefix) for op in ops):
+            await super().commit(ops, conditions)
+            return
+        self._prefix = None
+        if self._made:
+            await super().commit(ops, conditions)
+        await self._meanwhile()
+        raise ApiError(503, "The connection was lost.")
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_server_ends_while_the_end_of_a_response_is_stored(records: WatchedRecords, made: bool) -> None:
+    first = await queued(records, *ROUNDS)
+    reader = asyncio.create_task(first.read())
+    await turns(3)
+    working: list[attempt.Attempt] = []
+
+    async def end() -> None:
+        working[0].hand_over()
+
+    unsure = Office(Unsure(records, "t/", made=made, meanwhile=end), *ROUNDS)
+    working.append(unsure.attempt(await unsure.claim()))
+    async with asyncio.timeout(PATIENCE):
+        await working[0].run()
+    assert (await first.jobs.find(ID) is None) == made
+    if not made:
+        await Office(records, ROUNDS[2]).work()
+    final = await first.result()
+    assert (final["status"], said(final, "completed")) == ("completed", SAID)
+    assert await reader == await first.journal.read_all(ID, -1)
+
+
+async def test_a_reader_comes_while_nobody_knows_whether_what_was_cut_off_is_taken_back(
+    records: WatchedRecords,
+) -> None:
+    first = await queued(records, [text("Hel"), text("lo"), asyncio.Event()])
+    await lose(first, "killed", 60)
+    cut = await first.journal.read_all(ID, -1)
+    assert cut[-1]["type"] == "response.output_text.delta"
+    readers: list[asyncio.Task[list[Json]]] = []
+
+    async def come() -> None:
+        readers.append(asyncio.create_task(first.read()))
+        await turns(5)
+
+    key = f"e/{ID}/{cut[-1]['sequence_number']:08d}"
+    second = Office(Unsure(records, key, made=True, meanwhile=come), [text("Hello"), finish()])
+    await second.work()
+    final = await second.result()
+    assert said(final) == ["Hello"]
+    assert await readers[0] == await second.journal.read_all(ID, -1)

@@ -312,22 +312,39 @@ async def test_what_waits_is_cancelled_without_being_made(records: WatchedRecord
     assert (await office.result())["status"] == "cancelled"
 
 
-@pytest.mark.parametrize("steps", range(0, 24, 2))
-async def test_it_is_cancelled_even_if_the_client_leaves_meanwhile(
-    records: WatchedRecords, start: Start, steps: int
-) -> None:
-    here = start([text("And"), asyncio.Event()])
-    await here.submit(here.workers)
-    await until(lambda: here.inference.streaming == 1)
+async def leave(here: Process, steps: int) -> None:
+    """Cancels the response, and leaves after so many turns of the loop."""
     request = asyncio.create_task(here.workers.cancel(ID))
     await turns(steps)
     request.cancel()
     await asyncio.wait([request])
+
+
+@pytest.mark.parametrize("steps", range(1, 24, 2))
+async def test_it_is_cancelled_even_if_the_client_leaves_meanwhile(start: Start, steps: int) -> None:
+    here = start([text("And"), asyncio.Event()])
+    await here.submit(here.workers)
+    await until(lambda: here.inference.streaming == 1)
+    await leave(here, steps)
     held = await here.jobs.find(ID)
     if held is not None and held.job.verdict is None:
         await here.workers.cancel(ID)  # it had not begun
     await until_ended(here)
     assert (await here.result())["status"] == "cancelled"
+
+
+async def test_who_leaves_while_it_is_cancelled_does_not_leave_it_to_be_recovered(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "_BREATH", LEASE - 1)
+    here = start()
+    here.workers._size = 0
+    await here.submit(here.workers)
+    await leave(here, 6)
+    held = await here.jobs.find(ID)
+    assert held is not None
+    assert held.job.verdict == "cancelled"
+    await until_ended(here)
 
 
 async def test_many_who_cancel_at_once(records: WatchedRecords, start: Start) -> None:
