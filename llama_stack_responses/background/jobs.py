@@ -145,6 +145,7 @@ class Jobs:
     def __init__(self, records: Records, limit: int) -> None:
         self._records = records
         self._limit = limit
+        self._turns: dict[str, float] = {}
 
     async def enqueue(self, response_id: str, owner: Owner, body: Json) -> list[Op]:
         """What stores a waiting job, for a commit together with its response.
@@ -158,8 +159,7 @@ class Jobs:
         last = f"u/{Hasher(owner).owner}"
         known = (await self._records.get_many([last])).get(last)
         now = await self._records.now()
-        # Of two that are queued at once, one may not see the other: then they have the same turn.
-        turn = max(now, float(known.value) + _SHARE) if known else now
+        turn = self._turn(last, float(known.value) if known else 0.0, now)
         job = Job(owner, _order(turn))
         return [
             Put(last, repr(turn).encode(), expires_at=max(turn, now) + _DAY),
@@ -167,6 +167,16 @@ class Jobs:
             Put(f"k/{response_id}", Work(body).encode()),
             Put(f"q/{job.order}/{response_id}", b""),
         ]
+
+    def _turn(self, of: str, last: float, now: float) -> float:
+        """When it is the turn of the owner's next job.
+
+        Of two that are queued at once, one may not see the other in the store. Those of one process see one another
+        here; those of two processes may have the same turn.
+        """
+        self._turns = {each: turn for each, turn in self._turns.items() if turn > now - _SHARE}
+        turn = self._turns[of] = max(now, last + _SHARE, self._turns.get(of, 0.0) + _SHARE)
+        return turn
 
     async def claim(self, worker: str) -> Held | None:
         """The next waiting job, which is this worker's from now on; None if none waits."""

@@ -90,6 +90,14 @@ async def test_many_jobs_of_one_owner_let_another_through(desk: Desk, clock: Clo
     assert [each for each in taken if each != "resp_b"] == [f"resp_a{number}" for number in range(10)]
 
 
+async def test_a_burst_of_one_owner_lets_another_through(desk: Desk, clock: Clock) -> None:
+    await asyncio.gather(*(desk.submit(f"resp_a{number}", owner=ANNA) for number in range(10)))
+    clock.now += 1
+    await desk.submit("resp_b", owner=BERT)
+    taken = [(await desk.claim()).response_id for _ in range(11)]
+    assert taken.index("resp_b") == 1
+
+
 async def test_who_has_waited_is_not_made_to_wait_for_newcomers(desk: Desk, clock: Clock) -> None:
     await desk.submit("resp_a0", "resp_a1", owner=ANNA)
     await desk.claim()
