@@ -145,10 +145,10 @@ class Crew:
     async def cancel(self, response_id: str) -> None:
         """Ends a response wherever it is made; what was said until then is kept. Does nothing if it has ended."""
         held = await self._jobs.seize(response_id, self._worker, "cancelled")
-        for attempt in self._attempts.values():
-            if attempt.held.response_id == response_id:
-                attempt.lose()
         if held is not None:
+            for attempt in self._attempts.values():
+                if attempt.held.response_id == response_id:
+                    attempt.lose()
             # Not in this task: should the client leave, it is ended all the same.
             await asyncio.wait([self._begin(held)])
         await self._gone(response_id)
@@ -248,6 +248,9 @@ class Crew:
             try:
                 mine = await self._jobs.still_held([attempt.held for attempt in attempts])
             except ApiError:
+                continue
+            except Exception:
+                logger.exception("nobody looks whether background work was taken over")
                 continue
             for attempt in attempts:
                 if attempt.held.response_id not in mine:
