@@ -387,6 +387,7 @@ def test_a_full_queue(small: LiveStack, upstream: Upstream) -> None:
             client.responses.create(model=MODEL, input="Count.", background=True)
         assert [wire.retrieve(each["id"])["status"] for each in made] == ["in_progress"] * 2
         assert [wire.retrieve(each["id"]) for each in waiting] == waiting
+        assert ["Count." in wire.get(f"/{each['id']}/input_items").text for each in waiting] == [True, True]
         follow = {"model": "local/echo", "input": "and?", "previous_response_id": waiting[0]["id"]}
         assert error_of(wire.post(follow), 400)["param"] == "previous_response_id"
         assert wire.create(model="local/echo", input="What is not queued has room.")["status"] == "completed"
@@ -481,3 +482,12 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
         assert wire.replay(reader.response_id) == events
     assert output_text(final(events)) == "one two one two three"
     assert [each.ended for each in upstream.requests(NAME)] == ["client_gone", "completed"]
+
+
+def test_keys_of_a_users_own_are_not_stored(wire: Wire, upstream: Upstream) -> None:
+    """They would be needed by whoever makes the response, wherever that is."""
+    keys = dict.fromkeys(("X-LlamaStack-Provider-Data", "X-OGX-Provider-Data"), '{"vllm_api_token": "sk-mine"}')
+    answer = wire.http.post("/responses", json={"model": "local/echo", "input": "x", "background": True}, headers=keys)
+    refused = error_of(answer, 400)
+    assert (refused["param"], refused["code"]) == ("background", "unsupported_value")
+    assert upstream.requests("echo") == []
