@@ -17,6 +17,10 @@ class Access(Protocol):
         """The user who asks."""
         ...
 
+    def brings_keys(self) -> bool:
+        """Whether that user sent keys of their own for providers, which must not be stored."""
+        ...
+
     def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
         """Has the host take this user for the one who asks: for work that goes on behind their request."""
         ...

@@ -149,6 +149,13 @@ class OpenAIResponsesImpl:
         return parse_create(body, passthrough=self._passthrough, limits=self._limits)
 
     async def _enqueue(self, request: CreateRequest, body: Json, stored: Json) -> Queued:
+        if self._access.brings_keys():
+            raise bad_request(
+                "Background responses are made with the stack's own keys: keys of a user's own are not stored, and so "
+                "cannot be used by the server that makes the response.",
+                "background",
+                "unsupported_value",
+            )
         response = new_response(request, id=new_id("resp"), created_at=int(time.time())) | {"status": "queued"}
         events = self._workshop.bench(request, response).assembler.enqueue()
         # The input is stored with the response; a request just has to have some.

@@ -9,7 +9,14 @@ from typing import Literal
 from llama_stack_responses.access import Action
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 
-from .platform import AccessRule, User, get_authenticated_user, is_action_allowed, request_provider_data_context
+from .platform import (
+    PROVIDER_DATA_VAR,
+    AccessRule,
+    User,
+    get_authenticated_user,
+    is_action_allowed,
+    request_provider_data_context,
+)
 
 RESOURCE_TYPE: Literal["sql_record::responses"] = "sql_record::responses"
 """What the host's own provider calls a response in access policies, so that existing policies go on to hold."""
@@ -41,6 +48,10 @@ class HostAccess:
         return (
             Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
         )
+
+    def brings_keys(self) -> bool:
+        """Whether the request has provider data."""
+        return bool((PROVIDER_DATA_VAR.get() or {}).keys() - {"__authenticated_user"})
 
     def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
         """Sets the host's user for this context; without auth there is none."""

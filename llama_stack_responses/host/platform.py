@@ -12,7 +12,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.access_control.access_control import is_action_allowed
     from llama_stack.core.datatypes import AccessRule, User
-    from llama_stack.core.request_headers import get_authenticated_user, request_provider_data_context
+    from llama_stack.core.request_headers import (
+        PROVIDER_DATA_VAR,
+        get_authenticated_user,
+        request_provider_data_context,
+    )
     from llama_stack.core.server import fastapi_router_registry
     from llama_stack_api import Api, InlineProviderSpec
     from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
@@ -21,7 +25,11 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
 else:
     from ogx.core.access_control.access_control import is_action_allowed
     from ogx.core.datatypes import AccessRule, User
-    from ogx.core.request_headers import get_authenticated_user, request_provider_data_context
+    from ogx.core.request_headers import (
+        PROVIDER_DATA_VAR,
+        get_authenticated_user,
+        request_provider_data_context,
+    )
     from ogx.core.server import fastapi_router_registry
     from ogx_api import Api, InlineProviderSpec
     from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
@@ -29,6 +37,7 @@ else:
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
 
 __all__ = [
+    "PROVIDER_DATA_VAR",
     "AccessRule",
     "Api",
     "ChatRequest",

@@ -60,6 +60,9 @@ class OneUser:
     def who(self) -> Owner:
         return ANNA
 
+    def brings_keys(self) -> bool:
+        return False
+
     def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
         @contextmanager
         def acting() -> Any:
