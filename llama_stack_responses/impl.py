@@ -156,7 +156,7 @@ class OpenAIResponsesImpl:
                 "background",
                 "unsupported_value",
             )
-        response = new_response(request, id=new_id("resp"), created_at=int(time.time())) | {"status": "queued"}
+        response = _begun(request) | {"status": "queued"}
         events = self._workshop.bench(request, response).assembler.enqueue()
         # The input is stored with the response; a request just has to have some.
         work = body | {"input": "...", "previous_response_id": None}
@@ -164,7 +164,7 @@ class OpenAIResponsesImpl:
         return Queued(response)
 
     async def _run(self, request: CreateRequest, items: list[Json], stored: Json) -> Run:
-        bench = self._workshop.bench(request, new_response(request, id=new_id("resp"), created_at=int(time.time())))
+        bench = self._workshop.bench(request, _begun(request))
         # Only who reads the stream knows numbers of events, and of the response before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
@@ -285,3 +285,7 @@ class OpenAIResponsesImpl:
             return await self._archive.load(stored.response["id"]) or stored
         status = "in_progress" if held.job.worker else "queued"
         return replace(stored, response=stored.response | {"status": status})
+
+
+def _begun(request: CreateRequest) -> Json:
+    return new_response(request, id=new_id("resp"), created_at=int(time.time()))

@@ -159,6 +159,8 @@ class Crew:
             async with asyncio.timeout(LEASE):
                 while await self._jobs.find(response_id):
                     await asyncio.wait([self._bell.listen(response_id)], timeout=_GLANCE)
+        # Nobody else may ever ring for it here.
+        self._bell.ring(response_id)
 
     async def vouch(self, response: Json, **history: Any) -> None:
         """Says that this process makes a foreground response, so that others end it should this process die.

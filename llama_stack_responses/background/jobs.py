@@ -14,7 +14,7 @@ over, be it after a death or to cancel it, writes that row, and from then on not
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final, Literal
@@ -68,9 +68,7 @@ class Job:
 
     def encode(self) -> bytes:
         """The record's value."""
-        return codec.encode(
-            asdict(self) | {"owner": [self.owner.principal, dict(self.owner.attributes), self.owner.tenant]}
-        )
+        return codec.encode(asdict(self) | {"owner": self.owner.encode()})
 
     @staticmethod
     def decode(record: Record) -> Job:
@@ -251,14 +249,8 @@ class Jobs:
     async def rescue(self) -> int:
         """Lets the jobs of dead workers wait again; how many they were."""
         rescued = 0
-        start, end = "h/", after_prefix("h/")
-        while rows := await self._records.range(start, end, limit=_PAGE):
-            start = rows[-1][0] + "\0"
-            held = [key.split("/")[1:] for key, _ in rows]
-            living = await self._records.get_many(list({f"p/{worker}" for worker, _ in held}))
-            for worker, response_id in held:
-                if f"p/{worker}" not in living:
-                    rescued += await self._rescue(worker, response_id, [VersionIs(f"p/{worker}", None)])
+        async for worker, response_id in left_by_the_dead(self._records, "h/"):
+            rescued += await self._rescue(worker, response_id, [is_dead(worker)])
         return rescued
 
     async def held_by(self, worker: str) -> set[str]:
@@ -298,6 +290,23 @@ class Jobs:
         except Conflict:
             return None
         return Held(found.response_id, job, found.version + 1)
+
+
+def is_dead(worker: str) -> Condition:
+    """Holds for as long as the worker does not live."""
+    return VersionIs(f"p/{worker}", None)
+
+
+async def left_by_the_dead(records: Records, prefix: str) -> AsyncIterator[tuple[str, str]]:
+    """The worker and the response of each row `<prefix><worker>/<response>` whose worker is dead."""
+    start, end = prefix, after_prefix(prefix)
+    while rows := await records.range(start, end, limit=_PAGE):
+        start = rows[-1][0] + "\0"
+        held = [key.split("/")[1:] for key, _ in rows]
+        living = await records.get_many(list({f"p/{worker}" for worker, _ in held}))
+        for worker, response_id in held:
+            if f"p/{worker}" not in living:
+                yield worker, response_id
 
 
 def _order(moment: float) -> str:

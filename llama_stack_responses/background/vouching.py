@@ -16,7 +16,8 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..store import codec
 from ..store.archive import Archive
-from ..store.records import Conflict, Delete, Op, Put, Records, VersionIs, after_prefix
+from ..store.records import Conflict, Delete, Op, Put, Records, VersionIs
+from .jobs import is_dead, left_by_the_dead
 
 Json = dict[str, Any]
 
@@ -45,7 +46,7 @@ class Vouchers:
         kept = response | {name: empty for name, empty in _EMPTY.items() if len(str(response[name])) > _LARGE}
         known = {
             "response": kept,
-            "owner": [owner.principal, dict(owner.attributes), owner.tenant],
+            "owner": owner.encode(),
             "base": base,
             "input_items": input_items if len(str(input_items)) <= _LARGE else [],
         }
@@ -62,11 +63,8 @@ class Vouchers:
 
     async def bury(self) -> None:
         """Stores the responses of dead workers as failed."""
-        rows = [key.split("/") for key, _ in await self._records.range("o/", after_prefix("o/"), limit=1000)]
-        living = await self._records.get_many([f"p/{worker}" for worker in {worker for _, worker, _ in rows}])
-        for _, worker, response_id in rows:
-            if f"p/{worker}" not in living:
-                await self._bury(worker, response_id)
+        async for worker, response_id in left_by_the_dead(self._records, "o/"):
+            await self._bury(worker, response_id)
 
     async def _bury(self, worker: str, response_id: str) -> None:
         key = f"v/{response_id}"
@@ -83,7 +81,7 @@ class Vouchers:
                 base=known["base"],
                 input_items=known["input_items"],
                 beside=_gone(worker, response_id),
-                conditions=[VersionIs(key, record.version), VersionIs(f"p/{worker}", None)],
+                conditions=[VersionIs(key, record.version), is_dead(worker)],
             )
         except Conflict:
             return

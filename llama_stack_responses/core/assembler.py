@@ -22,31 +22,13 @@ from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCal
 from .errors import ApiError
 from .events import Event, Json
 from .ids import new_id
-from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, PartKind
-from .response import usage_of
+from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
+from .response import terminal_event, usage_of
 
 ItemStatus = Literal["completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 
 _JSON_BEGINS: Final = frozenset('{["-0123456789')
-_TERMINAL = {"completed": events.completed, "failed": events.failed}
-
-
-@dataclass(slots=True)
-class _OpenPart:
-    """A content part that is still being written."""
-
-    kind: PartKind
-    index: int
-    fragments: list[str] = field(default_factory=list)
-    logprobs: list[Json] = field(default_factory=list)
-    annotations: list[Json] = field(default_factory=list)
-
-    def finished(self) -> Json:
-        part = self.kind.part("".join(self.fragments))
-        if self.kind is OUTPUT_TEXT:
-            part["logprobs"], part["annotations"] = self.logprobs, self.annotations
-        return part
 
 
 @dataclass(slots=True)
@@ -58,7 +40,7 @@ class _OpenItem:
     blank: Json
     content: list[Json] = field(default_factory=list)
     summary: list[Json] = field(default_factory=list)
-    part: _OpenPart | None = None
+    part: OpenPart | None = None
     overtaken: bool = False
 
     def parts(self, kind: PartKind) -> list[Json]:
@@ -205,8 +187,7 @@ class Assembler:
             out.append(
                 events.error(self._next(), error.code or error.response_error()["code"], error.message, error.param)
             )
-        terminal = _TERMINAL.get(self.response["status"], events.incomplete)
-        out.append(terminal(self._next(), self._snapshot()))
+        out.append(terminal_event(self._next(), self._snapshot()))
         return out
 
     # text, refusals and reasoning
@@ -265,7 +246,7 @@ class Assembler:
         part.annotations.append(annotation)
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
 
-    def _open_message_part(self, kind: PartKind, phase: dict[str, Phase]) -> tuple[_OpenItem, _OpenPart, list[Event]]:
+    def _open_message_part(self, kind: PartKind, phase: dict[str, Phase]) -> tuple[_OpenItem, OpenPart, list[Event]]:
         """The open part of this kind; text after reasoning starts a message of its own."""
         out: list[Event] = []
         if self._message and self._message.overtaken:
@@ -285,15 +266,15 @@ class Assembler:
         is_preamble = self._structured and text.lstrip()[:1] not in _JSON_BEGINS
         return {"phase": "commentary"} if is_preamble else {}
 
-    def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> _OpenPart:
+    def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> OpenPart:
         if item.part and item.part.kind is kind:
             return item.part
         self._close_part(out, item)
-        item.part = part = _OpenPart(kind, len(item.parts(kind)))
+        item.part = part = OpenPart(kind, len(item.parts(kind)))
         out.append(kind.added(self._next(), item.id, item.index, part.index, kind.part("")))
         return part
 
-    def _append(self, out: list[Event], item: _OpenItem, part: _OpenPart, text: str) -> None:
+    def _append(self, out: list[Event], item: _OpenItem, part: OpenPart, text: str) -> None:
         part.fragments.append(text)
         out.append(part.kind.delta(self._next(), item.id, item.index, part.index, text))
 

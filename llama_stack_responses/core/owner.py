@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,10 @@ class Owner:
     principal: str = ""
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tenant: str = ""
+
+    def encode(self) -> list[Any]:
+        """The owner as JSON, for `Owner(*stored)`."""
+        return [self.principal, dict(self.attributes), self.tenant]
 
 
 ANONYMOUS = Owner()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from . import events
@@ -89,3 +89,21 @@ SUMMARY_TEXT = PartKind(
     events.reasoning_summary_part_done,
 )
 PART_KINDS = {kind.type: kind for kind in (OUTPUT_TEXT, REFUSAL, REASONING_TEXT, SUMMARY_TEXT)}
+
+
+@dataclass(slots=True)
+class OpenPart:
+    """A content part that is still being written."""
+
+    kind: PartKind
+    index: int
+    fragments: list[str] = field(default_factory=list)
+    logprobs: list[Json] = field(default_factory=list)
+    annotations: list[Json] = field(default_factory=list)
+
+    def finished(self) -> Json:
+        """The part with what was written so far."""
+        part = self.kind.part("".join(self.fragments))
+        if self.kind is OUTPUT_TEXT:
+            part["logprobs"], part["annotations"] = self.logprobs, self.annotations
+        return part

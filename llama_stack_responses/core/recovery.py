@@ -9,35 +9,17 @@ from typing import Any
 from . import events
 from .calls import CALL_KINDS
 from .events import Event, Json
-from .parts import OUTPUT_TEXT, PART_KINDS, PartKind
-
-
-@dataclass(slots=True)
-class _Part:
-    """A part as far as its events have come."""
-
-    kind: PartKind
-    index: int
-    fragments: list[str] = field(default_factory=list)
-    logprobs: list[Json] = field(default_factory=list)
-    annotations: list[Json] = field(default_factory=list)
-    done: bool = False
-
-    def finished(self) -> Json:
-        part = self.kind.part("".join(self.fragments))
-        if self.kind is OUTPUT_TEXT:
-            part |= {"logprobs": self.logprobs, "annotations": self.annotations}
-        return part
+from .parts import PART_KINDS, OpenPart
 
 
 @dataclass(slots=True)
 class _Item:
-    """An item as far as its events have come."""
+    """An item as far as its events have come; `done` says that the text of what is open in it has ended."""
 
     index: int
     blank: Json
     parts: dict[str, list[Json]] = field(default_factory=lambda: {"content": [], "summary": []})
-    part: _Part | None = None
+    part: OpenPart | None = None
     fragments: list[str] = field(default_factory=list)
     done: bool = False
 
@@ -79,7 +61,7 @@ def _take_part(event: Event, name: str, item: _Item) -> None:
     match name:
         case "content_part.added" | "reasoning_summary_part.added":
             kind = PART_KINDS[event["part"]["type"]]
-            item.part = _Part(kind, event["content_index" if kind.holder == "content" else "summary_index"])
+            item.part = OpenPart(kind, event["content_index" if kind.holder == "content" else "summary_index"])
         case "content_part.done" | "reasoning_summary_part.done":
             _close_part(item, event["part"])
         case "output_text.annotation.added":
@@ -88,7 +70,7 @@ def _take_part(event: Event, name: str, item: _Item) -> None:
         case _ if name.endswith(".delta"):
             _take_delta(event, item)
         case _:
-            (item.part or item).done = True
+            item.done = True
 
 
 def _take_delta(event: Event, item: _Item) -> None:
@@ -107,7 +89,7 @@ def _with_bytes(entry: Json) -> Json:
 
 def _close_part(item: _Item, part: Json) -> None:
     item.parts[PART_KINDS[part["type"]].holder].append(part)
-    item.part = None
+    item.part, item.done = None, False
 
 
 def _closing(item: _Item, number: int) -> list[Event]:
@@ -120,7 +102,7 @@ def _closing(item: _Item, number: int) -> list[Event]:
             made.append(kind.done(number, item_id, index, final[kind.key]))
     elif part := item.part:
         finished = part.finished()
-        if not part.done:
+        if not item.done:
             made.append(part.kind.done(number, item_id, index, part.index, finished))
         made.append(part.kind.closed(number + len(made), item_id, index, part.index, finished))
         _close_part(item, finished)

@@ -10,6 +10,7 @@ from . import events
 from .calls import CALL_KINDS
 from .events import Event, Json
 from .parts import PART_KINDS
+from .response import terminal_event
 from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 
@@ -64,8 +65,7 @@ class _Replay:
         """All events, with those that follow from how the response ended."""
         if error := self._response["error"]:
             self._made.append(events.error(self._next, error["code"], error["message"], None))
-        terminal = {"completed": events.completed, "failed": events.failed}
-        self._made.append(terminal.get(self._response["status"], events.incomplete)(self._next, self._response))
+        self._made.append(terminal_event(self._next, self._response))
         return self._made
 
     @property

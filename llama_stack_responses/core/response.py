@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import events
 from .deltas import Usage
+from .events import Event
 from .request import CreateRequest
 
 
@@ -46,6 +48,12 @@ def usage_of(used: Usage) -> dict[str, Any]:
         "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
         "total_tokens": used.input_tokens + used.output_tokens,
     }
+
+
+def terminal_event(sequence_number: int, response: dict[str, Any]) -> Event:
+    """The event that ends the stream of `response`; a cancelled one has none of its own in OpenAI's types."""
+    made = {"completed": events.completed, "failed": events.failed}.get(response["status"], events.incomplete)
+    return made(sequence_number, response)
 
 
 def _echo(request: CreateRequest) -> dict[str, Any]:

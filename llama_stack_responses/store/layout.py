@@ -58,7 +58,7 @@ class Entry:
         return codec.encode(
             {
                 "response": self.response,
-                "owner": [self.owner.principal, dict(self.owner.attributes), self.owner.tenant],
+                "owner": self.owner.encode(),
                 "history": self.history,
                 "outputs": self.outputs,
                 "fields": self.fields,
@@ -121,7 +121,7 @@ def bucket(of: str, order: str) -> str:
 
 def unsettled(key: str, owner: Owner) -> Put:
     """Has the content of `owner` under `key` looked at, whatever happens after the commit."""
-    return Put(f"g/{key}", codec.encode([owner.principal, {}, owner.tenant]))
+    return Put(f"g/{key}", codec.encode(Owner(owner.principal, tenant=owner.tenant).encode()))
 
 
 def order_of(created_at: float, now: float) -> str:
