@@ -171,8 +171,7 @@ class OpenAIResponsesImpl:
 
         async def keep(final: Json) -> None:
             if transcript:
-                beside = self._crew.settled(final["id"])
-                await self._archive.save(final, transcript=transcript.marks(), beside=beside, **stored)
+                await self._keep_vouched(final, transcript, stored)
             elif request.store:
                 await self._archive.save(final, **stored)
 
@@ -187,6 +186,14 @@ class OpenAIResponsesImpl:
         self._runs.add(run)
         run.when_settled(lambda: self._runs.discard(run))
         return run
+
+    async def _keep_vouched(self, final: Json, transcript: Transcript, stored: Json) -> None:
+        beside = self._crew.settled(final["id"])
+        try:
+            await self._archive.save(final, transcript=transcript.marks(), beside=beside, **stored)
+        except ApiError as error:
+            self._crew.give_up(final["id"], error)
+            raise
 
     async def retrieve(self, response_id: str) -> Json:
         """The stored response.

@@ -175,6 +175,10 @@ class Crew:
         """What says, in the commit that stores a foreground response, that it is made."""
         return self._vouchers.settled(response_id)
 
+    def give_up(self, response_id: str, error: ApiError) -> None:
+        """Has a foreground response that the store did not take stored as failed as soon as that can be done."""
+        self._vouchers.give_up(response_id, error)
+
     async def withdraw(self, response_id: str) -> None:
         """Vouches no longer for a foreground response of which nothing is to be stored."""
         await self._vouchers.withdraw(response_id)

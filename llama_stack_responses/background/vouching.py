@@ -16,7 +16,7 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..store import codec
 from ..store.archive import Archive
-from ..store.records import Conflict, Delete, Op, Put, Records, VersionIs
+from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .jobs import is_dead, left_by_the_dead
 
 Json = dict[str, Any]
@@ -38,6 +38,7 @@ class Vouchers:
         self._records = records
         self._archive = archive
         self._worker = worker
+        self._unstored: dict[str, ApiError] = {}
 
     async def vouch(
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
@@ -61,19 +62,26 @@ class Vouchers:
         """Vouches no longer for a response of which nothing is to be stored."""
         await self._records.commit(self.settled(response_id))
 
-    async def bury(self) -> None:
-        """Stores the responses of dead workers as failed."""
-        async for worker, response_id in left_by_the_dead(self._records, "o/"):
-            await self._bury(worker, response_id)
+    def give_up(self, response_id: str, error: ApiError) -> None:
+        """The store did not take the finished response, and its reader was told so: `bury` stores it as failed."""
+        self._unstored[response_id] = error
 
-    async def _bury(self, worker: str, response_id: str) -> None:
+    async def bury(self) -> None:
+        """Stores the responses of dead workers as failed, and those of this one that could not be stored."""
+        for response_id, error in list(self._unstored.items()):
+            await self._bury(self._worker, response_id, error, [])
+            del self._unstored[response_id]
+        ended = ApiError(500, "The server ended while it made this response.")
+        async for worker, response_id in left_by_the_dead(self._records, "o/"):
+            await self._bury(worker, response_id, ended, [is_dead(worker)])
+
+    async def _bury(self, worker: str, response_id: str, error: ApiError, conditions: list[Condition]) -> None:
         key = f"v/{response_id}"
         record = (await self._records.get_many([key])).get(key)
         if record is None:
             await self._records.commit(_gone(worker, response_id))
             return
         known = codec.decode(record.value)
-        error = ApiError(500, "The server ended while it made this response.")
         try:
             await self._archive.save(
                 known["response"] | {"status": "failed", "error": error.response_error()},
@@ -81,7 +89,7 @@ class Vouchers:
                 base=known["base"],
                 input_items=known["input_items"],
                 beside=_gone(worker, response_id),
-                conditions=[VersionIs(key, record.version), is_dead(worker)],
+                conditions=[VersionIs(key, record.version), *conditions],
             )
         except Conflict:
             return

@@ -8,6 +8,7 @@ import pytest
 
 from llama_stack_responses.background.jobs import LEASE, Jobs
 from llama_stack_responses.background.vouching import Vouchers
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.owner import Owner
@@ -77,6 +78,19 @@ async def test_what_is_stored_needs_nobody_to_vouch(records: Records, clock: Clo
     stored = await server.archive.load(made["id"])
     assert stored is not None
     assert stored.response == done
+
+
+async def test_what_the_store_did_not_take_is_failed_as_its_reader_was_told(records: Records, clock: Clock) -> None:
+    server = Server(records, clock, "worker_1")
+    made = await server.begin()
+    server.vouchers.give_up(made["id"], ApiError(503, "The disk is full."))
+    for _ in range(2):
+        await server.vouchers.bury()
+        stored = await server.archive.load(made["id"])
+        assert stored is not None
+        assert (stored.owner, stored.response["status"]) == (ALICE, "failed")
+        assert stored.response["error"] == {"code": "server_error", "message": "The disk is full."}
+        assert await left(records) == []
 
 
 async def test_of_a_response_that_is_not_stored_nothing_is_left(records: Records, clock: Clock) -> None:

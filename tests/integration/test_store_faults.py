@@ -1,0 +1,180 @@
+"""A full disk and a locked file under a real server: what it said it has it has, and it goes on when there is room."""
+
+import random
+import resource
+import sqlite3
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.support.reader import Reader
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, checked, error_of, output_text
+
+pytestmark = pytest.mark.live
+
+FULL: Final = "The response store cannot be read or written: its disk reports an error or is full."
+LOCKED: Final = "The response store is busy: another process holds its lock."
+ROOM: Final = 300_000  # bytes that the disk still has
+WRITERS: Final = 4
+MOST: Final = 200  # requests of one writer, far more than there is room for
+
+
+def noise(size: int) -> str:
+    """So many characters that no compression makes much smaller."""
+    return random.Random(size).randbytes(size // 2).hex()
+
+
+LONG: Final = noise(ROOM * 4)
+
+
+@pytest.fixture(scope="module")
+def server(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack whose disk these tests fill."""
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(STARTER, env, tmp_path_factory.mktemp("faults"), host=host) as live:
+        yield live
+
+
+@pytest.fixture
+def wire(server: LiveStack, upstream: Upstream) -> Iterator[Wire]:
+    """A client of it."""
+    with Wire(server) as wire:
+        yield wire
+
+
+@contextmanager
+def full_disk(server: LiveStack) -> Iterator[None]:
+    """No file of the server grows far past the largest that it has, as on a disk that is nearly full."""
+    largest = max(path.stat().st_size for path in server.state_dir.rglob("*") if path.is_file())
+    _, most = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (largest + ROOM, most))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (most, most))
+
+
+@contextmanager
+def locked(database: Path) -> Iterator[None]:
+    """This process writes to the server's file, and takes its time."""
+    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        finally:
+            connection.execute("ROLLBACK")
+
+
+def refused(answer: httpx.Response, why: str) -> None:
+    """The store cannot serve this now, and the client hears when to ask again."""
+    error = error_of(answer, 503)
+    assert (error["type"], error["message"]) == ("server_error", why)
+    assert answer.headers["retry-after"] == "1"
+
+
+def told_failed(reader: Reader, why: str) -> Json:
+    """The final response of a stream that could not be stored."""
+    events = reader.read_to_end()
+    response = check_stream(events)
+    assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+    assert (events[-2]["message"], response["error"]["message"], response["status"]) == (why, why, "failed")
+    return response
+
+
+def check_stored(wire: Wire, kept: list[Json], failed: dict[str, str]) -> None:
+    """All that was acknowledged is there, whole, and nothing else but the responses that readers saw fail."""
+    listed = {each["id"]: each for page in wire.pages(limit=100) for each in page["data"]}
+    for response in kept:
+        assert listed.pop(response["id"]) == wire.retrieve(response["id"]) == response
+        [item] = wire.get(f"/{response['id']}/input_items").json()["data"]
+        assert output_text(response).startswith(item["content"][0]["text"][:1000])
+    assert {response_id: each["error"]["message"] for response_id, each in listed.items()} == failed
+
+
+def test_a_full_disk_costs_nothing_that_was_acknowledged(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    upstream.script("held", reply(text("some ", LONG), hold=1))
+    kept = [wire.create(model="local/echo", input=f"before {number}") for number in range(3)]
+    with Reader.asking(wire, model="local/held", input="some") as reader:
+        reader.read_to("some ")
+        work = wire.create(model="local/held", input="some", background=True)
+        upstream.wait_for("held", 2, chunks=1)
+        with full_disk(server):
+            kept += fill(server)
+            upstream.release("held")
+            failed = told_failed(reader, FULL)
+            for response in kept:
+                assert wire.retrieve(response["id"]) == response
+            assert wire.retrieve(work["id"])["status"] == "in_progress"
+    kept.append(wire.create(model="local/echo", input="after"))
+    kept.append(ended(wire, work["id"], "completed"))
+    ended(wire, failed["id"], "failed")
+    server.kill()
+    server.start()
+    with Wire(server) as again:
+        check_stored(again, kept, {failed["id"]: FULL})
+
+
+def fill(server: LiveStack) -> list[Json]:
+    """What was stored until there was no room; each writer begins with little and asks for more each time."""
+
+    def write(lane: int) -> list[Json]:
+        made: list[Json] = []
+        with Wire(server) as wire:
+            for turn in range(MOST):
+                answer = wire.post({"model": "local/echo", "input": f"{lane} {turn} {noise(2000 * turn + 2 * lane)}"})
+                if answer.status_code != 200:
+                    refused(answer, FULL)
+                    return made
+                made.append(checked(answer))
+        raise AssertionError("the disk was never full")
+
+    with ThreadPoolExecutor(WRITERS) as writers:
+        return [response for each in writers.map(write, range(WRITERS)) for response in each]
+
+
+def ended(wire: Wire, response_id: str, status: str) -> Json:
+    """A response once it is there and has ended so."""
+
+    def has_ended() -> bool:
+        answer = wire.get(f"/{response_id}")
+        return answer.is_success and answer.json()["status"] == status
+
+    wait_until(has_ended, seconds=20)
+    return wire.retrieve(response_id)
+
+
+def test_a_locked_file_is_an_answer_and_no_loss(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    upstream.script("held", reply(text("one ", "two"), hold=1))
+    kept = wire.create(model="local/echo", input="before")
+    asked: dict[str, Any] = {"model": "local/echo", "input": "too early"}
+    with Reader.asking(wire, model="local/held", input="one two") as reader, ThreadPoolExecutor(8) as clients:
+        reader.read_to("one ")
+        with locked(server.state_dir / "responses.db"):
+            answers: list[Future[httpx.Response]] = [
+                clients.submit(wire.post, asked),
+                clients.submit(wire.post, asked | {"stream": True}),
+                clients.submit(wire.post, asked | {"background": True}),
+                clients.submit(wire.http.delete, f"/responses/{kept['id']}"),
+            ]
+            upstream.release("held")
+            assert wire.retrieve(kept["id"]) == kept
+            assert kept["id"] in [each["id"] for each in wire.listed()]
+            for answer in answers:
+                refused(answer.result(), LOCKED)
+            failed = told_failed(reader, LOCKED)
+        after = wire.create(model="local/echo", input="after", previous_response_id=kept["id"])
+    assert ended(wire, failed["id"], "failed")["error"] == failed["error"]
+    assert [each["id"] for each in wire.listed(limit=3)] == [after["id"], failed["id"], kept["id"]]
+    assert output_text(after) == "after"
+    assert "Traceback" not in server.log.read_text(errors="replace")
