@@ -6,6 +6,7 @@ PYTHON := .venv/bin/python
 # A stamp says that an environment is up to date with the files that describe it.
 READY := .venv/.ready
 READY_OGX := .venv-ogx/.ready
+READY_GPT_OSS := .venv-gpt-oss/.ready
 
 .PHONY: help
 help: ## Show this list
@@ -22,6 +23,10 @@ $(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scri
 	@scripts/install .venv-ogx constraints/ogx.txt ogx,test,test-starter constraints/standalone.txt
 	@touch $@
 
+$(READY_GPT_OSS): pyproject.toml providers/gpt_oss/pyproject.toml constraints/gpt-oss.txt constraints/standalone-gpt-oss.txt scripts/install scripts/find-python
+	@scripts/install .venv-gpt-oss constraints/gpt-oss.txt llama-stack constraints/standalone-gpt-oss.txt './providers/gpt_oss[test,dev]'
+	@touch $@
+
 .PHONY: demo
 demo: $(READY) ## Hold a short conversation with a real small model, then clean up
 	@$(PYTHON) demo/demo.py
@@ -34,6 +39,10 @@ serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses y
 test: $(READY) $(READY_OGX) ## Run all tests: unit, contract and integration, then the live ones on ogx
 	$(PYTHON) -m pytest
 	.venv-ogx/bin/python -m pytest -m live
+
+.PHONY: test-gpt-oss
+test-gpt-oss: $(READY_GPT_OSS) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
+	.venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini tests/gpt_oss
 
 .PHONY: bench
 bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
@@ -54,8 +63,9 @@ format: $(READY) ## Repair style and formatting
 	.venv/bin/ruff format .
 
 .PHONY: types
-types: $(READY) ## Check types
+types: $(READY) $(READY_GPT_OSS) ## Check types
 	.venv/bin/mypy
+	.venv-gpt-oss/bin/mypy --config-file providers/gpt_oss/pyproject.toml
 
 .PHONY: constraints
 constraints: $(READY) ## Resolve every dependency again and pin the newest versions that go together
@@ -63,4 +73,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets made, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-ogx dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ogx .venv-gpt-oss dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""gpt-oss on the local GPU, behind the host's Inference interface."""

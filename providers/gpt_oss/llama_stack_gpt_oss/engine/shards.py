@@ -1,0 +1,131 @@
+"""Reads safetensors files by their headers: where each tensor lies, and the bytes themselves without a copy."""
+
+import json
+import mmap
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from .errors import CheckpointError
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+DTYPES = {"BF16": torch.bfloat16, "F32": torch.float32, "F16": torch.float16, "U8": torch.uint8}
+LONGEST_HEADER = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one tensor lies: bytes start to end of a file."""
+
+    file: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class Shards:
+    """All tensors of a checkpoint by name. The files' names mean nothing: the index says what is where."""
+
+    def __init__(self, places: Mapping[str, Place]) -> None:
+        self.places = places
+        self._maps: dict[Path, mmap.mmap] = {}
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """Reads every header of the checkpoint; CheckpointError if a file is missing, cut off or damaged."""
+        places: dict[str, Place] = {}
+        for file, wanted in _files(folder).items():
+            found = _read_header(file)
+            if missing := sorted(wanted - found.keys()):
+                raise CheckpointError(f"{file} lacks {missing[0]}, which the index says it holds: download it again")
+            places.update(found if not wanted else {name: found[name] for name in wanted})
+        return cls(places)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A tensor that still looks into a file keeps it mapped by itself.
+        self._maps.clear()
+
+    def view(self, name: str) -> torch.Tensor:
+        """The tensor as it lies in the file: pages are read as they are touched, and the system may drop them again."""
+        place = self.places[name]
+        count = (place.end - place.start) // place.dtype.itemsize
+        flat = torch.frombuffer(self._map(place.file), dtype=place.dtype, count=count, offset=place.start)
+        return flat.view(place.shape)
+
+    def _map(self, file: Path) -> mmap.mmap:
+        if file not in self._maps:
+            with file.open("rb") as opened:
+                # A private mapping, as torch wants memory that it could write to; nothing is ever written.
+                self._maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+        return self._maps[file]
+
+
+def _files(folder: Path) -> dict[Path, set[str]]:
+    """Each file and the tensors the index says it holds; an empty set where there is no index."""
+    index = folder / INDEX
+    if not index.is_file():
+        if not (folder / SINGLE).is_file():
+            raise CheckpointError(f"{folder} has neither {INDEX} nor {SINGLE}: its download is incomplete")
+        return {folder / SINGLE: set()}
+    try:
+        entries = json.loads(index.read_bytes())["weight_map"].items()
+    except (ValueError, KeyError, AttributeError, TypeError):
+        raise CheckpointError(f"{index} is damaged: download it again") from None
+    files: dict[Path, set[str]] = {}
+    for name, file in entries:
+        if not isinstance(file, str) or Path(file).name != file:
+            raise CheckpointError(f"{index} names a file outside the checkpoint for {name}: download it again")
+        files.setdefault(folder / file, set()).add(name)
+    if gone := sorted(file.name for file in files if not file.is_file()):
+        raise CheckpointError(
+            f"{folder} lacks {len(gone)} of {len(files)} weight files, first {gone[0]}: download them"
+        )
+    return files
+
+
+def _read_header(file: Path) -> dict[str, Place]:
+    size = file.stat().st_size
+    with file.open("rb") as opened:
+        length = int.from_bytes(opened.read(8), "little")
+        if size < 8 or length > min(size - 8, LONGEST_HEADER):
+            raise CheckpointError(f"{file} is damaged: it has {size:,} bytes and no readable header; download it again")
+        raw = opened.read(length)
+    try:
+        header = json.loads(raw)
+        entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+        places = {name: _place(file, entry, 8 + length) for name, entry in entries.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CheckpointError(f"{file} is damaged: its header cannot be read; download it again") from None
+    end = max((place.end for place in places.values()), default=8 + length)
+    if end != size:
+        raise CheckpointError(
+            f"{file} is incomplete: it has {size:,} bytes, its header says {end:,}; download it again"
+        )
+    return places
+
+
+def _place(file: Path, entry: dict[str, Any], base: int) -> Place:
+    start, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    dtype = DTYPES[entry["dtype"]]
+    if start < 0 or end - start != _count(shape) * dtype.itemsize:
+        raise ValueError("sizes disagree")
+    return Place(file, dtype, shape, base + start, base + end)
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    count = 1
+    for side in shape:
+        count *= side
+    return count

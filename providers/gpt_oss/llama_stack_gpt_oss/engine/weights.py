@@ -1,0 +1,273 @@
+"""The weights on their device, read from either published layout straight out of the files."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from .config import ModelConfig
+from .errors import CheckpointError, TooLittleMemoryError
+from .memory import free_bytes, gigabytes
+from .mxfp4 import GROUP
+from .shards import INDEX, SINGLE, Shards
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """One projection of all experts of a layer, in MXFP4 along its input.
+
+    blocks [experts, rows, groups, 16] uint8, scales [experts, rows, groups] uint8, bias [experts, rows].
+    """
+
+    blocks: torch.Tensor
+    scales: torch.Tensor
+    bias: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """qkv holds the rows of q, k and v in this order; gate and up rows of `up` alternate."""
+
+    attention_norm: torch.Tensor
+    qkv: torch.Tensor
+    qkv_bias: torch.Tensor
+    sinks: torch.Tensor
+    out: torch.Tensor
+    out_bias: torch.Tensor
+    mlp_norm: torch.Tensor
+    router: torch.Tensor
+    router_bias: torch.Tensor
+    up: Experts
+    down: Experts
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    embedding: torch.Tensor
+    layers: tuple[Layer, ...]
+    norm: torch.Tensor
+    unembedding: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the loading is."""
+
+    bytes_done: int
+    bytes_total: int
+    layers_done: int
+    layers_total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor of the checkpoint and its shape; several parts one after the other make a tensor of ours."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Which tensors of the checkpoint make each of ours: `top` by field of Weights, `layers` by a layer's keys."""
+
+    top: dict[str, tuple[Part, ...]]
+    layers: tuple[dict[str, tuple[Part, ...]], ...]
+
+    def parts(self) -> Iterator[Part]:
+        for group in (self.top, *self.layers):
+            for parts in group.values():
+                yield from parts
+
+
+def find_layout(folder: Path) -> Path:
+    """The folder that holds the weights: the checkpoint itself, or its `original/` when only that was downloaded."""
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} is not a folder: give the checkpoint's folder, or a hub name")
+    inner = folder / "original"
+    if not any((folder / name).is_file() for name in (INDEX, SINGLE)) and inner.is_dir():
+        return inner
+    return folder
+
+
+def load(
+    folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype, report: Callable[[Progress], None]
+) -> Weights:
+    """Loads a checkpoint. All headers are checked before a byte of weights is read; experts stay in MXFP4.
+
+    CheckpointError: something is missing or has another shape. TooLittleMemoryError: the device cannot hold it.
+    """
+    with Shards.of(folder) as shards:
+        plan = _plan(shards, config)
+        _check(shards, plan, folder)
+        total = sum(_size(shards, part, dtype) for part in plan.parts())
+        _check_memory(total, device)
+        return _Loader(shards, device, dtype, report, total, config.layers).load(plan)
+
+
+class _Loader:
+    def __init__(
+        self,
+        shards: Shards,
+        device: torch.device,
+        dtype: torch.dtype,
+        report: Callable[[Progress], None],
+        total: int,
+        layers: int,
+    ) -> None:
+        self._shards = shards
+        self._device = device
+        self._dtype = dtype
+        self._report = report
+        self._progress = Progress(0, total, 0, layers)
+
+    def load(self, plan: _Plan) -> Weights:
+        embedding = self._tensor(plan.top["embedding"])
+        layers = tuple(self._layer(parts) for parts in plan.layers)
+        return Weights(embedding, layers, self._tensor(plan.top["norm"]), self._tensor(plan.top["unembedding"]))
+
+    def _layer(self, parts: dict[str, tuple[Part, ...]]) -> Layer:
+        made = {name: self._tensor(of) for name, of in parts.items()}
+        up = Experts(made.pop("up_blocks"), made.pop("up_scales"), made.pop("up_bias"))
+        down = Experts(made.pop("down_blocks"), made.pop("down_scales"), made.pop("down_bias"))
+        self._advance(0, layers=1)
+        return Layer(**made, up=up, down=down)
+
+    def _tensor(self, parts: tuple[Part, ...]) -> torch.Tensor:
+        """Copies the parts, one below the other, from the files' pages into one tensor on the device."""
+        rows = sum(part.shape[0] for part in parts)
+        dtype = self._kept_dtype(parts[0])
+        made = torch.empty((rows, *parts[0].shape[1:]), dtype=dtype, device=self._device)
+        row = 0
+        for part in parts:
+            made[row : row + part.shape[0]].copy_(self._shards.view(part.name))
+            row += part.shape[0]
+            self._advance(_size(self._shards, part, self._dtype))
+        return made
+
+    def _kept_dtype(self, part: Part) -> torch.dtype:
+        kept = self._shards.places[part.name].dtype
+        return kept if kept == torch.uint8 else self._dtype
+
+    def _advance(self, size: int, layers: int = 0) -> None:
+        old = self._progress
+        self._progress = Progress(old.bytes_done + size, old.bytes_total, old.layers_done + layers, old.layers_total)
+        self._report(self._progress)
+
+
+def _size(shards: Shards, part: Part, dtype: torch.dtype) -> int:
+    place = shards.places[part.name]
+    if place.dtype == torch.uint8:
+        return place.end - place.start
+    return (place.end - place.start) // place.dtype.itemsize * dtype.itemsize
+
+
+def _check(shards: Shards, plan: _Plan, folder: Path) -> None:
+    for part in plan.parts():
+        place = shards.places.get(part.name)
+        if place is None:
+            raise CheckpointError(f"{folder} lacks the tensor {part.name}: its download is incomplete")
+        if place.shape != part.shape:
+            raise CheckpointError(
+                f"{part.name} in {place.file} has the shape {list(place.shape)}, where config.json asks for"
+                f" {list(part.shape)}: the two do not belong together"
+            )
+        packed = part.name.endswith(("blocks", "scales"))
+        if packed != (place.dtype == torch.uint8):
+            raise CheckpointError(
+                f"{part.name} in {place.file} is {place.dtype}: only MXFP4 checkpoints of gpt-oss load"
+            )
+
+
+def _check_memory(needed: int, device: torch.device) -> None:
+    free = free_bytes(device)
+    if needed > free:
+        raise TooLittleMemoryError(
+            f"The weights need {gigabytes(needed)}, and {device} has {gigabytes(free)} free:"
+            " free some of it, or use a larger device or a smaller model"
+        )
+
+
+def _plan(shards: Shards, config: ModelConfig) -> _Plan:
+    original = "embedding.weight" in shards.places
+    top = {
+        "embedding": (
+            "embedding.weight" if original else "model.embed_tokens.weight",
+            (config.vocabulary, config.hidden),
+        ),
+        "norm": ("norm.scale" if original else "model.norm.weight", (config.hidden,)),
+        "unembedding": ("unembedding.weight" if original else "lm_head.weight", (config.vocabulary, config.hidden)),
+    }
+    layer = _original_layer if original else _hugging_face_layer
+    return _Plan(
+        top={field: (Part(name, shape),) for field, (name, shape) in top.items()},
+        layers=tuple(layer(number, config) for number in range(config.layers)),
+    )
+
+
+def _hugging_face_layer(number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:
+    shapes = _layer_shapes(config)
+    attention, mlp = f"model.layers.{number}.self_attn.", f"model.layers.{number}.mlp."
+    widths = (("q", config.query_width), ("k", config.kv_width), ("v", config.kv_width))
+    names = {
+        "attention_norm": f"model.layers.{number}.input_layernorm.weight",
+        "sinks": f"{attention}sinks",
+        "out": f"{attention}o_proj.weight",
+        "out_bias": f"{attention}o_proj.bias",
+        "mlp_norm": f"model.layers.{number}.post_attention_layernorm.weight",
+        "router": f"{mlp}router.weight",
+        "router_bias": f"{mlp}router.bias",
+        **{f"up_{part}": f"{mlp}experts.gate_up_proj_{part}" for part in ("blocks", "scales", "bias")},
+        **{f"down_{part}": f"{mlp}experts.down_proj_{part}" for part in ("blocks", "scales", "bias")},
+    }
+    return {
+        "qkv": tuple(Part(f"{attention}{letter}_proj.weight", (width, config.hidden)) for letter, width in widths),
+        "qkv_bias": tuple(Part(f"{attention}{letter}_proj.bias", (width,)) for letter, width in widths),
+        **{field: (Part(name, shapes[field]),) for field, name in names.items()},
+    }
+
+
+def _original_layer(number: int, config: ModelConfig) -> dict[str, tuple[Part, ...]]:
+    shapes = _layer_shapes(config)
+    attention, mlp = f"block.{number}.attn.", f"block.{number}.mlp."
+    names = {
+        "attention_norm": f"{attention}norm.scale",
+        "qkv": f"{attention}qkv.weight",
+        "qkv_bias": f"{attention}qkv.bias",
+        "sinks": f"{attention}sinks",
+        "out": f"{attention}out.weight",
+        "out_bias": f"{attention}out.bias",
+        "mlp_norm": f"{mlp}norm.scale",
+        "router": f"{mlp}gate.weight",
+        "router_bias": f"{mlp}gate.bias",
+        **{f"up_{part}": f"{mlp}mlp1_weight.{part}" for part in ("blocks", "scales")},
+        "up_bias": f"{mlp}mlp1_bias",
+        **{f"down_{part}": f"{mlp}mlp2_weight.{part}" for part in ("blocks", "scales")},
+        "down_bias": f"{mlp}mlp2_bias",
+    }
+    return {field: (Part(name, shapes[field]),) for field, name in names.items()}
+
+
+def _layer_shapes(config: ModelConfig) -> dict[str, Shape]:
+    hidden, inner, experts = config.hidden, config.intermediate, config.experts
+    qkv = config.query_width + 2 * config.kv_width
+    return {
+        "attention_norm": (hidden,),
+        "qkv": (qkv, hidden),
+        "qkv_bias": (qkv,),
+        "sinks": (config.query_heads,),
+        "out": (hidden, config.query_width),
+        "out_bias": (hidden,),
+        "mlp_norm": (hidden,),
+        "router": (experts, hidden),
+        "router_bias": (experts,),
+        "up_blocks": (experts, 2 * inner, hidden // GROUP, GROUP // 2),
+        "up_scales": (experts, 2 * inner, hidden // GROUP),
+        "up_bias": (experts, 2 * inner),
+        "down_blocks": (experts, hidden, inner // GROUP, GROUP // 2),
+        "down_scales": (experts, hidden, inner // GROUP),
+        "down_bias": (experts, hidden),
+    }

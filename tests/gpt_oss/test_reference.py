@@ -1,0 +1,74 @@
+"""The reference is held to two implementations of others, on the same files."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from gpt_oss.torch.model import Transformer
+from transformers import GptOssForCausalLM
+from transformers.utils.quantization_config import Mxfp4Config
+
+from llama_stack_gpt_oss.engine import reference
+from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
+from llama_stack_gpt_oss.engine.weights import Weights, load
+
+from .support.checkpoints import Size, random_tensors, resized, write_hugging_face
+
+CLOSE = 1e-4
+
+
+def loaded(folder: Path) -> tuple[Weights, ModelConfig]:
+    config = read_config(folder)
+    return load(folder, config, torch.device("cpu"), torch.float32, lambda _: None), config
+
+
+def transformers_logits(folder: Path, tokens: torch.Tensor) -> torch.Tensor:
+    model = GptOssForCausalLM.from_pretrained(
+        folder,
+        dtype=torch.float32,
+        attn_implementation="eager",
+        quantization_config=Mxfp4Config(dequantize=True),
+    ).eval()
+    with torch.no_grad():
+        found: torch.Tensor = model(tokens[None]).logits[0]
+    return found
+
+
+def ids(count: int, vocabulary: int) -> torch.Tensor:
+    return torch.randint(vocabulary, (count,), generator=torch.Generator().manual_seed(count))
+
+
+@pytest.mark.parametrize("count", [1, 15, 17, 100])
+def test_agrees_with_transformers_within_and_past_the_window(checkpoint: Path, size: Size, count: int) -> None:
+    weights, config = loaded(checkpoint)
+    tokens = ids(count, size.vocabulary)
+    torch.testing.assert_close(
+        reference.logits(weights, config, tokens), transformers_logits(checkpoint, tokens), atol=CLOSE, rtol=0
+    )
+
+
+def test_agrees_with_transformers_past_the_original_context(tmp_path: Path, size: Size) -> None:
+    """The context that YaRN stretches is cut to 64 positions here, so that a short sequence passes it."""
+    small = resized(size, original_context=64)
+    folder = write_hugging_face(tmp_path / "short", random_tensors(small), small)
+    weights, config = loaded(folder)
+    tokens = ids(200, small.vocabulary)
+    torch.testing.assert_close(
+        reference.logits(weights, config, tokens), transformers_logits(folder, tokens), atol=CLOSE, rtol=0
+    )
+
+
+@pytest.mark.parametrize("count", [1, 48, 150])
+def test_agrees_with_the_published_torch_model(original_checkpoint: Path, size: Size, count: int) -> None:
+    theirs = Transformer.from_checkpoint(str(original_checkpoint), device="cpu").float()
+    weights, config = loaded(original_checkpoint)
+    tokens = ids(count, size.vocabulary)
+    with torch.no_grad():
+        expected = theirs(tokens)
+    torch.testing.assert_close(reference.logits(weights, config, tokens), expected, atol=CLOSE, rtol=0)
+
+
+def test_both_layouts_give_the_same_weights(checkpoint: Path, original_checkpoint: Path, size: Size) -> None:
+    tokens = ids(20, size.vocabulary)
+    one = reference.logits(*loaded(checkpoint), tokens)
+    assert torch.equal(one, reference.logits(*loaded(original_checkpoint), tokens))

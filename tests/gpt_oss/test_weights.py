@@ -1,0 +1,164 @@
+"""Loading: what is read, what is reported, and what is refused in one sentence before anything is served."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from llama_stack_gpt_oss.engine import weights
+from llama_stack_gpt_oss.engine.config import read_config, read_generation_defaults
+from llama_stack_gpt_oss.engine.errors import CheckpointError, TooLittleMemoryError
+from llama_stack_gpt_oss.engine.weights import Progress, Weights, find_layout, load
+
+from .support.checkpoints import STOP_IDS, Size, random_tensors
+
+FIRST = "model-00000-of-00001.safetensors"
+LAST = "model-00001-of-00001.safetensors"
+CPU = torch.device("cpu")
+
+
+def read(folder: Path, report: Callable[[Progress], None] = lambda _: None) -> Weights:
+    return load(folder, read_config(folder), CPU, torch.float32, report)
+
+
+@pytest.fixture
+def copy(tmp_path: Path, checkpoint: Path) -> Path:
+    return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
+
+
+def test_experts_stay_packed_and_qkv_is_one(checkpoint: Path, size: Size) -> None:
+    tensors, layer = random_tensors(size), read(checkpoint).layers[2]
+    prefix = "model.layers.2."
+    assert torch.equal(layer.up.blocks, tensors[f"{prefix}mlp.experts.gate_up_proj_blocks"])
+    assert torch.equal(layer.down.scales, tensors[f"{prefix}mlp.experts.down_proj_scales"])
+    q, k, v = layer.qkv.split([256, 128, 128])
+    for letter, part in zip("qkv", (q, k, v), strict=True):
+        assert torch.equal(part, tensors[f"{prefix}self_attn.{letter}_proj.weight"].float())
+
+
+def test_loading_reports_bytes_and_layers_to_the_end(checkpoint: Path, size: Size) -> None:
+    seen: list[Progress] = []
+    read(checkpoint, seen.append)
+    done = [step.bytes_done for step in seen]
+    assert done == sorted(done)
+    assert (seen[-1].bytes_done, seen[-1].layers_done) == (seen[-1].bytes_total, size.layers)
+
+
+def test_the_folder_that_holds_the_weights_is_found(checkpoint: Path, original_checkpoint: Path) -> None:
+    assert find_layout(checkpoint) == checkpoint
+    assert find_layout(original_checkpoint.parent) == original_checkpoint
+    with pytest.raises(CheckpointError, match="is not a folder"):
+        find_layout(checkpoint / "nothing")
+
+
+def test_generation_defaults(checkpoint: Path, original_checkpoint: Path) -> None:
+    assert read_generation_defaults(checkpoint).stop_ids == frozenset(STOP_IDS)
+    assert read_generation_defaults(original_checkpoint).stop_ids == {200002, 200012}
+
+
+def cut_off(folder: Path) -> None:
+    whole = (folder / FIRST).read_bytes()
+    (folder / FIRST).write_bytes(whole[: len(whole) // 2])
+
+
+def unreadable(folder: Path) -> None:
+    (folder / FIRST).write_bytes(b"<html>quota exceeded</html>")
+
+
+def garbled_header(folder: Path) -> None:
+    whole = bytearray((folder / FIRST).read_bytes())
+    whole[8:20] = b"\xff" * 12
+    (folder / FIRST).write_bytes(whole)
+
+
+def shard_missing(folder: Path) -> None:
+    (folder / LAST).unlink()
+
+
+def tensor_missing_from_its_shard(folder: Path) -> None:
+    tensors = load_file(folder / LAST)
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / LAST)
+
+
+def tensor_missing_from_the_index(folder: Path) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    del index["weight_map"]["model.norm.weight"]
+    path.write_text(json.dumps(index))
+
+
+def index_damaged(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": [')
+
+
+def index_reaches_outside(folder: Path) -> None:
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps({"weight_map": {"model.norm.weight": "../other.safetensors"}}))
+
+
+def other_shape(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_local_experts": 16}))
+
+
+def not_quantised(folder: Path) -> None:
+    tensors = load_file(folder / LAST)
+    name = "model.layers.3.mlp.experts.down_proj_scales"
+    tensors[name] = tensors[name].to(torch.bfloat16)
+    save_file(tensors, folder / LAST)
+
+
+def another_model(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 64}))
+
+
+def config_missing(folder: Path) -> None:
+    (folder / "config.json").unlink()
+
+
+def config_damaged(folder: Path) -> None:
+    (folder / "config.json").write_text("{")
+
+
+def odd_width(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 100}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (cut_off, r"is incomplete: it has [\d,]+ bytes, its header says [\d,]+"),
+        (unreadable, "is damaged: it has 27 bytes and no readable header"),
+        (garbled_header, "its header cannot be read; download it again"),
+        (shard_missing, f"lacks 1 of 2 weight files, first {LAST}"),
+        (tensor_missing_from_its_shard, "lacks lm_head.weight, which the index says it holds"),
+        (tensor_missing_from_the_index, "lacks the tensor model.norm.weight"),
+        (index_damaged, "index.json is damaged: download it again"),
+        (index_reaches_outside, "names a file outside the checkpoint"),
+        (other_shape, r"has the shape \[8, 96\], where config.json asks for \[16, 96\]"),
+        (not_quantised, "only MXFP4 checkpoints"),
+        (another_model, "does not describe a gpt-oss model"),
+        (config_missing, "is missing: this is not a gpt-oss checkpoint"),
+        (config_damaged, "is not valid JSON"),
+        (odd_width, "hidden_size is 100"),
+    ],
+)
+def test_a_bad_checkpoint_is_refused_in_one_sentence(copy: Path, damage: Callable[[Path], None], sentence: str) -> None:
+    damage(copy)
+    with pytest.raises(CheckpointError, match=sentence) as refusal:
+        read(copy)
+    assert "\n" not in str(refusal.value)
+
+
+def test_weights_that_do_not_fit_are_refused_with_the_numbers(
+    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "free_bytes", lambda _: 300_000)
+    with pytest.raises(TooLittleMemoryError, match=r"The weights need [\d.]+ GB, and cpu has 0.0 GB free"):
+        read(checkpoint)
