@@ -106,6 +106,7 @@ class Limits(BaseModel):
         input_items: items in one request, at most.
         rounds: model rounds of one response, at most; past them it ends as incomplete (`max_messages`).
         inference_idle_seconds: how long a provider may stay silent before the response fails.
+        tool_seconds: how long one call of a hosted tool may take; past it, the model is told so.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -114,6 +115,7 @@ class Limits(BaseModel):
     input_items: int = Field(default=20_000, ge=1)
     rounds: int = Field(default=64, ge=1)
     inference_idle_seconds: float = Field(default=600.0, gt=0)
+    tool_seconds: float = Field(default=300.0, gt=0)
 
 
 class BackgroundWork(BaseModel):

@@ -30,6 +30,7 @@ from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Records
 from .sweeper import Sweeper
+from .tools.toolset import Makers
 from .turn import TurnLimits
 from .workshop import Workshop
 
@@ -70,6 +71,7 @@ class OpenAIResponsesImpl:
         records: where responses are kept.
         inference: runs the model rounds.
         files: the stored files that requests name.
+        makers: the tools that requests may declare.
         access: who asks, and what they may see.
     """
 
@@ -79,6 +81,7 @@ class OpenAIResponsesImpl:
         records: Records,
         inference: Inference,
         files: Files,
+        makers: Makers,
         access: Access,
     ) -> None:
         self.config = config
@@ -87,8 +90,9 @@ class OpenAIResponsesImpl:
         self._historian = Historian(archive, access)
         self._limits = Limits(max_items=config.limits.input_items)
         self._passthrough = config.passthrough
-        turn_limits = TurnLimits(config.limits.rounds, config.limits.inference_idle_seconds)
-        self._workshop = Workshop(inference, files, config.profiles, turn_limits)
+        limits = config.limits
+        turn_limits = TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds)
+        self._workshop = Workshop(inference, files, makers, config.profiles, turn_limits)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(
             records,
@@ -170,10 +174,11 @@ class OpenAIResponsesImpl:
         response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
 
         async def keep(final: Json) -> None:
+            told = stored | {"exchanges": turn.exchanges}
             if transcript:
-                await self._keep_vouched(final, transcript, stored)
+                await self._keep_vouched(final, transcript, told)
             elif request.store:
-                await self._archive.save(final, **stored)
+                await self._archive.save(final, **told)
 
         async def drop() -> None:
             if transcript:

@@ -7,17 +7,20 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from .answering import Answering
 from .chat.chunks import ChunkReader
 from .chat.inference import Inference
 from .chat.messages import FileContent, chat_messages
 from .chat.profile import Profile
 from .chat.request import chat_request
 from .core.assembler import Assembler
+from .core.calls import ServerCall
 from .core.deltas import Delta, Finish, FinishReason
 from .core.errors import ApiError
 from .core.request import SERVICE_TIERS, CreateRequest
 from .hangup import hanging_up
 from .outbox import Outbox
+from .tools.tool import Output
 from .tools.toolset import Toolset
 from .watchdog import Watchdog
 
@@ -39,10 +42,14 @@ class Progress:
     Attributes:
         rounds: how many they are.
         said: what they added to the conversation.
+        waiting: the calls of the last round that nobody has answered yet.
+        ends: whether the client has to act once they are answered.
     """
 
     rounds: int = 0
     said: Sequence[Json] = ()
+    waiting: Sequence[ServerCall] = ()
+    ends: bool = False
 
 
 NOTHING_DONE: Final = Progress()
@@ -55,10 +62,12 @@ class TurnLimits:
     Attributes:
         rounds: model rounds, at most.
         idle_seconds: how long the provider may stay silent.
+        tool_seconds: how long one call of a tool may take.
     """
 
     rounds: int
     idle_seconds: float
+    tool_seconds: float
 
 
 _BURST: Final = 16
@@ -73,7 +82,7 @@ _CUT: Final[dict[FinishReason, Ending]] = {
 
 
 class Turn:
-    """Makes one response: feeds what the model streams to the assembler and answers its hidden calls.
+    """Makes one response: feeds what the model streams to the assembler and has its calls answered.
 
     Args:
         request: what the client asked for.
@@ -82,7 +91,7 @@ class Turn:
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
         progress: what has been done of it before.
-        after_round: is told, after each round but the last, what has been done by then.
+        after_step: is told, after each round but the last and after each answered call, what has been done by then.
 
     Attributes:
         accepted: done once the provider has accepted the first request.
@@ -101,7 +110,7 @@ class Turn:
         outbox: Outbox,
         limits: TurnLimits,
         progress: Progress = NOTHING_DONE,
-        after_round: Callable[[Progress], Awaitable[None]] | None = None,
+        after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
@@ -113,10 +122,14 @@ class Turn:
         self._inference = inference
         self._outbox = outbox
         self._limits = limits
+        self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
         self._rounds = progress.rounds
         self._said = list(progress.said)
+        self._waiting = {call.call_id: call for call in progress.waiting}
+        self._ends = progress.ends
         self._output_said = len(assembler.response["output"])
-        self._after_round = after_round
+        toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.said)
+        self._after_step = after_step
 
     async def run(self) -> Ending:
         """Runs rounds until the model has answered or the client has to act.
@@ -124,19 +137,32 @@ class Turn:
         Raises:
             ApiError: the provider failed. What was said so far stands open in the assembler.
         """
-        while self._rounds < self._limits.rounds:
+        await self._toolset.prepare(self._items, self._answering)
+        if self._waiting:
+            await self._answer(again=True)
+        while not self._ends and self._rounds < self._limits.rounds:
             left = self._tokens_left()
             if left is not None and left <= 0:
                 return Ending("incomplete", "max_output_tokens")
             if cut := _CUT.get(await self._round(left)):
                 return cut
-            if self._toolset.shown_calls or not self._assembler.hidden_calls:
+            self._hear()
+            if not self._waiting:
                 return Ending("completed")
-            self._answer_hidden_calls()
-            self._rounds += 1
-            if self._after_round:
-                await self._after_round(Progress(self._rounds, self._said))
-        return Ending("incomplete", "max_messages")
+            if any(call.index is not None for call in self._waiting.values()):
+                await self._step()
+            await self._answer(again=False)
+        return Ending("completed") if self._ends else Ending("incomplete", "max_messages")
+
+    @property
+    def exchanges(self) -> dict[str, Json]:
+        """What the model called and was told, by the id of the item that shows it to the client."""
+        outputs = {item["call_id"]: item["output"] for item in self._said if item["type"] == "function_call_output"}
+        return {
+            item["id"]: {"name": item["name"], "arguments": item["arguments"], "output": outputs[item["call_id"]]}
+            for item in self._said
+            if item["type"] == "function_call" and "id" in item and item["call_id"] in outputs
+        }
 
     async def _round(self, max_tokens: int | None) -> FinishReason:
         try:
@@ -184,7 +210,7 @@ class Turn:
             files=self._files,
             all_reasoning=self._all_reasoning(),
         )
-        return chat_request(self._request, self._profile, messages, self._toolset.chat_tools(), max_tokens)
+        return chat_request(self._request, self._profile, messages, self._toolset.offer(), max_tokens)
 
     def _all_reasoning(self) -> bool:
         asked = (self._request.reasoning or {}).get("context") or "auto"
@@ -197,16 +223,34 @@ class Turn:
         usage = self._assembler.response["usage"]
         return bound - (usage["output_tokens"] if usage else 0)
 
-    def _answer_hidden_calls(self) -> None:
-        """Puts what this round said into the conversation of the next one, the hidden calls with their answers."""
+    def _hear(self) -> None:
+        """Puts what this round said into the conversation of the next one."""
+        calls = self._assembler.calls
+        server_calls, calls.server_calls = calls.server_calls, []
+        self._ends, calls.shown = calls.shown > 0, 0
         output = self._assembler.response["output"]
-        self._said += output[self._output_said :]
+        hosted = {call.index for call in server_calls}
+        self._said += [item for index, item in enumerate(output) if index >= self._output_said and index not in hosted]
         self._output_said = len(output)
-        calls, self._assembler.hidden_calls = self._assembler.hidden_calls, []
-        for call in calls:
-            self._said.append(
-                {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-            )
-        for call in calls:
-            answer = self._toolset.refusal(call)
-            self._said.append({"type": "function_call_output", "call_id": call.call_id, "output": answer})
+        self._rounds += 1
+        if self._ends and hosted <= {None}:
+            return  # nobody hears the refusals
+        for call in server_calls:
+            shown_as = {} if call.index is None else {"id": output[call.index]["id"]}
+            said = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
+            self._said.append(shown_as | said)
+        self._waiting = {call.call_id: call for call in server_calls}
+
+    async def _answer(self, *, again: bool) -> None:
+        await self._answering.answer(list(self._waiting.values()), self._answered, again=again)
+        self._output_said = len(self._assembler.response["output"])
+
+    async def _answered(self, call: ServerCall, output: Output) -> None:
+        self._said.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
+        del self._waiting[call.call_id]
+        if call.index is not None or not self._waiting:
+            await self._step()
+
+    async def _step(self) -> None:
+        if self._after_step:
+            await self._after_step(Progress(self._rounds, self._said, list(self._waiting.values()), self._ends))

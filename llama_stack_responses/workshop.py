@@ -12,7 +12,7 @@ from .core.assembler import Assembler
 from .core.request import CreateRequest
 from .files import Files, read_files
 from .outbox import Outbox
-from .tools.toolset import Toolset
+from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
 
 Json = dict[str, Any]
@@ -25,18 +25,26 @@ class Workshop:
     Attributes:
         inference: runs the model rounds.
         files: the stored files that requests name.
+        makers: the tools that there are.
         profiles: what single models need.
         limits: bounds on one response.
     """
 
     inference: Inference
     files: Files
+    makers: Makers
     profiles: list[Profile]
     limits: TurnLimits
 
     def bench(self, request: CreateRequest, response: Json) -> Bench:
         """What `response`, in progress, is built on."""
-        toolset = Toolset(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
+        toolset = Toolset(
+            request.tools,
+            self.makers,
+            request.tool_choice,
+            parallel=request.parallel_tool_calls is not False,
+            max_calls=request.max_tool_calls,
+        )
         assembler = Assembler(
             response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
         )
@@ -58,7 +66,7 @@ class Bench:
         outbox: Outbox,
         *,
         progress: Progress = NOTHING_DONE,
-        after_round: Callable[[Progress], Awaitable[None]] | None = None,
+        after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> Turn:
         """The loop over `items`, history and input, that puts its events into `outbox`.
 
@@ -77,5 +85,5 @@ class Bench:
             outbox=outbox,
             limits=shop.limits,
             progress=progress,
-            after_round=after_round,
+            after_step=after_step,
         )

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import astuple, replace
+from dataclasses import asdict, astuple, replace
 from typing import Any, Final
 
 from ..access import Access
+from ..core.calls import ServerCall
 from ..core.deltas import Usage
 from ..core.errors import ApiError
 from ..core.events import Event
@@ -20,7 +21,7 @@ from ..history import without_cut_calls
 from ..outbox import Outbox
 from ..store.archive import Archive, StoredResponse
 from ..store.records import Conflict, Op, Put, Records
-from ..turn import Progress
+from ..turn import Progress, Turn
 from ..workshop import Bench, Workshop
 from .bell import Bell
 from .jobs import BEGUN, Held, Jobs, Work
@@ -76,6 +77,8 @@ class Attempt:
         self._keep_journal = keep_journal
         self._outbox = Outbox(wanted=True)
         self._waiting: list[Event] = []
+        self._due: list[Op] = []
+        self._turn: Turn | None = None
         self._writing = asyncio.Lock()
         self._lost = False
         self._handing_over = False
@@ -151,7 +154,7 @@ class Attempt:
         # What is only to be ended needs nothing of its request, which may be what could not be done.
         body = {"model": response["model"], "input": "..."} if self.held.job.verdict else work.body
         bench = self._workshop.bench(self._parse(body), response)
-        bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said)
+        bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work))
         self._outbox.put(closing)
         if not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
             self._outbox.put(bench.assembler.proceed())
@@ -175,19 +178,21 @@ class Attempt:
         assembler = bench.assembler
         match self.held.job.verdict:
             case "cancelled":
+                self._outbox.put(assembler.close("incomplete"))
                 assembler.settle("cancelled")
             case "failed":
+                self._outbox.put(assembler.close("incomplete"))
                 message = "The server ended several times while it made this response; it was given up."
                 assembler.settle("failed", error=ApiError(500, message))
             case None:
                 items = without_cut_calls(await self._insist(lambda: self._archive.history(found.input)))
 
-                async def after_round(progress: Progress) -> None:
+                async def after_step(progress: Progress) -> None:
                     await self._checkpoint(bench, work, progress)
 
-                turn = await bench.turn(
-                    items, self._outbox, progress=Progress(work.rounds, work.said), after_round=after_round
-                )
+                progress = Progress(work.rounds, work.said, _waiting(work), work.ends)
+                turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
+                self._turn = turn
                 ending = await turn.run()
                 completed_at = int(time.time()) if ending.status == "completed" else None
                 assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
@@ -201,9 +206,12 @@ class Attempt:
             output=assembler.response["output"],
             usage=astuple(assembler.used),
             rounds=progress.rounds,
+            waiting=[asdict(call) for call in progress.waiting],
+            ends=progress.ends,
             numbered=assembler.numbered,
         )
-        await self._write([Put(f"k/{self.held.response_id}", done.encode())])
+        self._due = [Put(f"k/{self.held.response_id}", done.encode())]
+        await self._write()
 
     async def _conclude(self, bench: Bench, found: StoredResponse) -> None:
         """Stores the response, its last events and the job's end in one step."""
@@ -225,6 +233,7 @@ class Attempt:
             base=found.input,
             input_items=[],
             transcript=transcript.marks(),
+            exchanges=self._turn.exchanges if self._turn else {},
             beside=[
                 *self._journal.batch(self.held.response_id, last),
                 *self._journal.expire(self.held.response_id, expiry),
@@ -236,22 +245,24 @@ class Attempt:
     async def _pump(self) -> None:
         """Writes events in batches; ends, and the attempt with it, when the job is somebody else's."""
         while await self._outbox.filled():
-            await self._write([])
+            await self._write()
             await asyncio.sleep(_PAUSE)
 
-    async def _write(self, ops: list[Op]) -> None:
+    async def _write(self) -> None:
+        """Writes down the events that there are, and with them how far the work is: none goes without the other."""
         async with self._writing:
             self._waiting += self._outbox.ready()
-            if not (ops or self._waiting):
+            due, self._due = self._due, []
+            if not (due or self._waiting):
                 return
             batch = self._journal.batch(self.held.response_id, self._waiting)
-            await self._insist(lambda: self._records.commit([*batch, *ops], [self.held.fence]))
+            await self._insist(lambda: self._records.commit([*batch, *due], [self.held.fence]))
             self._waiting = []
         self._bell.ring(self.held.response_id)
 
     async def _hand_over(self) -> None:
         try:
-            await self._write([])
+            await self._write()
             await self._jobs.give_back(self.held)
         except (ApiError, Conflict) as error:
             logger.warning("%s could not be handed over: %s", self.held.response_id, error)
@@ -266,6 +277,10 @@ class Attempt:
                     raise
                 logger.warning("the response store does not answer; trying again: %s", error)
                 await asyncio.sleep(_RETRY)
+
+
+def _waiting(work: Work) -> list[ServerCall]:
+    return [ServerCall(**call) for call in work.waiting]
 
 
 def _report(response_id: str, task: asyncio.Task[None]) -> None:

@@ -87,6 +87,8 @@ class Work:
         output: the response's output after the finished rounds.
         usage: the tokens of the finished rounds: input, output, cached, cache writes, reasoning.
         rounds: how many rounds are finished.
+        waiting: the calls of the last one that nobody has answered, as `ServerCall` has them.
+        ends: whether the client has to act once they are answered.
         numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`.
     """
 
@@ -95,6 +97,8 @@ class Work:
     output: Sequence[Json] = ()
     usage: Sequence[int] = (0, 0, 0, 0, 0)
     rounds: int = 0
+    waiting: Sequence[Json] = ()
+    ends: bool = False
     numbered: int = BEGUN
 
     def encode(self) -> bytes:

@@ -12,6 +12,7 @@ import orjson
 
 from llama_stack_responses.core.errors import bad_request
 
+from .exchanges import as_functions
 from .profile import Profile
 
 Json = dict[str, Any]
@@ -52,6 +53,7 @@ def chat_messages(
     Raises:
         ApiError: an item holds media that the model does not take.
     """
+    items = list(as_functions(items))
     builder = _Builder(profile, files or {}, _outputs(items), 0 if all_reasoning else _turn_start(items))
     if instructions:
         builder.system("system", instructions)

@@ -26,7 +26,11 @@ _CACHE: Final = ("mode", "ttl")
 
 
 def chat_request(
-    request: CreateRequest, profile: Profile, messages: list[Json], tools: list[Json], max_tokens: int | None
+    request: CreateRequest,
+    profile: Profile,
+    messages: list[Json],
+    offer: tuple[list[Json], str | None],
+    max_tokens: int | None,
 ) -> Json:
     """The chat request: always streamed, always with usage.
 
@@ -34,7 +38,7 @@ def chat_request(
         request: what the client asked for.
         profile: what the model needs.
         messages: the whole conversation so far.
-        tools: the chat functions of the tools that the model may see.
+        offer: the functions that the model may see, and the word for what it is to do with them.
         max_tokens: what is left of the response's bound on output tokens, or None.
     """
     chat: Json = {
@@ -53,31 +57,20 @@ def chat_request(
         chat[profile.max_tokens_field] = max_tokens
     if request.reasoning and request.reasoning.get("effort"):
         chat["reasoning_effort"] = request.reasoning["effort"]
-    _add_tools(chat, request, tools)
+    _add_tools(chat, request, *offer)
     _add_text(chat, request)
     _add_logprobs(chat, request)
     return chat
 
 
-def _add_tools(chat: Json, request: CreateRequest, tools: list[Json]) -> None:
+def _add_tools(chat: Json, request: CreateRequest, tools: list[Json], choice: str | None) -> None:
     if not tools:
         return
-    chat["tools"], choice = _choose(tools, request.tool_choice)
+    chat["tools"] = tools
     if choice is not None:
         chat["tool_choice"] = choice
     if request.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = request.parallel_tool_calls
-
-
-def _choose(tools: list[Json], choice: str | Json | None) -> tuple[list[Json], str | None]:
-    """The tools that the model sees, and the word for what it is to do with them."""
-    if not isinstance(choice, dict):
-        return tools, choice
-    if choice["type"] == "allowed_tools":
-        # All tools stay visible, which keeps the prompt's prefix cached; the loop holds calls to the list.
-        return tools, str(choice["mode"])
-    # Not every server knows a choice by name; all that can force a call at all know this one.
-    return [tool for tool in tools if tool["function"]["name"] == choice["name"]], "required"
 
 
 def _add_text(chat: Json, request: CreateRequest) -> None:

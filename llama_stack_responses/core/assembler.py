@@ -1,7 +1,7 @@
 """Deltas in; events and the finished response out.
 
-The assembler does no I/O and never awaits. It alone makes item ids, output
-indices, content indices and sequence numbers. `response` is the object that
+The assembler does no I/O and never awaits. It and its parts, the output and the
+tool calls, alone make item ids, output indices, content indices and sequence numbers. `response` is the object that
 the events so far describe, but for the items that are still open, which stand
 there as they were when they were added. So a caller who streams forwards the
 events, a caller who does not drops them, and there is no second path.
@@ -12,20 +12,20 @@ changed afterwards: closing an item puts a new dict in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from . import events
-from .calls import CallKind, HiddenCall
+from .calls import CallKind, ServerCall
 from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
 from .errors import ApiError
 from .events import Event, Json
-from .ids import new_id
+from .output import Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
 from .response import terminal_event, usage_of
+from .tool_calls import ItemStatus, ToolCalls
 
-ItemStatus = Literal["completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 
 _JSON_BEGINS: Final = frozenset('{["-0123456789')
@@ -47,27 +47,18 @@ class _OpenItem:
         return self.content if kind.holder == "content" else self.summary
 
 
-@dataclass(slots=True)
-class _OpenCall:
-    """A tool call that is still being written; it has an item once its name is known to be whole."""
-
-    name: str = ""
-    call_id: str = ""
-    fragments: list[str] = field(default_factory=list)
-    opened: bool = False
-    kind: CallKind | None = None
-    item: _OpenItem | None = None
-
-
 class Assembler:
     """Builds one response.
 
     Args:
         response: the response object in status `in_progress`, its `output` empty; the assembler owns it from here on.
-        kind_of: how a call of the tool with this name looks to the client, or None when the client
-            does not see it: such calls come out of `hidden_calls`.
+        kind_of: how a call of the function with this name looks to the client, or None when the client
+            does not see it.
         show_logprobs: whether the client asked for the logprobs of the text.
         structured: whether the client asked for JSON.
+
+    Attributes:
+        calls: the tool calls.
     """
 
     def __init__(
@@ -79,18 +70,15 @@ class Assembler:
         structured: bool = False,
     ) -> None:
         self.response = response
-        self.hidden_calls: list[HiddenCall] = []
-        self._output: list[Json] = response["output"]
-        self._kind_of = kind_of
+        self._output = Output(response["output"])
+        self._next = self._output.next
+        self.calls = ToolCalls(self._output, kind_of)
         self._show_logprobs = show_logprobs
         self._structured = structured
         self._used = Usage()
-        self._sequence_number = 0
         self._blanks: Text | None = None
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
-        self._calls: dict[Hashable, _OpenCall] = {}
-        self._call_ids: set[str] = set()
         self._error: ApiError | None = None
 
     # the response's life
@@ -105,19 +93,20 @@ class Assembler:
         snapshot = self._snapshot()
         return [events.created(self._next(), snapshot), events.queued(self._next(), snapshot)]
 
-    def resume(self, number: int, used: Usage, said: Iterable[Json] = ()) -> None:
-        """Goes on where another assembler of the same response was, with nothing open.
+    def resume(self, number: int, used: Usage, said: Iterable[Json] = (), waiting: Sequence[ServerCall] = ()) -> None:
+        """Goes on where another assembler of the same response was, with nothing open but calls that wait.
 
         Args:
             number: the next sequence number.
             used: the tokens of the rounds before.
-            said: what those rounds added to the conversation, the hidden calls among it.
+            said: what those rounds added to the conversation.
+            waiting: the calls of the last round that nobody has answered.
         """
-        self._sequence_number = number
+        self._output.numbered = number
         self._used = used
         if used != Usage():
             self.response["usage"] = usage_of(used)
-        self._call_ids = {item["call_id"] for item in [*self._output, *said] if "call_id" in item}
+        self.calls.resume(said, waiting)
 
     def proceed(self) -> list[Event]:
         """The event that says that a response which waited has its turn."""
@@ -126,7 +115,7 @@ class Assembler:
     @property
     def numbered(self) -> int:
         """How many events there are so far."""
-        return self._sequence_number
+        return self._output.numbered
 
     @property
     def used(self) -> Usage:
@@ -152,16 +141,16 @@ class Assembler:
                 return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
 
     def close(self, status: ItemStatus) -> list[Event]:
-        """Closes every open item; the next delta opens a new one."""
+        """Closes every item that is being written; the next delta opens a new one.
+
+        With `incomplete`, also those whose tools run.
+        """
         out: list[Event] = []
-        phase: Phase = "commentary" if self._calls else "final_answer"
+        phase: Phase = "commentary" if self.calls.being_written else "final_answer"
         out += self._release_blanks(phase)
         self._close_reasoning(out, status)
         self._close_message(out, status, phase)
-        calls, self._calls = self._calls, {}
-        for call in calls.values():
-            self._close_call(out, call, status)
-        return out
+        return out + self.calls.close(status)
 
     def settle(
         self,
@@ -232,7 +221,7 @@ class Assembler:
         if self._message:
             self._message.overtaken = True
         if self._reasoning is None:
-            self._reasoning = self._add(out, "rs", {"type": "reasoning", "status": "in_progress", "summary": []})
+            self._reasoning = self._open(out, "rs", {"type": "reasoning", "status": "in_progress", "summary": []})
         part = self._part(out, self._reasoning, SUMMARY_TEXT if delta.summary else REASONING_TEXT)
         self._append(out, self._reasoning, part, delta.text)
         return out
@@ -254,7 +243,7 @@ class Assembler:
         self._close_reasoning(out, "completed")
         if self._message is None:
             blank = {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
-            self._message = self._add(out, "msg", blank | phase)
+            self._message = self._open(out, "msg", blank | phase)
         return self._message, self._part(out, self._message, kind), out
 
     def _early_phase(self, text: str) -> dict[str, Phase]:
@@ -292,7 +281,7 @@ class Assembler:
         if item:
             self._close_part(out, item)
             final = item.blank | {"phase": phase, "status": status, "content": item.content}
-            self._done(out, item.index, final)
+            self._output.done(out, item.index, final)
 
     def _close_reasoning(self, out: list[Event], status: ItemStatus) -> None:
         item, self._reasoning = self._reasoning, None
@@ -301,81 +290,25 @@ class Assembler:
             final = item.blank | {"status": status, "summary": item.summary}
             if item.content:
                 final["content"] = item.content
-            self._done(out, item.index, final)
+            self._output.done(out, item.index, final)
 
     # tool calls
 
     def _tool_call(self, delta: ToolCall) -> list[Event]:
         out: list[Event] = []
-        call = self._calls.get(delta.key)
-        if call is None:
-            call = self._calls[delta.key] = _OpenCall()
+        if self.calls.is_new(delta):
             out += self._release_blanks("commentary")
             self._close_reasoning(out, "completed")
             self._close_message(out, "completed", "commentary")
-        if not call.opened:
-            call.call_id = call.call_id or delta.call_id
-            call.name += delta.name if delta.name != call.name else ""
-        if delta.arguments:
-            # A name can come in pieces, so it is whole only when arguments follow it.
-            if call.name and not call.opened:
-                self._open_call(out, call)
-            self._append_arguments(out, call, delta.arguments)
-        return out
+        return out + self.calls.feed(delta)
 
-    def _open_call(self, out: list[Event], call: _OpenCall) -> None:
-        call.opened = True
-        call.kind = kind = self._kind_of(call.name)
-        if not call.call_id or call.call_id in self._call_ids:
-            call.call_id = new_id("call")
-        self._call_ids.add(call.call_id)
-        if kind:
-            blank = {"type": kind.type, "status": "in_progress", "call_id": call.call_id, "name": call.name}
-            call.item = self._add(out, kind.id_prefix, blank | {kind.key: ""})
-        early, call.fragments = call.fragments, []
-        for fragment in early:
-            self._append_arguments(out, call, fragment)
-
-    def _append_arguments(self, out: list[Event], call: _OpenCall, arguments: str) -> None:
-        call.fragments.append(arguments)
-        if call.kind and call.item:
-            out.append(call.kind.delta(self._next(), call.item.id, call.item.index, arguments))
-
-    def _close_call(self, out: list[Event], call: _OpenCall, status: ItemStatus) -> None:
-        if not (call.name or call.fragments):
-            return
-        if not call.opened:
-            self._open_call(out, call)
-        kind, item = call.kind, call.item
-        if status == "completed" and kind and not "".join(call.fragments).strip():
-            self._append_arguments(out, call, kind.nothing)
-        text = "".join(call.fragments)
-        if kind and item:
-            out.append(kind.done(self._next(), item.id, item.index, text))
-            self._done(out, item.index, item.blank | {"status": status, kind.key: text})
-        else:
-            self.hidden_calls.append(HiddenCall(call.name, call.call_id, text or "{}"))
-
-    # numbers and snapshots
-
-    def _next(self) -> int:
-        number = self._sequence_number
-        self._sequence_number = number + 1
-        return number
-
-    def _add(self, out: list[Event], prefix: str, blank: Json) -> _OpenItem:
-        item = _OpenItem(new_id(prefix), len(self._output), {})
-        item.blank = {"id": item.id, **blank}
-        self._output.append(item.blank)
-        out.append(events.output_item_added(self._next(), item.index, item.blank))
-        return item
-
-    def _done(self, out: list[Event], index: int, final: Json) -> None:
-        self._output[index] = final
-        out.append(events.output_item_done(self._next(), index, final))
+    def _open(self, out: list[Event], id_prefix: str, blank: Json) -> _OpenItem:
+        index = self._output.add(out, id_prefix, blank)
+        item = self._output.items[index]
+        return _OpenItem(item["id"], index, item)
 
     def _snapshot(self) -> dict[str, Any]:
-        return self.response | {"output": list(self._output)}
+        return self.response | {"output": list(self._output.items)}
 
 
 def _joined(first: Text | None, second: Text) -> Text:

@@ -1,44 +1,194 @@
-"""The kinds of tool calls that go to the client: how each is spelled in an item and in events."""
+"""The items that tool calls make: how each kind is spelled, in the item and in events."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
 
 from . import events
-from .events import Event
+from .events import CallTextEvent, Json, StageEvent
+
+Stage = Literal["in_progress", "searching", "interpreting", "completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class CallKind:
-    """One kind of tool call.
+class Streamed:
+    """The field of an item that the model streams.
+
+    Attributes:
+        key: its name.
+        nothing: what it holds when the model streamed nothing.
+    """
+
+    key: str
+    nothing: str
+    delta: CallTextEvent
+    done: CallTextEvent
+
+
+@dataclass(frozen=True, slots=True)
+class ItemForm:
+    """One type of item that a tool makes.
 
     Attributes:
         type: the item's `type`.
         id_prefix: what the item's id begins with.
-        key: the item's field that the model streams.
-        nothing: what that field holds when the model streamed nothing.
-        delta, done: `(sequence_number, item_id, output_index, text) -> event`.
+        streamed: the field that the model streams; without one, the item stands there only once its call is whole.
+        stages: the events of a call that the server runs.
+        results: the fields that are known at its end, as they are before it.
+        has_status: whether the item has a `status`.
     """
 
     type: str
     id_prefix: str
-    key: str
-    nothing: str
-    delta: Callable[[int, str, int, str], Event]
-    done: Callable[[int, str, int, str], Event]
+    streamed: Streamed | None = None
+    stages: Mapping[Stage, StageEvent] = field(default_factory=dict)
+    results: Mapping[str, Any] = field(default_factory=dict)
+    has_status: bool = True
+
+    def blank(self, item: Json) -> Json:
+        """The item as it was added, whatever of it is known by now."""
+        begun = {**item, **self.ended("in_progress"), **self.results}
+        if self.streamed:
+            begun[self.streamed.key] = ""
+        if "sources" in begun.get("action", ()):
+            begun["action"] = {name: value for name, value in begun["action"].items() if name != "sources"}
+        return begun
+
+    def ended(self, status: str) -> Json:
+        """The fields that say the item's status, if it has one."""
+        return {"status": status} if self.has_status else {}
 
 
-FUNCTION_CALL = CallKind(
-    "function_call", "fc", "arguments", "{}", events.function_call_arguments_delta, events.function_call_arguments_done
-)
-CALL_KINDS = {kind.type: kind for kind in (FUNCTION_CALL,)}
+class Decoder(Protocol):
+    """Makes the text of an item's streamed field out of a call's arguments, fragment by fragment."""
+
+    def feed(self, fragment: str) -> str:
+        """The text that this fragment adds, often nothing."""
+        ...
+
+    def end(self) -> str:
+        """The text that stands out when the arguments have ended."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class HiddenCall:
-    """A finished call that the client does not see: the loop answers it to the model."""
+class CallKind:
+    """How the calls of one function look to the client, and who runs them.
+
+    Attributes:
+        form: the item that they make.
+        fields: `(name, call_id) -> fields`: what the item says from its beginning, beside its id, type and status.
+        decoder: what makes the streamed field's text; without one, it is the arguments as they come.
+        whole: makes the fields of an item without a streamed field out of the call's arguments, or None if they will
+            not do: the client does not see such a call, and the model is told.
+        hosted: whether the server runs them.
+    """
+
+    form: ItemForm
+    fields: Callable[[str, str], Json]
+    decoder: Callable[[], Decoder] | None = None
+    whole: Callable[[str], Json | None] | None = None
+    hosted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCall:
+    """A finished call that the server answers, by running the tool, or by saying why not.
+
+    Attributes:
+        index: of its item in the output, which stays open until then; None when the client does not see the call.
+    """
 
     name: str
     call_id: str
     arguments: str
+    index: int | None = None
+
+
+def _function_fields(name: str, call_id: str) -> Json:
+    return {"call_id": call_id, "name": name}
+
+
+FUNCTION_CALL: Final = ItemForm(
+    "function_call",
+    "fc",
+    Streamed("arguments", "{}", events.function_call_arguments_delta, events.function_call_arguments_done),
+)
+CUSTOM_TOOL_CALL: Final = ItemForm(
+    "custom_tool_call",
+    "ctc",
+    Streamed("input", "", events.custom_tool_call_input_delta, events.custom_tool_call_input_done),
+    has_status=False,
+)
+MCP_CALL: Final = ItemForm(
+    "mcp_call",
+    "mcp",
+    Streamed("arguments", "{}", events.mcp_call_arguments_delta, events.mcp_call_arguments_done),
+    stages={
+        "in_progress": events.mcp_call_in_progress,
+        "completed": events.mcp_call_completed,
+        "failed": events.mcp_call_failed,
+    },
+    results={"output": None, "error": None},
+)
+MCP_LIST_TOOLS: Final = ItemForm(
+    "mcp_list_tools",
+    "mcpl",
+    stages={
+        "in_progress": events.mcp_list_tools_in_progress,
+        "completed": events.mcp_list_tools_completed,
+        "failed": events.mcp_list_tools_failed,
+    },
+    results={"tools": [], "error": None},
+    has_status=False,
+)
+MCP_APPROVAL_REQUEST: Final = ItemForm("mcp_approval_request", "mcpr", has_status=False)
+WEB_SEARCH_CALL: Final = ItemForm(
+    "web_search_call",
+    "ws",
+    stages={
+        "in_progress": events.web_search_call_in_progress,
+        "searching": events.web_search_call_searching,
+        "completed": events.web_search_call_completed,
+    },
+)
+FILE_SEARCH_CALL: Final = ItemForm(
+    "file_search_call",
+    "fs",
+    stages={
+        "in_progress": events.file_search_call_in_progress,
+        "searching": events.file_search_call_searching,
+        "completed": events.file_search_call_completed,
+    },
+    results={"results": None},
+)
+CODE_INTERPRETER_CALL: Final = ItemForm(
+    "code_interpreter_call",
+    "ci",
+    Streamed("code", "", events.code_interpreter_call_code_delta, events.code_interpreter_call_code_done),
+    stages={
+        "in_progress": events.code_interpreter_call_in_progress,
+        "interpreting": events.code_interpreter_call_interpreting,
+        "completed": events.code_interpreter_call_completed,
+    },
+    results={"outputs": None},
+)
+FORMS: Final[Mapping[str, ItemForm]] = {
+    form.type: form
+    for form in (
+        FUNCTION_CALL,
+        CUSTOM_TOOL_CALL,
+        MCP_CALL,
+        MCP_LIST_TOOLS,
+        MCP_APPROVAL_REQUEST,
+        WEB_SEARCH_CALL,
+        FILE_SEARCH_CALL,
+        CODE_INTERPRETER_CALL,
+    )
+}
+"""The forms, by type."""
+
+FUNCTION: Final = CallKind(FUNCTION_CALL, _function_fields)
+"""A call of a function of the client's."""

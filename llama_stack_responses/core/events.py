@@ -8,9 +8,14 @@ is never changed afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 Event = dict[str, Any]
+CallTextEvent = Callable[[int, str, int, str], Event]
+"""`(sequence_number, item_id, output_index, text) -> event`"""
+StageEvent = Callable[[int, str, int], Event]
+"""`(sequence_number, item_id, output_index) -> event`"""
 TERMINAL: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 """The types of the events that end a stream."""
 
@@ -230,9 +235,9 @@ def reasoning_summary_text_done(
     }
 
 
-def function_call_arguments_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
+def _call_delta(name: str, sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
     return {
-        "type": "response.function_call_arguments.delta",
+        "type": name,
         "sequence_number": sequence_number,
         "item_id": item_id,
         "output_index": output_index,
@@ -240,14 +245,112 @@ def function_call_arguments_delta(sequence_number: int, item_id: str, output_ind
     }
 
 
-def function_call_arguments_done(sequence_number: int, item_id: str, output_index: int, arguments: str) -> Event:
+def _call_done(name: str, sequence_number: int, item_id: str, output_index: int, **text: str) -> Event:
     return {
-        "type": "response.function_call_arguments.done",
+        "type": name,
         "sequence_number": sequence_number,
         "item_id": item_id,
         "output_index": output_index,
-        "arguments": arguments,
+        **text,
     }
+
+
+def _stage(name: str, sequence_number: int, item_id: str, output_index: int) -> Event:
+    return {"type": name, "sequence_number": sequence_number, "item_id": item_id, "output_index": output_index}
+
+
+def function_call_arguments_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
+    return _call_delta("response.function_call_arguments.delta", sequence_number, item_id, output_index, delta)
+
+
+def function_call_arguments_done(sequence_number: int, item_id: str, output_index: int, arguments: str) -> Event:
+    return _call_done(
+        "response.function_call_arguments.done", sequence_number, item_id, output_index, arguments=arguments
+    )
+
+
+def custom_tool_call_input_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
+    return _call_delta("response.custom_tool_call_input.delta", sequence_number, item_id, output_index, delta)
+
+
+def custom_tool_call_input_done(sequence_number: int, item_id: str, output_index: int, input: str) -> Event:  # noqa: A002 - the field's name
+    return _call_done("response.custom_tool_call_input.done", sequence_number, item_id, output_index, input=input)
+
+
+def mcp_call_arguments_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
+    return _call_delta("response.mcp_call_arguments.delta", sequence_number, item_id, output_index, delta)
+
+
+def mcp_call_arguments_done(sequence_number: int, item_id: str, output_index: int, arguments: str) -> Event:
+    return _call_done("response.mcp_call_arguments.done", sequence_number, item_id, output_index, arguments=arguments)
+
+
+def mcp_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.mcp_call.in_progress", sequence_number, item_id, output_index)
+
+
+def mcp_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.mcp_call.completed", sequence_number, item_id, output_index)
+
+
+def mcp_call_failed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.mcp_call.failed", sequence_number, item_id, output_index)
+
+
+def mcp_list_tools_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.mcp_list_tools.in_progress", sequence_number, item_id, output_index)
+
+
+def mcp_list_tools_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.mcp_list_tools.completed", sequence_number, item_id, output_index)
+
+
+def mcp_list_tools_failed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.mcp_list_tools.failed", sequence_number, item_id, output_index)
+
+
+def web_search_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.web_search_call.in_progress", sequence_number, item_id, output_index)
+
+
+def web_search_call_searching(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.web_search_call.searching", sequence_number, item_id, output_index)
+
+
+def web_search_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.web_search_call.completed", sequence_number, item_id, output_index)
+
+
+def file_search_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.file_search_call.in_progress", sequence_number, item_id, output_index)
+
+
+def file_search_call_searching(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.file_search_call.searching", sequence_number, item_id, output_index)
+
+
+def file_search_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.file_search_call.completed", sequence_number, item_id, output_index)
+
+
+def code_interpreter_call_code_delta(sequence_number: int, item_id: str, output_index: int, delta: str) -> Event:
+    return _call_delta("response.code_interpreter_call_code.delta", sequence_number, item_id, output_index, delta)
+
+
+def code_interpreter_call_code_done(sequence_number: int, item_id: str, output_index: int, code: str) -> Event:
+    return _call_done("response.code_interpreter_call_code.done", sequence_number, item_id, output_index, code=code)
+
+
+def code_interpreter_call_in_progress(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.code_interpreter_call.in_progress", sequence_number, item_id, output_index)
+
+
+def code_interpreter_call_interpreting(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.code_interpreter_call.interpreting", sequence_number, item_id, output_index)
+
+
+def code_interpreter_call_completed(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.code_interpreter_call.completed", sequence_number, item_id, output_index)
 
 
 def event_logprobs(logprobs: list[Json]) -> list[Json]:

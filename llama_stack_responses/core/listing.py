@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from .exchanges import without_exchange
 from .ids import new_id
 
 Json = dict[str, Any]
@@ -19,4 +20,4 @@ def with_ids(items: Iterable[Json]) -> list[Json]:
 
 def listed(items: Iterable[Json]) -> list[Json]:
     """The items as `openai.types.responses.ResponseItem` has them."""
-    return [{**item, "status": item.get("status", "completed")} for item in items]
+    return [without_exchange({**item, "status": item.get("status", "completed")}) for item in items]

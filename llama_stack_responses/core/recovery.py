@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import events
-from .calls import CALL_KINDS
+from .calls import FORMS
 from .events import Event, Json
 from .parts import PART_KINDS, OpenPart
 
@@ -29,7 +29,7 @@ def close_cut(output: list[Json], happened: Iterable[Event], number: int) -> lis
 
     Args:
         output: the response's output before `happened`; the items of `happened` are added to it.
-        happened: events, in their order, from one on at which nothing was open.
+        happened: events, in their order, from one on at which nothing was open but calls that a tool answers.
         number: the first sequence number that is free.
     """
     still_open: dict[int, _Item] = {}
@@ -53,7 +53,7 @@ def _take(event: Event, output: list[Json], still_open: dict[int, _Item]) -> Non
         case "output_item.done":
             del still_open[index]
             output[index] = event["item"]
-        case name:
+        case name if index in still_open:
             _take_part(event, name, still_open[index])
 
 
@@ -69,7 +69,7 @@ def _take_part(event: Event, name: str, item: _Item) -> None:
                 part.annotations.append(event["annotation"])
         case _ if name.endswith(".delta"):
             _take_delta(event, item)
-        case _:
+        case _ if name.endswith(".done"):
             item.done = True
 
 
@@ -96,10 +96,12 @@ def _closing(item: _Item, number: int) -> list[Event]:
     item_id, index = item.blank["id"], item.index
     final: dict[str, Any] = item.blank | {"status": "incomplete"}
     made: list[Event] = []
-    if kind := CALL_KINDS.get(item.blank["type"]):
-        final[kind.key] = "".join(item.fragments)
-        if not item.done:
-            made.append(kind.done(number, item_id, index, final[kind.key]))
+    if form := FORMS.get(item.blank["type"]):
+        final = item.blank | form.ended("incomplete")
+        if streamed := form.streamed:
+            final[streamed.key] = "".join(item.fragments)
+            if not item.done:
+                made.append(streamed.done(number, item_id, index, final[streamed.key]))
     elif part := item.part:
         finished = part.finished()
         if not item.done:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import events
-from .calls import CALL_KINDS
+from .calls import FORMS, ItemForm, Stage
 from .events import Event, Json
 from .parts import PART_KINDS
 from .response import terminal_event
@@ -78,12 +78,16 @@ class _Replay:
 
     def _call(self, name: str, mark: Mark) -> None:
         item = self._output[mark[1]]
-        kind = CALL_KINDS[item["type"]]
-        if name.endswith(".done"):
-            self._made.append(kind.done(self._next, item["id"], mark[1], item[kind.key]))
+        form = FORMS[item["type"]]
+        if stage := _stage(form, name):
+            self._made.append(form.stages[stage](self._next, item["id"], mark[1]))
             return
-        for text, _ in self._deltas(mark, item[kind.key], ()):
-            self._made.append(kind.delta(self._next, item["id"], mark[1], text))
+        assert form.streamed
+        if name.endswith(".done"):
+            self._made.append(form.streamed.done(self._next, item["id"], mark[1], item[form.streamed.key]))
+            return
+        for text, _ in self._deltas(mark, item[form.streamed.key], ()):
+            self._made.append(form.streamed.delta(self._next, item["id"], mark[1], text))
 
     def _part(self, name: str, mark: Mark) -> None:
         _, output_index, index, *_ = mark
@@ -124,19 +128,19 @@ class _Replay:
             yield text[start : start + length], logprobs[first : first + shown]
 
 
+def _stage(form: ItemForm, name: str) -> Stage | None:
+    """The stage that an event's name tells of, if it tells of one."""
+    return next((stage for stage in form.stages if name == f"{form.type}.{stage}"), None)
+
+
 def _blank(item: Json, phase: str | None) -> Json:
+    if form := FORMS.get(item["type"]):
+        return form.blank(item)
     blank: dict[str, Any] = {key: value for key, value in item.items() if key not in ("content", "phase")}
+    blank["status"] = "in_progress"
     if phase:
         blank["phase"] = phase
-    if "status" in item:
-        blank["status"] = "in_progress"
-    if item["type"] == "message":
-        blank["content"] = []
-    if item["type"] == "reasoning":
-        blank["summary"] = []
-    if kind := CALL_KINDS.get(item["type"]):
-        blank[kind.key] = ""
-    return blank
+    return blank | ({"content": []} if item["type"] == "message" else {"summary": []})
 
 
 def _outline(response: Json) -> list[Mark]:
@@ -151,13 +155,22 @@ def _outline(response: Json) -> list[Mark]:
 
 
 def _outlined(index: int, item: Json) -> Iterator[Event]:
-    if kind := CALL_KINDS.get(item["type"]):
-        yield kind.delta(0, item["id"], index, item[kind.key])
-        yield kind.done(0, item["id"], index, item[kind.key])
+    if form := FORMS.get(item["type"]):
+        yield from _outlined_call(index, item, form)
         return
     for holder in ("summary", "content"):
         for part_index, part in enumerate(item.get(holder) or ()):
             yield from _outlined_part((item["id"], index, part_index), part)
+
+
+def _outlined_call(index: int, item: Json, form: ItemForm) -> Iterator[Event]:
+    ending = item.get("status") or ("failed" if item.get("error") else "completed")
+    stages = [stage for stage in form.stages if stage not in ("completed", "failed") or stage == ending]
+    yield from (form.stages[stage](0, item["id"], index) for stage in stages[:1])
+    if form.streamed:
+        yield form.streamed.delta(0, item["id"], index, item[form.streamed.key])
+        yield form.streamed.done(0, item["id"], index, item[form.streamed.key])
+    yield from (form.stages[stage](0, item["id"], index) for stage in stages[1:])
 
 
 def _outlined_part(at: tuple[str, int, int], part: Json) -> Iterator[Event]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from .declared_tools import check_choice, tool_choice, tools
 from .errors import bad_request
 from .ids import check_response_id
 from .items import check_input
@@ -17,7 +18,6 @@ from .shapes import (
     an_object,
     array,
     boolean,
-    check_count,
     check_json,
     integer,
     invalid,
@@ -244,116 +244,6 @@ _INCLUDABLE: Final = one_of(
 )
 
 
-# Tools
-
-_FUNCTION: Final = record(
-    {
-        "name": string(1, 128, "[a-zA-Z0-9_.-]+"),
-        "description": string(),
-        "parameters": an_object,
-        "strict": boolean,
-        "allowed_callers": array(one_of("direct", "programmatic")),
-        "async": boolean,
-        "defer_loading": boolean,
-        "output_schema": an_object,
-    },
-    "name",
-)
-
-
-def _function(value: Any, at: At) -> dict[str, Any]:
-    """A function that the client runs. OpenAI's type has `parameters` and `strict` always, if need be as null."""
-    checked = _FUNCTION(value, at)
-    return {"name": checked["name"], "parameters": None, "strict": None, **checked}
-
-
-_TOOLS: Final[Mapping[str, Check]] = {"function": _function}
-"""The tools that this server takes, by type."""
-
-_UNSUPPORTED_TOOLS: Final = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use_preview",
-        "custom",
-        "file_search",
-        "image_generation",
-        "local_shell",
-        "mcp",
-        "namespace",
-        "programmatic_tool_calling",
-        "shell",
-        "tool_search",
-        "web_search",
-        "web_search_2025_08_26",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-    }
-)
-"""The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
-
-_TOOL_LIST: Final = array(tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS))
-
-
-def _tools(value: Any, at: At) -> list[dict[str, Any]]:
-    tools: list[dict[str, Any]] = _TOOL_LIST(value, at)
-    check_count(tools, at, at.limits.max_tools)
-    seen: set[str] = set()
-    for position, tool in enumerate(tools):
-        if tool["name"] in seen:
-            raise invalid(at.index(position).key("name"), f"another tool has the name '{tool['name']}' already.")
-        seen.add(tool["name"])
-    return tools
-
-
-_TOOL_NAMES: Final[Mapping[str, Check]] = {"function": record({"name": string(1, 128)}, "name")}
-"""How a choice names a tool, by the tool's type."""
-
-_CHOICE_MODE: Final = one_of("none", "auto", "required")
-
-_CHOICES: Final[Mapping[str, Check]] = {
-    **_TOOL_NAMES,
-    "allowed_tools": record(
-        {
-            "mode": one_of("auto", "required"),
-            "tools": array(tagged("tool", _TOOL_NAMES, _UNSUPPORTED_TOOLS), low=1),
-        },
-        "mode",
-        "tools",
-    ),
-}
-"""The choices of a tool that this server takes, by type, beside the modes."""
-
-_UNSUPPORTED_CHOICES: Final = frozenset(
-    {
-        "apply_patch",
-        "code_interpreter",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "custom",
-        "file_search",
-        "image_generation",
-        "mcp",
-        "programmatic_tool_calling",
-        "shell",
-        "web_search_preview",
-        "web_search_preview_2025_03_11",
-    }
-)
-"""The choices that OpenAI takes and this server does not yet; one that it learns moves to `_CHOICES`."""
-
-_CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
-
-
-def _tool_choice(value: Any, at: At) -> str | dict[str, Any]:
-    if not isinstance(value, str | dict):
-        raise invalid_type(value, at, "one of a string or an object")
-    choice: str | dict[str, Any] = (_CHOICE_MODE if isinstance(value, str) else _CHOICE)(value, at)
-    return choice
-
-
 # The whole request
 
 _FIELDS: Final[Mapping[str, Check]] = {
@@ -384,8 +274,8 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "stream_options": record({"include_obfuscation": boolean}),
     "temperature": number(0, 2),
     "text": _TEXT,
-    "tool_choice": _tool_choice,
-    "tools": _tools,
+    "tool_choice": tool_choice,
+    "tools": tools,
     "top_logprobs": integer(0, 20),
     "top_p": number(0, 1),
     "truncation": one_of("auto", "disabled"),
@@ -434,18 +324,4 @@ def _check_together(given: Mapping[str, Any]) -> None:
         raise bad_request("Background responses are stored: 'background' needs 'store' to be true.", "store")
     if "stream_options" in given and not given.get("stream"):
         raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
-    _check_choice(given.get("tool_choice", "auto"), given.get("tools", []))
-
-
-def _check_choice(choice: str | dict[str, Any], tools: list[dict[str, Any]]) -> None:
-    """The tools that a choice names must be there."""
-    if isinstance(choice, str):
-        if choice == "required" and not tools:
-            message = "Tool choice 'required' must be specified with 'tools' parameter."
-            raise bad_request(message, "tool_choice")
-        return
-    known = {(tool["type"], tool["name"]) for tool in tools}
-    for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
-        if (wanted["type"], wanted["name"]) not in known:
-            message = f"Tool choice '{shown(wanted['name'])}' not found in 'tools' parameter."
-            raise bad_request(message, "tool_choice")
+    check_choice(given.get("tool_choice", "auto"), given.get("tools", []))

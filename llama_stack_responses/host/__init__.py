@@ -8,6 +8,7 @@ from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.stores import open_records
+from llama_stack_responses.tools.registry import Services, tool_makers
 
 from .files import HostFiles
 from .identity import HostAccess
@@ -26,4 +27,6 @@ async def get_provider_impl(
     """
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
-    return OpenAIResponsesImpl(config, open_records(config.store), inference, files, HostAccess(policy))
+    return OpenAIResponsesImpl(
+        config, open_records(config.store), inference, files, tool_makers(Services()), HostAccess(policy)
+    )

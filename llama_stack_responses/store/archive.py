@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ..core.errors import ApiError, bad_request
+from ..core.exchanges import without_exchange
 from ..core.owner import Owner
 from ..core.transcript import Mark
 from . import codec
@@ -86,6 +87,7 @@ class Archive:
         base_items: Sequence[Json] = (),
         version: int | None = None,
         transcript: Sequence[Mark] | None = None,
+        exchanges: Mapping[str, Json] | None = None,
         beside: Sequence[Op] = (),
         conditions: Sequence[Condition] = (),
     ) -> int:
@@ -103,6 +105,8 @@ class Archive:
             beside, conditions: what else the commit does, and on what else it depends.
             version: what the stored response's version must still be; None for whatever it is.
             transcript: how the response's stream was cut into events.
+            exchanges: what the model called and was told, by the id of the output item that shows it. It is kept in
+                the history, as the item's `exchange`, and nowhere else.
 
         Returns:
             The version that was stored.
@@ -110,7 +114,7 @@ class Archive:
         Raises:
             Conflict: the stored response does not have `version`, or is gone; or one of `conditions` does not hold.
         """
-        saving = Saving(response, owner, base, input_items, base_items, transcript)
+        saving = Saving(response, owner, base, input_items, base_items, transcript, exchanges or {})
         for _ in range(_ATTEMPTS):
             plan = saving.plan(await saving.read(self._records), self._clock(), version)
             try:
@@ -284,7 +288,8 @@ def _response(entry: Entry, content: Mapping[str, Record]) -> Json:
     if f"n/{entry.history}" in _content_of(entry):
         items = decode(content[f"n/{entry.history}"].value).items
         fields["output"] = list(items[-entry.outputs :])
-    return {**entry.response, **fields}
+    response = {**entry.response, **fields}
+    return response | {"output": [without_exchange(item) for item in response["output"]]}
 
 
 def _contended() -> ApiError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
 from ..core.transcript import Mark
 from . import codec, nodes
@@ -47,10 +48,11 @@ class Saving:
         input_items: Sequence[Json],
         base_items: Sequence[Json],
         transcript: Sequence[Mark] | None,
+        exchanges: Mapping[str, Json],
     ) -> None:
         self._response = response
         self._transcript = transcript
-        self._output: list[Json] = response["output"]
+        self._output = with_exchanges(response["output"], exchanges)
         self._owner = owner
         self._hasher = Hasher(owner)
         self._key = f"r/{response['id']}"

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Sequence
 
-from llama_stack_responses.core.calls import FUNCTION_CALL, CallKind
+from llama_stack_responses.core.calls import FUNCTION
+
+from .tool import Function, Json, chat_function
 
 
 class FunctionTool:
     """A `{type: function, name, description, parameters, strict}` tool of the request."""
 
-    call_kind: CallKind = FUNCTION_CALL
+    def __init__(self, declared: Json) -> None:
+        self._name: str = declared["name"]
+        strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
+        chat = chat_function(self._name, declared.get("description"), declared.get("parameters"), **strict)
+        self._functions = (Function(chat, FUNCTION),)
 
-    def __init__(self, declared: dict[str, Any]) -> None:
-        self.name: str = declared["name"]
-        self._declared = declared
+    def functions(self) -> Sequence[Function]:
+        """The one function."""
+        return self._functions
 
-    def chat_function(self) -> dict[str, Any]:
-        """The same function in a chat request, which nests it."""
-        parameters = self._declared.get("parameters") or {"type": "object", "properties": {}}
-        function: dict[str, Any] = {"name": self.name, "parameters": parameters}
-        for field in ("description", "strict"):
-            if (value := self._declared.get(field)) is not None:
-                function[field] = value
-        return {"type": "function", "function": function}
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its name."""
+        return [self._name] if choice["type"] == "function" and choice["name"] == self._name else []

@@ -2,25 +2,149 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
-from llama_stack_responses.core.calls import CallKind
+import orjson
+
+from llama_stack_responses.core.calls import CallKind, ItemForm, ServerCall, Stage
+
+Json = dict[str, Any]
+Output = str | list[Json]
+"""What the model is told of a call: text, or content parts (`input_text`, `input_image`, `input_file`)."""
+
+
+class ToolError(Exception):
+    """A call that did not work out; the message is for the model.
+
+    Args:
+        message: what the model is told.
+        fields: what the call's item says of it.
+    """
+
+    def __init__(self, message: str, fields: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.fields = dict(fields or {})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a call.
+
+    Attributes:
+        output: what the model is told.
+        fields: what the call's item says at its end.
+    """
+
+    output: Output
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Stagehand(Protocol):
+    """Shows the client what a tool does."""
+
+    def advance(self, index: int, stage: Stage) -> None:
+        """Says how far an open item is."""
+        ...
+
+    def begin(self, form: ItemForm, fields: Json) -> int:
+        """Opens an item of the tool's own; returns its place in the output."""
+        ...
+
+    def conclude(self, index: int, fields: Json, *, failed: bool = False) -> None:
+        """Closes such an item."""
+        ...
+
+    def show(self, form: ItemForm, fields: Json) -> None:
+        """Adds an item that is whole."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """A call that a tool is to run.
+
+    Attributes:
+        call: what the model called.
+        item: the call's item, as it is so far.
+        stagehand: shows the client what comes of it.
+    """
+
+    call: ServerCall
+    item: Json
+    stagehand: Stagehand
+
+    def advance(self, stage: Stage) -> None:
+        """Says how far the call is."""
+        assert self.call.index is not None
+        self.stagehand.advance(self.call.index, stage)
+
+    def arguments(self) -> Json:
+        """The arguments, as the object that they are to be.
+
+        Raises:
+            ToolError: they are not.
+        """
+        try:
+            value = orjson.loads(self.call.arguments)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            raise ToolError("The arguments of this call are not a JSON object. Call again with valid JSON.")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that the model can call.
+
+    Attributes:
+        chat: its entry in a chat request's `tools`.
+        kind: how a call of it looks to the client.
+        run: runs a call; None when the client does. It raises `ToolError` when the call does not work out.
+        repeatable: whether a call that may have run already may be run once more.
+    """
+
+    chat: Json
+    kind: CallKind
+    run: Callable[[Invocation], Awaitable[Outcome]] | None = None
+    repeatable: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name by which the model calls it."""
+        return str(self.chat["function"]["name"])
 
 
 class Tool(Protocol):
-    """A tool of one request, as the model and the client see it.
+    """An entry of a request's `tools`."""
 
-    Attributes:
-        name: the name by which the model calls it.
-        call_kind: how a call of it looks to the client, who runs it.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def call_kind(self) -> CallKind: ...
-
-    def chat_function(self) -> dict[str, Any]:
-        """The tool as a chat request's `tools` entry."""
+    def functions(self) -> Sequence[Function]:
+        """What the model can call of it, as far as that is known."""
         ...
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """The names of those functions that an entry of a `tool_choice` means."""
+        ...
+
+
+@runtime_checkable
+class NeedsPreparation(Protocol):
+    """A tool that has to ask somebody what its functions are."""
+
+    async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
+        """Asks; `items` are the history and the input, in which the answer may stand.
+
+        Raises:
+            ApiError: the response cannot be made without it.
+        """
+        ...
+
+
+def chat_function(name: str, description: str | None, parameters: Json | None, **more: Any) -> Json:
+    """An entry of a chat request's `tools`."""
+    function: Json = {"name": name, "parameters": parameters or {"type": "object", "properties": {}}}
+    if description is not None:
+        function["description"] = description
+    return {"type": "function", "function": function | more}

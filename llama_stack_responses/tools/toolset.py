@@ -1,18 +1,18 @@
-"""The tools of one response, and which of the model's calls go through."""
+"""The tools of one response: what the model sees of them, and which of its calls go through."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from llama_stack_responses.core.calls import CallKind, HiddenCall
+from llama_stack_responses.core.calls import CallKind, ServerCall
+from llama_stack_responses.core.errors import bad_request
 
-from .function import FunctionTool
-from .tool import Tool
+from .tool import Function, NeedsPreparation, Stagehand, Tool
 
 Json = dict[str, Any]
-
-_BY_TYPE: Final[dict[str, Callable[[Json], Tool]]] = {"function": FunctionTool}
+Makers = Mapping[str, Callable[[Json], Tool]]
+"""What makes a tool of an entry of a request's `tools`, by the entry's type."""
 
 
 class Toolset:
@@ -20,41 +20,105 @@ class Toolset:
 
     Args:
         declared: the request's `tools`.
+        makers: the tools that there are.
         choice: the request's `tool_choice`; calls that it does not allow do not go through, whatever the model does.
             A tool that is chosen by its name is called once.
         parallel: whether the model may make several calls in one turn; if not, the first one counts.
+        max_calls: calls of hosted tools that go through, at most.
+
+    Raises:
+        ApiError: 400 for a tool that this stack does not have.
     """
 
-    def __init__(self, declared: Sequence[Json], choice: str | Json | None, *, parallel: bool) -> None:
-        self._tools = {tool.name: tool for tool in (_BY_TYPE[entry["type"]](entry) for entry in declared)}
-        self._allowed = _allowed(choice, self._tools)
-        by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
-        self._parallel = parallel and not by_name
-        self.shown_calls = 0
+    def __init__(
+        self,
+        declared: Sequence[Json],
+        makers: Makers,
+        choice: str | Json | None = None,
+        *,
+        parallel: bool = True,
+        max_calls: int | None = None,
+    ) -> None:
+        self._tools = [_made(entry, position, makers) for position, entry in enumerate(declared)]
+        self._choice = choice
+        self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
+        self._parallel = parallel and not self._by_name
+        self._max_calls = max_calls
+        self._in_round = 0
+        self.hosted_calls = 0
+        self._index()
 
-    def chat_tools(self) -> list[Json]:
-        """The `tools` of a chat request."""
-        return [tool.chat_function() for tool in self._tools.values()]
+    async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
+        """Has the tools find out what functions they have.
+
+        Args:
+            items: the history and the input.
+
+        Raises:
+            ApiError: the response cannot be made with these tools.
+        """
+        for tool in self._tools:
+            if isinstance(tool, NeedsPreparation):
+                await tool.prepare(items, stagehand)
+        self._index()
+
+    def offer(self) -> tuple[list[Json], str | None]:
+        """The `tools` of a chat request, and its `tool_choice`."""
+        self._in_round = 0
+        # Where a list allows only some, all stay visible, which keeps the prompt's prefix cached; calls are held to it.
+        seen = [each.chat for each in self._functions.values() if each.name in self._allowed or not self._by_name]
+        if self.hosted_calls and self._choice is not None:
+            return seen, "auto"  # the model has called what it had to, and may answer now
+        if not isinstance(self._choice, dict):
+            return seen, self._choice
+        # Not every server knows a choice by name; all that can force a call at all know this one.
+        return seen, "required" if self._by_name else str(self._choice["mode"])
 
     def kind_of(self, name: str) -> CallKind | None:
         """How a call that the model begins looks to the client; None when it does not go through."""
-        if name not in self._allowed or (self.shown_calls and not self._parallel):
+        if name not in self._allowed or (self._in_round and not self._parallel):
             return None
-        self.shown_calls += 1
-        return self._tools[name].call_kind
+        kind = self._functions[name].kind
+        if kind.hosted:
+            if self._max_calls is not None and self.hosted_calls >= self._max_calls:
+                return None
+            self.hosted_calls += 1
+        self._in_round += 1
+        return kind
 
-    def refusal(self, call: HiddenCall) -> str:
+    def function(self, name: str) -> Function:
+        """The function of a call that went through."""
+        return self._functions[name]
+
+    def refusal(self, call: ServerCall) -> str:
         """What the model is told of a call that did not go through."""
         names = ", ".join(sorted(self._allowed)) or "none"
-        if call.name in self._tools:
-            return f"The tool '{call.name}' may not be called in this turn. Tools that may be called: {names}."
-        return f"There is no tool named '{call.name}'. Tools that may be called: {names}."
+        function = self._functions.get(call.name)
+        if function is None:
+            return f"There is no tool named '{call.name}'. Tools that may be called: {names}."
+        if function.kind.hosted and self.hosted_calls == self._max_calls:
+            return "No more tools may be called for this response. Answer with what you know."
+        whole = function.kind.whole
+        if call.name in self._allowed and whole and whole(call.arguments) is None:
+            return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
+        return f"The tool '{call.name}' may not be called in this turn. Tools that may be called: {names}."
+
+    def _index(self) -> None:
+        self._functions = {each.name: each for tool in self._tools for each in tool.functions()}
+        self._allowed = frozenset(self._chosen())
+
+    def _chosen(self) -> Iterable[str]:
+        if self._choice == "none":
+            return ()
+        if not isinstance(self._choice, dict):
+            return self._functions
+        entries = [self._choice] if self._by_name else self._choice["tools"]
+        return [name for entry in entries for tool in self._tools for name in tool.chosen(entry)]
 
 
-def _allowed(choice: str | Json | None, tools: dict[str, Tool]) -> frozenset[str]:
-    if choice == "none":
-        return frozenset()
-    if not isinstance(choice, dict):
-        return frozenset(tools)
-    named = choice["tools"] if choice["type"] == "allowed_tools" else [choice]
-    return frozenset(entry["name"] for entry in named)
+def _made(entry: Json, position: int, makers: Makers) -> Tool:
+    make = makers.get(entry["type"])
+    if make is None:
+        message = f"This stack has no provider for tools of the type '{entry['type']}'; its operator can configure one."
+        raise bad_request(message, f"tools[{position}].type", "unsupported_value")
+    return make(entry)

@@ -358,7 +358,7 @@ UNSUPPORTED: Final[dict[str, Json]] = {
     "truncation": {"truncation": "auto"},
     "image": {"image": {"context_compression": "enabled"}},
     "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},
-    "tools[0].type": {"tools": [{"type": "web_search"}]},
+    "tools[0].type": {"tools": [{"type": "image_generation"}]},
 }
 """What is refused for now, by the `param` of the error."""
 

@@ -21,7 +21,7 @@ ROOT: Final = Path(llama_stack_responses.__file__).parent
 LAYERS: Final = (
     {"core"},
     {"access", "chat", "hangup", "outbox", "signals", "store", "tools", "watchdog"},
-    {"config", "files", "sweeper"},
+    {"answering", "config", "files", "sweeper"},
     {"history", "stores", "turn"},
     {"run", "workshop"},
     {"background"},
@@ -41,6 +41,7 @@ ONLY_IN: Final = {
     "fastapi": {"host", "wire"},
     "starlette": {"host", "wire"},
     "asyncio": {
+        "answering",
         "background",
         "host",
         "hangup",

@@ -16,6 +16,7 @@ from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.run import Run
+from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.turn import Turn, TurnLimits
 from tests.support.inference import FakeInference, Round, call, finish, text
@@ -52,7 +53,7 @@ class Setting:
         self.dropped = 0
         self.events: list[Json] = []
         self._keep = keep
-        toolset = Toolset(request.tools, request.tool_choice, parallel=True)
+        toolset = Toolset(request.tools, client_tools(), request.tool_choice, parallel=True)
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.outbox = Outbox(wanted=stream, limit=limit)
         turn = Turn(
@@ -64,7 +65,7 @@ class Setting:
             assembler=self.assembler,
             inference=self.inference,
             outbox=self.outbox,
-            limits=TurnLimits(rounds=8, idle_seconds=30.0),
+            limits=TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
         )
         self.run = Run(turn, self.assembler, self.outbox, self._note, self._drop)
 

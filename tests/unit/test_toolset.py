@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.core.calls import FUNCTION_CALL, HiddenCall
+from llama_stack_responses.core.calls import FUNCTION, ServerCall
 from llama_stack_responses.tools.function import FunctionTool
+from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 
 Json = dict[str, Any]
@@ -26,60 +27,60 @@ TOOLS = [function("f"), function("g")]
 
 @pytest.mark.parametrize("choice", [None, "auto", "required"])
 def test_calls_of_all_declared_tools_go_through(choice: str | Json | None) -> None:
-    toolset = Toolset(TOOLS, choice, parallel=True)
-    assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION_CALL] * 3
-    assert toolset.shown_calls == 3
+    toolset = Toolset(TOOLS, client_tools(), choice, parallel=True)
+    assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION] * 3
 
 
 def test_unknown_tools_do_not_go_through() -> None:
-    toolset = Toolset(TOOLS, None, parallel=True)
+    toolset = Toolset(TOOLS, client_tools(), None, parallel=True)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("") is None
-    assert toolset.shown_calls == 0
-    assert toolset.refusal(HiddenCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
+    assert toolset.refusal(ServerCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
 
 
 def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
-    toolset = Toolset(TOOLS, allowed("g"), parallel=True)
-    assert len(toolset.chat_tools()) == 2
+    toolset = Toolset(TOOLS, client_tools(), allowed("g"), parallel=True)
+    assert len(toolset.offer()[0]) == 2
     assert toolset.kind_of("f") is None
-    assert toolset.kind_of("g") is FUNCTION_CALL
-    told = toolset.refusal(HiddenCall("f", "1", "{}"))
+    assert toolset.kind_of("g") is FUNCTION
+    told = toolset.refusal(ServerCall("f", "1", "{}"))
     assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
 
 
 @pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
 def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[str]) -> None:
-    toolset = Toolset(TOOLS, choice, parallel=True)
+    toolset = Toolset(TOOLS, client_tools(), choice, parallel=True)
     assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
 
 
 def test_a_tool_that_is_chosen_by_its_name_is_called_once() -> None:
-    toolset = Toolset(TOOLS, {"type": "function", "name": "g"}, parallel=True)
-    assert toolset.kind_of("g") is FUNCTION_CALL
+    toolset = Toolset(TOOLS, client_tools(), {"type": "function", "name": "g"}, parallel=True)
+    assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("g") is None
-    assert toolset.shown_calls == 1
 
 
 def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
-    toolset = Toolset(TOOLS, None, parallel=False)
+    toolset = Toolset(TOOLS, client_tools(), None, parallel=False)
     assert toolset.kind_of("h") is None
-    assert toolset.kind_of("g") is FUNCTION_CALL
+    assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("f") is None
-    assert toolset.shown_calls == 1
 
 
 def test_without_tools_there_is_none_to_name() -> None:
-    assert Toolset([], None, parallel=True).refusal(HiddenCall("h", "1", "{}")).endswith("may be called: none.")
+    assert (
+        Toolset([], client_tools(), None, parallel=True)
+        .refusal(ServerCall("h", "1", "{}"))
+        .endswith("may be called: none.")
+    )
 
 
 def test_a_function_as_the_chat_request_has_it() -> None:
     schema = {"type": "object", "properties": {"a": {}}}
     tool = FunctionTool(function("f", description="Does f.", strict=False, parameters=schema, defer_loading=True))
     expected = {"name": "f", "parameters": schema, "description": "Does f.", "strict": False}
-    assert tool.chat_function() == {"type": "function", "function": expected}
+    assert tool.functions()[0].chat == {"type": "function", "function": expected}
 
 
 def test_a_function_without_parameters_takes_none() -> None:
     expected = {"name": "f", "parameters": {"type": "object", "properties": {}}}
-    assert FunctionTool(function("f")).chat_function() == {"type": "function", "function": expected}
+    assert FunctionTool(function("f")).functions()[0].chat == {"type": "function", "function": expected}

@@ -13,6 +13,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.outbox import Outbox
+from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.turn import Ending, Turn, TurnLimits
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
@@ -40,7 +41,9 @@ class Setting:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.inference = FakeInference(*rounds, accept=accept)
         self.outbox = Outbox(wanted=request.stream, limit=limit)
-        toolset = Toolset(request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False)
+        toolset = Toolset(
+            request.tools, client_tools(), request.tool_choice, parallel=request.parallel_tool_calls is not False
+        )
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.turn = Turn(
             request,
@@ -51,7 +54,7 @@ class Setting:
             assembler=self.assembler,
             inference=self.inference,
             outbox=self.outbox,
-            limits=TurnLimits(at_most, idle_seconds),
+            limits=TurnLimits(at_most, idle_seconds, 30.0),
         )
 
     @property

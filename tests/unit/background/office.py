@@ -23,6 +23,8 @@ from llama_stack_responses.files import NoFiles
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Records
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Makers
 from llama_stack_responses.turn import TurnLimits
 from llama_stack_responses.workshop import Workshop
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
@@ -89,6 +91,9 @@ def shared(**options: Any) -> WatchedRecords:
     return WatchedRecords(MemoryRecords(**options), before=turn, after=turn)
 
 
+LIMITS: Final = TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0)
+
+
 class Office:
     """One process on a store.
 
@@ -97,12 +102,14 @@ class Office:
         rounds: what the provider answers to this process.
     """
 
-    def __init__(self, records: Records, *rounds: Round, limits: TurnLimits | None = None) -> None:
+    def __init__(
+        self, records: Records, *rounds: Round, limits: TurnLimits = LIMITS, makers: Makers | None = None
+    ) -> None:
         self.records = records
         self.inference = FakeInference(*rounds)
         self.archive = Archive(records)
         self.access = OneUser()
-        self.workshop = Workshop(self.inference, NoFiles(), [], limits or TurnLimits(rounds=8, idle_seconds=30.0))
+        self.workshop = Workshop(self.inference, NoFiles(), makers or client_tools(), [], limits)
         self.bell = Bell()
         self.jobs = Jobs(records, 100)
         self.journal = Journal(records, self.bell)

@@ -314,7 +314,7 @@ async def test_the_bound_on_tokens_holds_over_a_change_of_hands(records: Watched
 async def test_the_bound_on_rounds_holds_over_a_change_of_hands(records: WatchedRecords) -> None:
     first = await queued(records, ROUNDS[0], [asyncio.Event()])
     await lose(first, "killed", 100)
-    second = Office(records, ROUNDS[1], limits=TurnLimits(rounds=2, idle_seconds=30.0))
+    second = Office(records, ROUNDS[1], limits=TurnLimits(rounds=2, idle_seconds=30.0, tool_seconds=30.0))
     await second.work()
     final = await second.result()
     assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})

@@ -9,6 +9,8 @@ import pytest
 from llama_stack_responses.chat.profile import Profile, profile_for
 from llama_stack_responses.chat.request import chat_request
 from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Toolset
 
 Json = dict[str, Any]
 
@@ -25,7 +27,8 @@ def chat(function: Json) -> Json:
 def asked(*tools: Json, max_tokens: int | None = None, profile: Profile | None = None, **fields: Any) -> Json:
     """What is asked of the model beyond what always is."""
     request = parse_create({"model": "m", "input": "hi", "tools": [*tools], **fields})
-    made = chat_request(request, profile or Profile(), [], [chat(tool) for tool in tools], max_tokens)
+    offer = Toolset(tools, client_tools(), request.tool_choice).offer()
+    made = chat_request(request, profile or Profile(), [], offer, max_tokens)
     assert {name: made.pop(name) for name in BARE} == BARE
     return made
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from llama_stack_responses.core.assembler import Assembler
-from llama_stack_responses.core.calls import FUNCTION_CALL, CallKind, HiddenCall
+from llama_stack_responses.core.calls import FUNCTION, CallKind, ServerCall
 from llama_stack_responses.core.deltas import (
     Annotation,
     Delta,
@@ -39,7 +39,7 @@ LOGPROB: Final[Json] = {"token": "a", "bytes": [97], "logprob": -0.5, "top_logpr
 
 
 def kind_of(name: str) -> CallKind | None:
-    return None if name.startswith("hidden") or not name else FUNCTION_CALL
+    return None if name.startswith("hidden") or not name else FUNCTION
 
 
 class Driver:
@@ -312,7 +312,7 @@ def test_a_name_that_comes_last_of_all() -> None:
 def test_a_name_that_never_comes_is_a_hidden_call() -> None:
     driver = Driver()
     driver.feed(call(0, "", "a", "{}"), STOP)
-    assert driver.assembler.hidden_calls == [HiddenCall("", "a", "{}")]
+    assert driver.assembler.calls.server_calls == [ServerCall("", "a", "{}")]
     assert driver.end()["output"] == []
 
 
@@ -323,7 +323,7 @@ def test_a_call_without_arguments_has_an_empty_object_for_them(arguments: str) -
     [item] = driver.end()["output"]
     assert (item["status"], item["arguments"].strip()) == ("completed", "{}")
     assert driver.feed(call(0, "hidden", "b", arguments), STOP) == []
-    assert driver.assembler.hidden_calls[0].arguments.strip() in ("{}", "")
+    assert driver.assembler.calls.server_calls[0].arguments.strip() in ("{}", "")
 
 
 def test_a_call_that_was_cut_off_before_its_arguments_has_none() -> None:
@@ -334,7 +334,7 @@ def test_a_call_that_was_cut_off_before_its_arguments_has_none() -> None:
 def test_an_id_alone_is_no_call() -> None:
     driver = Driver()
     driver.feed(call(0, "", "a"), STOP)
-    assert driver.assembler.hidden_calls == driver.end()["output"] == []
+    assert driver.assembler.calls.server_calls == driver.end()["output"] == []
 
 
 def test_hidden_calls_make_no_events_but_end_the_text_before_them() -> None:
@@ -342,7 +342,7 @@ def test_hidden_calls_make_no_events_but_end_the_text_before_them() -> None:
     driver.feed(Text("Let me see."))
     assert types(driver.feed(call(0, "hidden", "a"))) == ["output_text.done", "content_part.done", "output_item.done"]
     assert driver.feed(call(0, arguments="{"), call(0, arguments="}"), Finish("tool_calls")) == []
-    assert driver.assembler.hidden_calls == [HiddenCall("hidden", "a", "{}")]
+    assert driver.assembler.calls.server_calls == [ServerCall("hidden", "a", "{}")]
     assert kinds(driver.end()["output"]) == ["commentary"]
 
 
@@ -351,7 +351,7 @@ def test_hidden_and_shown_calls_take_their_own_ways() -> None:
     driver.feed(
         call(0, "hidden", "a", "1"), call(1, "f", "b", "2"), call(0, arguments="1"), call(1, arguments="2"), STOP
     )
-    assert driver.assembler.hidden_calls == [HiddenCall("hidden", "a", "11")]
+    assert driver.assembler.calls.server_calls == [ServerCall("hidden", "a", "11")]
     [item] = driver.end()["output"]
     assert (item["call_id"], item["arguments"]) == ("b", "22")
 
@@ -526,10 +526,10 @@ def test_any_deltas_in_any_order(
     fed = [delta for deltas, _ in rounds for delta in deltas] + cut_off
     assert_nothing_is_lost(fed, output)
     call_ids = [item["call_id"] for item in output if item["type"] == "function_call"]
-    call_ids += [hidden.call_id for hidden in driver.assembler.hidden_calls]
+    call_ids += [hidden.call_id for hidden in driver.assembler.calls.server_calls]
     assert len(call_ids) == len(set(call_ids))
     assert all(call_ids)
-    assert_arguments([*(deltas for deltas, _ in rounds), cut_off], output, driver.assembler.hidden_calls)
+    assert_arguments([*(deltas for deltas, _ in rounds), cut_off], output, driver.assembler.calls.server_calls)
 
 
 def assert_nothing_is_lost(fed: Sequence[Delta], output: Sequence[Json]) -> None:
@@ -546,7 +546,7 @@ def assert_nothing_is_lost(fed: Sequence[Delta], output: Sequence[Json]) -> None
     assert shown("reasoning", "summary", "summary_text") == "".join(d.text for d in reasoning if d.summary)
 
 
-def assert_arguments(rounds: Sequence[list[Delta]], output: Sequence[Json], hidden: Sequence[HiddenCall]) -> None:
+def assert_arguments(rounds: Sequence[list[Delta]], output: Sequence[Json], hidden: Sequence[ServerCall]) -> None:
     """Every key of every round that says anything is one call, shown or hidden, with all of its arguments."""
     wanted: list[str] = []
     for deltas in rounds:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args, get_type_hints
+from typing import Any, Final, get_args, get_type_hints
 
 import pytest
 from openai.types.responses import FunctionToolParam, ToolParam
 from openai.types.responses.response_create_params import ToolChoice
 
+from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
+
+TAKEN: Final = {"function", *WEB_SEARCH_TYPES}
+"""The types of the tools that are taken; they are no longer refused by name."""
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WHOLE: Json = {
@@ -75,7 +79,7 @@ def test_names_that_are_taken(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({"type": "web_search"}, ".type", "unsupported_value"),
+        ({"type": "file_search"}, ".type", "unsupported_value"),
         ({"type": "function", "function": {"name": "f"}}, ".name", "missing_required_parameter"),
         (function(""), ".name", "empty_string"),
         (function("a" * 129), ".name", "string_above_max_length"),
@@ -96,7 +100,10 @@ def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: 
 
 def test_messages() -> None:
     assert refused([{"type": "mcp"}]).message == "Unsupported tool type 'mcp' on this server."
-    assert refused([{"type": "x"}]).message == "Invalid value: 'x'. Supported value is: 'function'."
+    assert refused([{"type": "x"}]).message == (
+        "Invalid value: 'x'. Supported values are: 'function', 'web_search', 'web_search_2025_08_26', "
+        "'web_search_preview', and 'web_search_preview_2025_03_11'."
+    )
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
     )
@@ -119,7 +126,7 @@ def test_there_may_be_so_many() -> None:
 @pytest.mark.parametrize("member", get_args(ToolParam), ids=lambda member: member.__name__)
 def test_every_tool_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
     for name in types_of(member):
-        if name != "function":
+        if name not in TAKEN:
             error = refused([{"type": name}])
             assert (error.param, error.code) == ("tools[0].type", "unsupported_value")
             assert f"'{name}'" in error.message
@@ -198,7 +205,7 @@ CHOICES = [member for member in get_args(ToolChoice) if isinstance(member, type)
 @pytest.mark.parametrize("member", CHOICES, ids=lambda member: member.__name__)
 def test_every_choice_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
     for name in types_of(member):
-        if name not in {"function", "allowed_tools"}:
+        if name not in {"allowed_tools", *TAKEN}:
             error = refused([function("f")], {"type": name})
             assert (error.param, error.code) == ("tool_choice.type", "unsupported_value")
             assert f"'{name}'" in error.message

@@ -1,0 +1,179 @@
+"""The tools that a request declares, and its choice among them: which there are, and what each may say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .errors import bad_request
+from .shapes import (
+    At,
+    Check,
+    an_object,
+    array,
+    boolean,
+    check_count,
+    invalid,
+    invalid_type,
+    one_of,
+    record,
+    shown,
+    string,
+    tagged,
+)
+
+_FUNCTION: Final = record(
+    {
+        "name": string(1, 128, "[a-zA-Z0-9_.-]+"),
+        "description": string(),
+        "parameters": an_object,
+        "strict": boolean,
+        "allowed_callers": array(one_of("direct", "programmatic")),
+        "async": boolean,
+        "defer_loading": boolean,
+        "output_schema": an_object,
+    },
+    "name",
+)
+
+
+def _function(value: Any, at: At) -> dict[str, Any]:
+    """A function that the client runs. OpenAI's type has `parameters` and `strict` always, if need be as null."""
+    checked = _FUNCTION(value, at)
+    return {"name": checked["name"], "parameters": None, "strict": None, **checked}
+
+
+_LOCATION: Final = record(
+    {
+        "type": one_of("approximate"),
+        "city": string(),
+        "country": string(0, 2),
+        "region": string(),
+        "timezone": string(),
+    },
+    defaults={"type": "approximate"},
+)
+
+_WEB_SEARCH: Final = record(
+    {
+        "filters": record({"allowed_domains": array(string(1, 253))}),
+        "search_content_types": array(one_of("text", "image")),
+        "search_context_size": one_of("low", "medium", "high"),
+        "user_location": _LOCATION,
+        "external_web_access": boolean,
+        "return_token_budget": one_of("default", "unlimited"),
+    }
+)
+
+WEB_SEARCH_TYPES: Final = (
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+)
+"""The names that OpenAI gave its web search, over time."""
+
+_TOOLS: Final[Mapping[str, Check]] = {"function": _function, **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH)}
+"""The tools that this server takes, by type."""
+
+_UNSUPPORTED_TOOLS: Final = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "local_shell",
+        "mcp",
+        "namespace",
+        "programmatic_tool_calling",
+        "shell",
+        "tool_search",
+    }
+)
+"""The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
+
+_TOOL_LIST: Final = array(tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS))
+
+
+def tools(value: Any, at: At) -> list[dict[str, Any]]:
+    """The `tools` of a request, each with a name of its own if it has one."""
+    declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
+    check_count(declared, at, at.limits.max_tools)
+    seen: set[str] = set()
+    for position, tool in enumerate(declared):
+        if (name := tool.get("name")) in seen:
+            raise invalid(at.index(position).key("name"), f"another tool has the name '{name}' already.")
+        seen |= {name} if name else set()
+    return declared
+
+
+_TOOL_NAMES: Final[Mapping[str, Check]] = {
+    "function": record({"name": string(1, 128)}, "name"),
+    **dict.fromkeys(WEB_SEARCH_TYPES, record({})),
+}
+"""How a choice names a tool, by the tool's type."""
+
+_CHOICE_MODE: Final = one_of("none", "auto", "required")
+
+_CHOICES: Final[Mapping[str, Check]] = {
+    **_TOOL_NAMES,
+    "allowed_tools": record(
+        {
+            "mode": one_of("auto", "required"),
+            "tools": array(tagged("tool", _TOOL_NAMES, _UNSUPPORTED_TOOLS), low=1),
+        },
+        "mode",
+        "tools",
+    ),
+}
+"""The choices of a tool that this server takes, by type, beside the modes."""
+
+_UNSUPPORTED_CHOICES: Final = frozenset(
+    {
+        "apply_patch",
+        "code_interpreter",
+        "computer",
+        "computer_use",
+        "computer_use_preview",
+        "custom",
+        "file_search",
+        "image_generation",
+        "mcp",
+        "programmatic_tool_calling",
+        "shell",
+    }
+)
+"""The choices that OpenAI takes and this server does not yet; one that it learns moves to `_CHOICES`."""
+
+_CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
+
+
+def tool_choice(value: Any, at: At) -> str | dict[str, Any]:
+    """The `tool_choice` of a request: a word, or an object."""
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    choice: str | dict[str, Any] = (_CHOICE_MODE if isinstance(value, str) else _CHOICE)(value, at)
+    return choice
+
+
+def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -> None:
+    """A 400 unless the tools that a choice names are there."""
+    if isinstance(choice, str):
+        if choice == "required" and not declared:
+            message = "Tool choice 'required' must be specified with 'tools' parameter."
+            raise bad_request(message, "tool_choice")
+        return
+    known = {_identity(tool) for tool in declared}
+    for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
+        if _identity(wanted) not in known:
+            message = f"Tool choice '{shown(wanted.get('name') or wanted['type'])}' not found in 'tools' parameter."
+            raise bad_request(message, "tool_choice")
+
+
+def _identity(entry: dict[str, Any]) -> tuple[str, str | None]:
+    """What a tool and a choice of it have in common."""
+    kind = "web_search" if entry["type"] in WEB_SEARCH_TYPES else entry["type"]
+    return kind, entry.get("name")
