@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -17,6 +18,7 @@ from .core.events import TERMINAL, Event
 from .core.ids import check_response_id, new_id
 from .core.items import check_call_pairs, check_ids
 from .core.listing import listed, with_ids
+from .core.owner import Owner
 from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create
 from .core.response import new_response
@@ -24,11 +26,12 @@ from .core.shapes import Limits
 from .core.transcript import Transcript
 from .files import Files
 from .history import Historian, without_cut_calls
+from .idempotency import Claim, Keys
 from .outbox import Outbox
 from .run import Run
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
-from .store.records import Records
+from .store.records import Conflict, Op, Records, VersionIs
 from .sweeper import Sweeper
 from .tools.toolset import Makers
 from .turn import TurnLimits
@@ -49,11 +52,21 @@ class Page:
 RUNNING: Final = ("queued", "in_progress")
 
 
+PATIENCE: Final = 2.0
+"""Seconds for which an event stream waits for the provider's verdict before its headers go out."""
+
+
 @dataclass(frozen=True, slots=True)
-class Queued:
-    """A background response that waits for its turn."""
+class Kept:
+    """A response that is made whether its client waits or not, and can be followed.
+
+    Attributes:
+        response: the response as it is now.
+        replayed: whether an earlier request with the same Idempotency-Key began it.
+    """
 
     response: Json
+    replayed: bool = False
 
 
 class LetGo(Exception):  # noqa: N818 (nothing went wrong)
@@ -93,6 +106,7 @@ class OpenAIResponsesImpl:
         limits = config.limits
         turn_limits = TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds)
         self._workshop = Workshop(inference, files, makers, config.profiles, turn_limits)
+        self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(
             records,
@@ -121,18 +135,51 @@ class OpenAIResponsesImpl:
             run.shut_down()
         self._crew.hang_up()
 
-    async def create(self, body: Any) -> Run | Queued:
-        """Begins a response.
+    async def create(self, body: Any, key: str | None = None) -> Run | Kept:
+        """Begins a response, or finds the one that was begun under the same key.
 
         Args:
             body: the request's decoded JSON.
+            key: the request's Idempotency-Key.
 
         Raises:
-            ApiError: the request is wrong; nothing has been sent to a model.
+            ApiError: the request is wrong, and nothing has been sent to a model; or the key is another request's. With
+                a key, also: the provider refused the request. In each case nothing is stored, and the key stays free.
         """
         self.start()
         request = self._parse(body)
         owner = self._access.who()
+        if key is None:
+            return await self._create(request, body, owner, None)
+        if not request.store:
+            raise bad_request(
+                "An Idempotency-Key leads to a stored response: leave 'store' out, or send no key.",
+                "store",
+                "unsupported_value",
+            )
+        claim = Claim.of(owner, key, body)
+        while True:
+            if joined := await self._join(claim):
+                return joined
+            with suppress(Conflict):
+                return await self._create(request, body, owner, claim)
+
+    async def _join(self, claim: Claim) -> Kept | None:
+        """The response that the key leads to, once it cannot be refused any more; None if the key is free."""
+        while response_id := await self._keys.find(claim):
+            await self._crew.begun(response_id)
+            if await self._archive.load(response_id):
+                return Kept(await self.retrieve(response_id), replayed=True)
+            if await self._keys.find(claim) == response_id:
+                raise ApiError(
+                    409,
+                    "The response that was made under this Idempotency-Key is no longer stored. "
+                    "To have it made again, send a new key.",
+                    code="idempotency_key_reused",
+                )
+        return None
+
+    async def _create(self, request: CreateRequest, body: Json, owner: Owner, claim: Claim | None) -> Run | Kept:
         history = await self._historian.before(request.previous_response_id)
         new_items = await self._historian.dereference(owner, request.input_items)
         check_ids(history.items, new_items)
@@ -145,14 +192,19 @@ class OpenAIResponsesImpl:
             "input_items": new_items,
             "base_items": history.items,
         }
-        if request.background:
-            return await self._enqueue(request, body, stored)
+        if request.background or claim:
+            return await self._keep(request, body, claim, stored)
         return await self._run(request, items, stored)
 
     def _parse(self, body: Any) -> CreateRequest:
         return parse_create(body, passthrough=self._passthrough, limits=self._limits)
 
-    async def _enqueue(self, request: CreateRequest, body: Json, stored: Json) -> Queued:
+    async def _keep(self, request: CreateRequest, body: Json, claim: Claim | None, stored: Json) -> Kept:
+        """Begins what goes on without its client: in the background, or under a key.
+
+        Raises:
+            Conflict: somebody else took the key.
+        """
         if self._access.brings_keys():
             raise bad_request(
                 "Background responses are made with the stack's own keys: keys of a user's own are not stored, and so "
@@ -160,12 +212,34 @@ class OpenAIResponsesImpl:
                 "background",
                 "unsupported_value",
             )
-        response = _begun(request) | {"status": "queued"}
-        events = self._workshop.bench(request, response).assembler.enqueue()
+        response = _begun(request)
         # The input is stored with the response; a request just has to have some.
         work = body | {"input": "...", "previous_response_id": None}
-        await self._crew.submit(response, work, events, **stored)
-        return Queued(response)
+        taken: list[Op] = []
+        free: list[VersionIs] = []
+        if claim:
+            take, is_free = await self._keys.take(claim, response["id"])
+            taken, free = [take], [is_free]
+        if request.background:
+            response |= {"status": "queued"}
+            events = self._workshop.bench(request, response).assembler.enqueue()
+            await self._crew.submit(response, work, events, beside=taken, conditions=free, **stored)
+        else:
+            patience = PATIENCE if request.stream else None
+            await self._crew.open(response, work, beside=taken, conditions=free, patience=patience, **stored)
+        return Kept(response)
+
+    async def finish(self, response_id: str) -> Json:
+        """Waits for the end of a response that is made whether anybody waits or not, and returns it.
+
+        Raises:
+            ApiError: 503, if this server ends before.
+        """
+        await self._crew.ended(response_id)
+        response = await self.retrieve(response_id)
+        if response["status"] in RUNNING:
+            raise ApiError(503, "The server is shutting down, and another goes on. Ask again.", retry_after=1)
+        return response
 
     async def _run(self, request: CreateRequest, items: list[Json], stored: Json) -> Run:
         bench = self._workshop.bench(request, _begun(request))
@@ -239,8 +313,7 @@ class OpenAIResponsesImpl:
         if stored.response["status"] in RUNNING:
             await self._crew.cancel(response_id)
         await self._archive.delete(response_id)
-        if stored.response["background"]:
-            await self._crew.forget(response_id)
+        await self._crew.forget(response_id)
 
     async def cancel(self, response_id: str) -> Json:
         """Ends a background response, wherever it is made, and returns it; one that has ended stays as it is.

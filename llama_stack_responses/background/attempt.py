@@ -26,6 +26,7 @@ from ..workshop import Bench, Workshop
 from .bell import Bell
 from .jobs import BEGUN, Held, Jobs, Work
 from .journal import Journal
+from .opening import Opening
 
 Json = dict[str, Any]
 
@@ -49,6 +50,7 @@ class Attempt:
         held: the job.
         keep_journal: seconds for which the events stay readable after the end.
         parse: makes a request of its body.
+        opening: until when the response can be refused; None if it has begun.
     """
 
     def __init__(
@@ -64,8 +66,10 @@ class Attempt:
         workshop: Workshop,
         parse: Callable[[Json], CreateRequest],
         keep_journal: float,
+        opening: Opening | None = None,
     ) -> None:
         self.held = held
+        self.opening = opening
         self._records = records
         self._jobs = jobs
         self._journal = journal
@@ -98,6 +102,8 @@ class Attempt:
             pump.cancel()
             self._making.cancel()
             await asyncio.wait([pump, self._making])
+            if self.opening:
+                self.opening.end()
         if self._handing_over:
             await self._hand_over()
         for task in (pump, self._making):
@@ -123,26 +129,43 @@ class Attempt:
             await self._insist(self._forget)
             return
         bench = await self._take_up(found, work)
+        error = await self._error(bench, found, work)
+        if error and self.opening and not self.opening.over:
+            await self._refuse(self.opening, error)
+            return
+        if error:
+            self._outbox.put(bench.assembler.close("incomplete"))
+            bench.assembler.settle("failed", error=error)
+        await self._conclude(bench, found)
+
+    async def _error(self, bench: Bench, found: StoredResponse, work: Work) -> ApiError | None:
+        """Brings the response to its end; what went wrong, if anything did."""
         try:
             await self._end(bench, found, work)
         except Conflict:
             raise
         except ApiError as error:
-            self._fail(bench, error)
+            return error
         except Exception as error:
             logger.exception("%s failed", self.held.response_id)
-            self._fail(bench, ApiError(500, f"The server failed while it made the response ({type(error).__name__})."))
-        await self._conclude(bench, found)
+            return ApiError(500, f"The server failed while it made the response ({type(error).__name__}).")
+        return None
+
+    async def _refuse(self, opening: Opening, error: ApiError) -> None:
+        """Removes the response, of which nobody has heard yet, and tells its client why."""
+        opening.refuse(error)
+        self._concluding = True
+        ops = [*self.held.gone(), *opening.taken]
+        await self._insist(
+            lambda: self._archive.delete(self.held.response_id, beside=ops, conditions=[self.held.fence])
+        )
+        opening.end()
 
     async def _forget(self) -> None:
         """Removes what is left of a response that is gone."""
         expiry = await self._records.now()
         ops = [*self._journal.expire(self.held.response_id, expiry), *self.held.gone()]
         await self._records.commit(ops, [self.held.fence])
-
-    def _fail(self, bench: Bench, error: ApiError) -> None:
-        self._outbox.put(bench.assembler.close("incomplete"))
-        bench.assembler.settle("failed", error=error)
 
     async def _take_up(self, found: StoredResponse, work: Work) -> Bench:
         """The response as its readers know it, with what was cut off in it closed."""
@@ -156,7 +179,9 @@ class Attempt:
         bench = self._workshop.bench(self._parse(body), response)
         bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work))
         self._outbox.put(closing)
-        if not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
+        if number == 0:
+            self._outbox.put(bench.assembler.start())
+        elif not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
             self._outbox.put(bench.assembler.proceed())
         return bench
 
@@ -193,6 +218,8 @@ class Attempt:
                 progress = Progress(work.rounds, work.said, _waiting(work), work.ends)
                 turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
                 self._turn = turn
+                if self.opening:
+                    self.opening.end_with(turn.accepted)
                 ending = await turn.run()
                 completed_at = int(time.time()) if ending.status == "completed" else None
                 assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
@@ -244,6 +271,8 @@ class Attempt:
 
     async def _pump(self) -> None:
         """Writes events in batches; ends, and the attempt with it, when the job is somebody else's."""
+        if self.opening:
+            await self.opening.ended()
         while await self._outbox.filled():
             await self._write()
             await asyncio.sleep(_PAUSE)

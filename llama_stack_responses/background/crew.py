@@ -15,12 +15,13 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.request import CreateRequest
 from ..store.archive import Archive
-from ..store.records import Op, Records
+from ..store.records import Delete, Op, Records
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
 from .jobs import LEASE, Held, Jobs
 from .journal import Journal
+from .opening import Opening
 from .vouching import Vouchers
 
 Json = dict[str, Any]
@@ -103,7 +104,14 @@ class Crew:
                 logger.warning("other servers learn late that this one ended: %s", error)
 
     async def submit(
-        self, response: Json, body: Json, events: Sequence[Event], *, owner: Owner, **history: Any
+        self,
+        response: Json,
+        body: Json,
+        events: Sequence[Event],
+        *,
+        owner: Owner,
+        beside: Sequence[Op] = (),
+        **history: Any,
     ) -> None:
         """Stores a queued response and its job in one step.
 
@@ -112,16 +120,64 @@ class Crew:
             body: the request's JSON, its input left out.
             events: its first events.
             owner: whose it is.
+            beside: what else the commit does.
             history: what it stands on, as `Archive.save` takes it.
 
         Raises:
             ApiError: 429, if too many are waiting.
         """
         response_id = response["id"]
-        ops = await self._jobs.enqueue(response_id, owner, body)
-        ops += self._journal.batch(response_id, events)
+        ops = [*beside, *await self._jobs.enqueue(response_id, owner, body), *self._journal.batch(response_id, events)]
         await self._archive.save(response, owner=owner, beside=ops, **history)
         self._bell.ring(_QUEUE)
+
+    async def open(
+        self,
+        response: Json,
+        body: Json,
+        *,
+        owner: Owner,
+        beside: Sequence[Op],
+        patience: float | None,
+        **history: Any,
+    ) -> None:
+        """Stores a response and begins it at once, for a client that waits; returns when it counts as begun.
+
+        From then on it is made like any other here, whether its client waits or not.
+
+        Args:
+            response: the response object, in progress.
+            body: the request's JSON, its input left out.
+            owner: whose it is.
+            beside: what else is put in the same commit; it goes again if the response is refused.
+            patience: seconds after which it counts as begun although the provider has not accepted it; None waits on.
+            history: what it stands on, as `Archive.save` takes it.
+
+        Raises:
+            ApiError: the provider refused it in that time; nothing is stored.
+        """
+        await self._come_alive()
+        held, ops = await self._jobs.open(response["id"], owner, body, self._worker)
+        await self._archive.save(response, owner=owner, beside=[*beside, *ops], **history)
+        opening = Opening([Delete(op.key) for op in beside], patience)
+        self._begin(held, opening)
+        await opening.verdict()
+
+    async def begun(self, response_id: str) -> None:
+        """Waits until a response has begun, wherever that is, or has ended, or this server ends."""
+        while not self._hanging_up:
+            rung = self._bell.listen(response_id)
+            if await self._journal.has(response_id) or await self._jobs.find(response_id) is None:
+                return
+            await asyncio.wait([rung], timeout=_LOOK)
+
+    async def ended(self, response_id: str) -> None:
+        """Waits until a response has ended, wherever that is, or this server ends."""
+        while not self._hanging_up:
+            rung = self._bell.listen(response_id)
+            if await self._jobs.find(response_id) is None:
+                return
+            await asyncio.wait([rung], timeout=_LOOK)
 
     async def forget(self, response_id: str) -> None:
         """Drops what is left of a response that is deleted."""
@@ -235,7 +291,7 @@ class Crew:
             queued = self._bell.listen(_QUEUE)
             try:
                 await self._come_alive()
-                if len(self._attempts) < self._size and (held := await self._jobs.claim(self._worker)):
+                if self._has_room() and (held := await self._jobs.claim(self._worker)):
                     self._begin(held)
                     continue
             except ApiError as error:
@@ -243,6 +299,10 @@ class Crew:
             except Exception:
                 logger.exception("no background work is taken")
             await asyncio.wait([queued], timeout=_LOOK)
+
+    def _has_room(self) -> bool:
+        """Whether another job can be taken. Those that clients wait for do not count: they never waited here."""
+        return sum(attempt.opening is None for attempt in self._attempts.values()) < self._size
 
     async def _watch(self) -> None:
         """Ends the attempts whose job was taken over: they would else go on until they next write."""
@@ -262,8 +322,8 @@ class Crew:
                 if attempt.held.response_id not in mine:
                     attempt.lose()
 
-    def _begin(self, held: Held) -> asyncio.Task[None]:
-        attempt = self._attempt(held)
+    def _begin(self, held: Held, opening: Opening | None = None) -> asyncio.Task[None]:
+        attempt = self._attempt(held, opening)
         task = asyncio.create_task(attempt.run())
         self._attempts[task] = attempt
         task.add_done_callback(self._ended)
@@ -273,7 +333,7 @@ class Crew:
         del self._attempts[task]
         self._bell.ring(_QUEUE)
 
-    def _attempt(self, held: Held) -> Attempt:
+    def _attempt(self, held: Held, opening: Opening | None) -> Attempt:
         return Attempt(
             held,
             records=self._records,
@@ -285,4 +345,5 @@ class Crew:
             workshop=self._workshop,
             parse=self._parse,
             keep_journal=self._keep_journal,
+            opening=opening,
         )

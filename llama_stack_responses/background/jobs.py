@@ -89,7 +89,8 @@ class Work:
         rounds: how many rounds are finished.
         waiting: the calls of the last one that nobody has answered, as `ServerCall` has them.
         ends: whether the client has to act once they are answered.
-        numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`.
+        numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`,
+            or none if the response never waited.
     """
 
     body: Json
@@ -169,6 +170,16 @@ class Jobs:
             Put(f"k/{response_id}", Work(body).encode()),
             Put(f"q/{job.order}/{response_id}", b""),
         ]
+
+    async def open(self, response_id: str, owner: Owner, body: Json, worker: str) -> tuple[Held, list[Op]]:
+        """A job that never waits: this worker's from the beginning on, by a commit together with its response."""
+        job = Job(owner, _order(await self._records.now()), worker, tries=1)
+        ops: list[Op] = [
+            Put(f"j/{response_id}", job.encode()),
+            Put(f"k/{response_id}", Work(body, numbered=0).encode()),
+            Put(f"h/{worker}/{response_id}", b""),
+        ]
+        return Held(response_id, job, 1), ops
 
     def _turn(self, of: str, last: float, now: float) -> float:
         """When it is the turn of the owner's next job.

@@ -60,6 +60,11 @@ class Journal:
             events += more
         return events
 
+    async def has(self, response_id: str) -> bool:
+        """Whether any events are stored."""
+        prefix = f"e/{response_id}/"
+        return bool(await self._records.range(prefix, after_prefix(prefix), limit=1))
+
     async def follow(
         self, response_id: str, after: int, silence: float, lasts: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[list[Event]]:

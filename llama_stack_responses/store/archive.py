@@ -184,8 +184,17 @@ class Archive:
         items = Entry.decode(record).response["output"] if key.startswith("r/") else decode(record.value).items
         return items[index] if index < len(items) else None
 
-    async def delete(self, response_id: str) -> bool:
-        """Forget a response, and all content that nothing else stands on; False if it is not there."""
+    async def delete(
+        self, response_id: str, *, beside: Sequence[Op] = (), conditions: Sequence[Condition] = ()
+    ) -> bool:
+        """Forget a response, and all content that nothing else stands on; False if it is not there.
+
+        Args:
+            beside, conditions: what else the commit does, and on what else it depends.
+
+        Raises:
+            Conflict: one of `conditions` does not hold.
+        """
         key = f"r/{response_id}"
         for _ in range(_ATTEMPTS):
             record = (await self._records.get_many([key])).get(key)
@@ -199,8 +208,10 @@ class Archive:
                 *(unsettled(content, entry.owner) for content in released),
             ]
             try:
-                await self._records.commit(ops, [VersionIs(key, record.version)])
-            except Conflict:
+                await self._records.commit([*ops, *beside], [VersionIs(key, record.version), *conditions])
+            except Conflict as conflict:
+                if any(condition in conditions for condition in conflict.failed):
+                    raise
                 continue
             await self._reclaim.run(released, entry.owner)
             return True
@@ -227,7 +238,8 @@ class Archive:
             deleted += len(expired)
             if digits < oldest[:BUCKET]:
                 await self._drop_bucket(row, start)
-        await self._records.sweep(self._clock())
+        while await self._records.sweep(self._clock()):
+            pass
         return deleted
 
     async def close(self) -> None:

@@ -39,6 +39,10 @@ class Hasher:
         """The name of an item id: 16 characters."""
         return self._name(b"item", item_id.encode("utf-8", "surrogatepass"), 12)
 
+    def key(self, key: str) -> str:
+        """The name of a key that a client sent: 22 characters."""
+        return self._name(b"key", key.encode(), NAME_BYTES)
+
     def histories(self, base: str | None, items: Iterable[Mapping[str, Any]]) -> list[str]:
         """The names of the histories that `base` (None: nothing) becomes with each further one of `items`."""
         names = [base or ""]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -14,15 +14,12 @@ from starlette.types import Receive, Scope, Send
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.events import Event
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.impl import LetGo
+from llama_stack_responses.impl import PATIENCE, LetGo
 from llama_stack_responses.run import Run
 
 from . import sse
 
 logger = logging.getLogger(__name__)
-
-HEADERS_WAIT: Final = 2.0
-"""Seconds for which an event stream waits for the provider's verdict before its headers go out."""
 
 KEEP_ALIVE_AFTER: Final = 15.0
 """Seconds of silence after which a stream shows that it lives."""
@@ -43,7 +40,10 @@ class Json(Response):
 def failure(error: ApiError) -> Json:
     """The HTTP form of an error."""
     after = error.retry_after
-    return Json(error.body(), error.status, {"retry-after": f"{after:g}"} if after is not None else None)
+    headers = {"retry-after": f"{after:g}"} if after is not None else {}
+    # OpenAI's clients take a 409 for a lock that is about to be free, and would try again by themselves.
+    headers |= {"x-should-retry": "false"} if error.status == 409 else {}
+    return Json(error.body(), error.status, headers)
 
 
 class RunAsJson(Response):
@@ -72,7 +72,7 @@ class RunAsEvents(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with _abandoned_with_client(self._run, receive):
             try:
-                await self._run.begin(HEADERS_WAIT)
+                await self._run.begin(PATIENCE)
             except ApiError as error:
                 await failure(error)(scope, receive, send)
                 return
@@ -85,7 +85,37 @@ class RunAsEvents(Response):
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
 
 
-def followed(batches: AsyncIterator[list[Event]]) -> Response:
+class FinishedAsJson(Response):
+    """Waits for a response that needs nobody to wait for it, and sends it whole; ends when the client leaves.
+
+    Args:
+        finished: waits for the response.
+        headers: what else the answer has in its head.
+    """
+
+    def __init__(self, finished: Coroutine[Any, Any, Any], headers: dict[str, str]) -> None:
+        super().__init__()
+        self._finished = finished
+        self._extra = headers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        gone, finished = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._finished)
+        try:
+            await asyncio.wait([gone, finished], return_when=asyncio.FIRST_COMPLETED)
+            if finished.done():
+                await self._answer(finished)(scope, receive, send)
+        finally:
+            gone.cancel()
+            finished.cancel()
+
+    def _answer(self, finished: asyncio.Future[Any]) -> Response:
+        try:
+            return Json(finished.result(), headers=self._extra)
+        except ApiError as error:
+            return failure(error)
+
+
+def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | None = None) -> Response:
     """The events of a response that may still be made, as they come; an empty batch keeps the stream alive."""
 
     async def frames() -> AsyncIterator[bytes]:
@@ -99,7 +129,7 @@ def followed(batches: AsyncIterator[list[Event]]) -> Response:
             return
         yield sse.DONE
 
-    return StreamingResponse(frames(), media_type="text/event-stream", headers=_stream_headers())
+    return StreamingResponse(frames(), media_type="text/event-stream", headers=_stream_headers() | dict(headers or {}))
 
 
 def _stream_headers() -> dict[str, str]:

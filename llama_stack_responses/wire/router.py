@@ -14,13 +14,14 @@ from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.impl import OpenAIResponsesImpl, Page, Queued
+from llama_stack_responses.impl import Kept, OpenAIResponsesImpl, Page
 
-from .answers import KEEP_ALIVE_AFTER, Json, RunAsEvents, RunAsJson, failure, followed
+from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, failure, followed
 
 logger = logging.getLogger(__name__)
 
 _MAX_PAGE: Final = 100
+_KEY: Final = re.compile("[ -~]{1,255}")
 _NUMBER: Final = re.compile("[0-9]{1,15}")
 _METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
@@ -72,12 +73,34 @@ Handler = Callable[..., Coroutine[Any, Any, Response]]
 def _create(impl: OpenAIResponsesImpl) -> Handler:
     async def create_response(request: Request) -> Response:
         body = _decode(await _read(request, impl.config.limits.request_bytes))
-        made = await impl.create(body)
-        if isinstance(made, Queued):
-            return await _followed(impl, made.response["id"], -1) if body.get("stream") else Json(made.response)
+        made = await impl.create(body, _idempotency_key(request))
+        if isinstance(made, Kept):
+            return await _kept(impl, made, stream=bool(body.get("stream")))
         return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
 
     return create_response
+
+
+async def _kept(impl: OpenAIResponsesImpl, made: Kept, *, stream: bool) -> Response:
+    response_id = made.response["id"]
+    headers = {"idempotent-replayed": "true"} if made.replayed else {}
+    if stream:
+        return await _followed(impl, response_id, -1, headers)
+    if made.response["background"]:
+        return Json(made.response, headers=headers)
+    return FinishedAsJson(impl.finish(response_id), headers)
+
+
+def _idempotency_key(request: Request) -> str | None:
+    match request.headers.getlist("idempotency-key"):
+        case []:
+            return None
+        case [key] if _KEY.fullmatch(key):
+            return key
+    raise bad_request(
+        "The Idempotency-Key header must be there once, with 1 to 255 printable ASCII characters.",
+        code="invalid_idempotency_key",
+    )
 
 
 def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
@@ -86,13 +109,13 @@ def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
             return Json(await impl.retrieve(response_id))
-        return await _followed(impl, response_id, -1 if after is None else after)
+        return await _followed(impl, response_id, -1 if after is None else after, {})
 
     return retrieve_response
 
 
-async def _followed(impl: OpenAIResponsesImpl, response_id: str, after: int) -> Response:
-    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER))
+async def _followed(impl: OpenAIResponsesImpl, response_id: str, after: int, headers: dict[str, str]) -> Response:
+    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER), headers)
 
 
 def _list(impl: OpenAIResponsesImpl) -> Handler:

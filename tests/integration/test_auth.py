@@ -254,6 +254,19 @@ def test_a_strangers_file_is_not_there(guarded: LiveStack, upstream: Upstream) -
     assert len(upstream.requests("echo")) == 1
 
 
+def test_a_key_is_its_users_own(users: dict[str, Wire], upstream: Upstream) -> None:
+    made = {
+        name: wire.http.post(
+            "/responses", json={"model": "local/echo", "input": "mine"}, headers={"idempotency-key": "the same"}
+        ).json()["id"]
+        for name, wire in users.items()
+        if name in ("ada", "bob", "carol")
+    }
+    assert len(set(made.values())) == len(upstream.requests("echo")) == 3
+    for name, response_id in made.items():
+        assert users[name].retrieve(response_id)["status"] == "completed"
+
+
 def test_provider_data_makes_nobody_somebody_else(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
     response = users["ada"].create(model="local/echo", input="x")
     claim = {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant_id": "north"}

@@ -85,6 +85,12 @@ def asking(wire: Wire, model: str = "m") -> Reader:
     return Reader.asking(wire, model=f"local/{model}", input="Count.", background=True)
 
 
+def keyed(wire: Wire, key: str, model: str = "m") -> Reader:
+    """A reader of the response that is made, or was, under a key."""
+    asked = {"model": f"local/{model}", "input": "Count.", "stream": True}
+    return Reader(wire.http.stream("POST", "/responses", json=asked, headers={"idempotency-key": key}))
+
+
 def queue(wire: Wire, model: str = "m", **body: Any) -> str:
     """The id of a new background response."""
     answer = wire.post({"model": f"local/{model}", "input": "Count.", "background": True, **body})
@@ -154,6 +160,34 @@ def test_many_at_once_are_each_made_once(wires: tuple[Wire, Wire], upstream: Ups
     assert len(upstream.requests("echo")) == 40
 
 
+def test_a_key_is_one_response_wherever_it_is_sent(
+    request: pytest.FixtureRequest, wires: tuple[Wire, Wire], upstream: Upstream
+) -> None:
+    key = request.node.name
+    upstream.script("m", HELD)
+    here, there = wires
+    with keyed(here, key) as reader, keyed(there, key) as other:
+        for each in (reader, other):
+            each.read_to("two ")
+        assert other.events == reader.events
+        upstream.release("m")
+        assert other.read_to_end() == reader.read_to_end()
+    assert spoken(check_stream(reader.events)) == [("completed", "one two three")]
+    assert len(upstream.requests("m")) == 1
+
+    def send(number: int) -> Json:
+        asked = {"model": "local/echo", "input": f"number {number // 8}"}
+        key_of = {"idempotency-key": f"{key} {number // 8}"}
+        return checked(wires[number % 2].http.post("/responses", json=asked, headers=key_of))
+
+    with ThreadPoolExecutor(16) as clients:
+        answers = list(clients.map(send, range(64)))
+    for number, answer in enumerate(answers):
+        assert answer == answers[number // 8 * 8]
+        assert output_text(answer) == f"number {number // 8}"
+    assert len(upstream.requests("echo")) == 8
+
+
 def test_a_cancel_on_one_ends_what_the_other_makes(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     upstream.script("m", HELD)
     for turn, (here, there) in enumerate([wires, wires[::-1]], 1):
@@ -212,6 +246,10 @@ class Doomed:
         self.left = open_all.enter_context(Reader.of(wire, self.made[0]))
         self.left.read_to("two ")
         self.readers = [open_all.enter_context(Reader.of(survivor, each)) for each in self.made[:-1]]
+        self.key = f"{victim.port}-keyed"
+        upstream.script(self.key, [HELD, WHOLE])
+        self.waits = open_all.enter_context(keyed(wire, self.key, self.key))
+        self.waits.read_to("two ")
         for reader in self.readers:
             reader.read_to("two ")
 
@@ -219,6 +257,7 @@ class Doomed:
         """End the stack as a machine that loses power."""
         self.victim.kill()
         self.left.read_to_death()
+        self.waits.read_to_death()
 
     def freeze(self) -> None:
         """Stop the stack in the middle of whatever it does."""
@@ -233,6 +272,7 @@ class Doomed:
         assert cancel(self.survivor, self.made[1])["status"] == "cancelled"
         for model in self.models:
             self._upstream.release(model)
+        self._upstream.release(self.key)
 
     def check(self) -> None:
         """Each was begun again once, on what was kept of it, and ended once."""
@@ -252,13 +292,23 @@ class Doomed:
             if begun[response_id] == 2 or response_id == self.made[1]:
                 assert spoken(response) == expected.get(response_id, [cut, whole])
             assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
+        self._check_key()
         # With luck others took one or the other before the victim could.
         assert HELD_AT_ONCE < sum(begun.values()) < 2 * HELD_AT_ONCE
         assert set(begun.values()) == {1, 2}
 
+    def _check_key(self) -> None:
+        """Who comes back with the key finds what went on without them."""
+        with keyed(self.survivor, self.key, self.key) as again:
+            response = check_stream(again.read_to_end())
+        assert again.events[: len(self.waits.events)] == self.waits.events
+        assert spoken(response) == [("incomplete", "one two "), ("completed", "one two three")]
+        assert len(self._upstream.requests(self.key)) == 2
+
     def check_comes_back(self) -> None:
         """What the sleeper had in hand is not its own any more: it changes nothing, and shows what there is."""
         assert self.left.read_to_end() == self.readers[0].events
+        assert self.survivor.replay(self.waits.response_id) == self.waits.read_to_end()
         before = [self.survivor.retrieve(response_id) for response_id in self.made]
         asked = [len(self._upstream.requests(model)) for model in self.models]
         with Wire(self.victim) as wire:

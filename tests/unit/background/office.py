@@ -22,7 +22,7 @@ from llama_stack_responses.core.response import new_response
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers
 from llama_stack_responses.turn import TurnLimits
@@ -100,13 +100,19 @@ class Office:
     Args:
         records: the store.
         rounds: what the provider answers to this process.
+        accept: what has to be set before the provider accepts a request.
     """
 
     def __init__(
-        self, records: Records, *rounds: Round, limits: TurnLimits = LIMITS, makers: Makers | None = None
+        self,
+        records: Records,
+        *rounds: Round,
+        limits: TurnLimits = LIMITS,
+        makers: Makers | None = None,
+        accept: asyncio.Event | None = None,
     ) -> None:
         self.records = records
-        self.inference = FakeInference(*rounds)
+        self.inference = FakeInference(*rounds, accept=accept)
         self.archive = Archive(records)
         self.access = OneUser()
         self.workshop = Workshop(self.inference, NoFiles(), makers or client_tools(), [], limits)
@@ -135,6 +141,15 @@ class Office:
         events = self.workshop.bench(request, response).assembler.enqueue()
         items = with_ids(request.input_items)
         await crew.submit(response, body | {"input": "..."}, events, owner=ANNA, base=None, input_items=items)
+
+    async def open(self, crew: Crew, response_id: str = ID, *, patience: float | None = None) -> None:
+        """Begins a response that a client waits for, beside which something else is stored."""
+        body = {"model": "m", "input": "hi"}
+        request = parse_create(body)
+        response = new_response(request, id=response_id, created_at=int(time.time()))
+        items = with_ids(request.input_items)
+        beside = [Put("y/key", b"")]
+        await crew.open(response, body, owner=ANNA, beside=beside, patience=patience, base=None, input_items=items)
 
     async def claim(self, worker: str = "w1") -> Held:
         held = await self.jobs.claim(worker)
@@ -172,14 +187,14 @@ class Office:
             seen += events
         return seen
 
-    async def result(self, response_id: str = ID) -> Json:
+    async def result(self, response_id: str = ID, *, background: bool = True) -> Json:
         """The finished response, after checking all that holds however it came about."""
         events = await self.journal.read_all(response_id, -1)
         final = check_stream(events)
         stored = await self.archive.load(response_id)
         assert stored is not None
         assert stored.response == final
-        assert (stored.owner, stored.response["background"]) == (ANNA, True)
+        assert (stored.owner, stored.response["background"]) == (ANNA, background)
         # What the client did wrong is not in the response.
         assert replay(stored.response, stored.transcript) == [
             event | {"param": None} if event["type"] == "error" else event for event in events

@@ -54,8 +54,10 @@ def records(clock: Clock) -> WatchedRecords:
 class Process(Office):
     """A process with workers."""
 
-    def __init__(self, records: WatchedRecords, *rounds: Round, **options: Any) -> None:
-        super().__init__(records, *rounds)
+    def __init__(
+        self, records: WatchedRecords, *rounds: Round, accept: asyncio.Event | None = None, **options: Any
+    ) -> None:
+        super().__init__(records, *rounds, accept=accept)
         self.workers = self.crew(**options)
 
     async def kill(self) -> None:
@@ -385,3 +387,86 @@ async def test_readers_are_let_go_when_the_process_ends(records: WatchedRecords,
     async with asyncio.timeout(PATIENCE):
         events = await reader
     assert "response.completed" not in [event["type"] for event in events]
+
+
+# For clients that wait
+
+
+async def test_what_a_client_waits_for_needs_no_place(start: Start) -> None:
+    held = asyncio.Event()
+    busy = start([text("on"), held, finish()], HELLO, size=1)
+    await busy.submit(busy.workers, "resp_2")
+    await until(lambda: busy.inference.streaming == 1)
+    await busy.open(busy.workers)
+    await until_ended(busy)
+    assert said(await busy.result(background=False)) == ["Hello"]
+    held.set()
+    await until_ended(busy, "resp_2")
+
+
+async def test_what_a_client_waits_for_takes_no_place(start: Start) -> None:
+    held = asyncio.Event()
+    busy = start([text("on"), held, finish()], HELLO, size=1)
+    await busy.open(busy.workers)
+    await busy.submit(busy.workers, "resp_2")
+    await until_ended(busy, "resp_2")
+    held.set()
+    await until_ended(busy)
+    assert said(await busy.result(background=False)) == ["on"]
+
+
+async def test_a_refusal_leaves_nothing(records: WatchedRecords, start: Start) -> None:
+    process = start(ApiError(429, "Slow down."))
+    with pytest.raises(ApiError, match=r"Slow down\."):
+        await process.open(process.workers)
+    assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] not in "px"] == []
+
+
+async def test_a_refusal_that_comes_late_is_the_responses(records: WatchedRecords, start: Start) -> None:
+    accept = asyncio.Event()
+    process = start(ApiError(429, "Slow down."), accept=accept)
+    await process.open(process.workers, patience=0.01)
+    accept.set()
+    await until_ended(process)
+    assert (await process.result(background=False))["error"]["message"] == "Slow down."
+    assert [key for key, _ in await records.range("y/", "y0", limit=9)] == ["y/key"]
+
+
+async def test_what_its_server_did_not_begin_another_does(clock: Clock, start: Start) -> None:
+    dying = start(HELLO, accept=asyncio.Event())
+    opening = asyncio.create_task(dying.open(dying.workers))
+    await until(lambda: bool(dying.inference.requests))
+    await dying.kill()
+    await opening
+    clock.now += LEASE + 1
+    other = start(HELLO)
+    await until_ended(other)
+    assert said(await other.result(background=False)) == ["Hello"]
+
+
+async def test_who_waits_is_told_when_it_has_begun(start: Start) -> None:
+    accept = asyncio.Event()
+    process, other = start(HELLO, accept=accept), start()
+    opening = asyncio.create_task(process.open(process.workers))
+    await until(lambda: bool(process.inference.requests))
+    begun = asyncio.create_task(other.workers.begun(ID))
+    await turns(20)
+    assert [begun.done(), opening.done()] == [False, False]
+    accept.set()
+    await begun
+    await opening
+    await other.workers.ended(ID)
+    assert said(await other.result(background=False)) == ["Hello"]
+
+
+async def test_who_waits_is_let_go_when_the_server_ends(start: Start) -> None:
+    process, other = start(HELLO, accept=asyncio.Event()), start()
+    opening = asyncio.create_task(process.open(process.workers))
+    await until(lambda: bool(process.inference.requests))
+    waiting = [asyncio.create_task(each) for each in (other.workers.begun(ID), other.workers.ended(ID))]
+    await turns(20)
+    assert not any(each.done() for each in waiting)
+    other.workers.hang_up()
+    await asyncio.wait(waiting)
+    await process.workers.stop()
+    await opening
