@@ -256,6 +256,22 @@ def test_as_the_clients_send_it(stack: LiveStack, wire: Wire, upstream: Upstream
     assert len(upstream.requests(NAME)) == 1
 
 
+def test_as_clients_send_it_that_build_their_calls_themselves(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, [HELD, WHOLE])
+    with stack.client(timeout=0.5).with_options(max_retries=4) as client:
+        client._idempotency_header = "Idempotency-Key"
+        sent: list[str] = []
+        client._client.event_hooks = {"request": [lambda request: sent.append(request.headers["idempotency-key"])]}
+        with ThreadPoolExecutor(1) as other:
+            made = other.submit(client.responses.create, model=MODEL, input="Count.")
+            wait_until(lambda: len(sent) > 1)
+            upstream.release(NAME)
+            first = made.result()
+        assert len(set(sent)) == len(upstream.requests(NAME)) == 1
+        assert client.responses.create(model=MODEL, input="Count.").id != first.id
+    assert len(upstream.requests(NAME)) == 2
+
+
 def test_the_longest_key_is_kept_nowhere(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, WHOLE)
     key = "a key that is seen nowhere, ".ljust(255, "~")
