@@ -40,6 +40,7 @@ class FakeTools:
         repeatable: whether a call may be run twice.
 
     Attributes:
+        answers: those that are still to be given.
         ran: the arguments of all calls that were run.
         begun: can be acquired once for each call that began.
     """
@@ -47,7 +48,7 @@ class FakeTools:
     def __init__(self, *answers: Answer, repeatable: bool = False) -> None:
         self.ran: list[Json] = []
         self.begun = asyncio.Semaphore(0)
-        self._answers = list(answers)
+        self.answers = list(answers)
         self._repeatable = repeatable
 
     def make(self, declared: Json) -> "FakeTool":
@@ -59,10 +60,10 @@ class FakeTools:
         self.ran.append(invocation.arguments())
         self.begun.release()
         invocation.advance("searching")
-        answer = self._answers.pop(0)
+        answer = self.answers.pop(0)
         while isinstance(answer, asyncio.Event):
             await answer.wait()
-            answer = self._answers.pop(0)
+            answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
         return answer

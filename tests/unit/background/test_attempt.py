@@ -8,28 +8,18 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.background import attempt, journal
+from llama_stack_responses.background import attempt
 from llama_stack_responses.background.jobs import TRIES
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Op
 from llama_stack_responses.turn import TurnLimits
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
-from tests.unit.background.office import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, Office, said, shared, turns
+from tests.unit.background.office import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, Office, said, turns
 
 type Json = dict[str, Any]
 
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "_PAUSE", 0.0)
-    monkeypatch.setattr(attempt, "_RETRY", 0.0)
-    monkeypatch.setattr(journal, "_POLL", 0.001)
-
-
-@pytest.fixture
-def records() -> WatchedRecords:
-    return shared()
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 async def queued(records: WatchedRecords, *rounds: Round, **fields: Any) -> Office:
