@@ -3,20 +3,22 @@
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
-from typing import Any, Final
+from threading import Event
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.strict import check_stream
+from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text
 from tests.support.valkey import Valkey
 from tests.support.variants import responses_config, variant
@@ -27,27 +29,41 @@ pytestmark = pytest.mark.live
 
 type Server = Valkey | Postgres
 
-SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[Server]]]] = {"redis": Valkey, "postgres": Postgres}
+SERVERS: Final[dict[str, Callable[[Path], Server]]] = {"redis": Valkey, "postgres": Postgres}
 SOON = 2.0  # seconds in which the model server must see that nobody waits any more, wherever that was said
 COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
 HELD = reply(COUNT, hold=3)
 WHOLE = reply(COUNT)
 HOPS = 6
 HELD_AT_ONCE = 6
+LOADERS = 4
+FORMS: Final[list[Json]] = [{}, {"stream": True}, {"background": True}]
+AWAY = "The response store's server cannot be reached."
 STACKS: Final[dict[str, list[str]]] = {"redis": ["one", "other"], "postgres": ["one", "other", "sleeper"]}
 
 
 @pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
+    """One server of each kind."""
+    with ExitStack() as running:
+        yield {kind: running.enter_context(make(tmp_path_factory.mktemp(kind))) for kind, make in SERVERS.items()}
+
+
+@pytest.fixture(scope="module")
 def replicas(
-    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    servers: dict[str, Server],
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, dict[str, LiveStack]]]:
     """Stacks on each server, by its kind and their names, all started at the same time."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
         made: dict[str, dict[str, LiveStack]] = {}
         for kind, names in STACKS.items():
-            folder = tmp_path_factory.mktemp(kind)
-            store = _store(kind, running.enter_context(SERVERS[kind](folder / "server")).url)
+            folder = tmp_path_factory.mktemp(f"stacks-{kind}")
+            store = _store(kind, servers[kind].url)
             config = variant(STARTER, folder / "config.yaml", partial(_use, store=store))
             made[kind] = {name: LiveStack(config, env, folder / name, host=host) for name in names}
         stacks = [stack for each in made.values() for stack in each.values()]
@@ -60,11 +76,16 @@ def replicas(
 
 
 @pytest.fixture(params=STACKS)
-def wires(
-    request: pytest.FixtureRequest, replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
-) -> Iterator[tuple[Wire, Wire]]:
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of server that the stacks share."""
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def wires(kind: str, replicas: dict[str, dict[str, LiveStack]], upstream: Upstream) -> Iterator[tuple[Wire, Wire]]:
     """A client of each of two stacks."""
-    stacks = replicas[request.param]
+    stacks = replicas[kind]
     with Wire(stacks["one"]) as here, Wire(stacks["other"]) as there:
         yield here, there
 
@@ -98,9 +119,9 @@ def queue(wire: Wire, model: str = "m", **body: Any) -> str:
     return str(checked(answer)["id"])
 
 
-def ended(wire: Wire, response_id: str) -> Json:
+def ended(wire: Wire, response_id: str, seconds: float = 5.0) -> Json:
     """A response once it has ended."""
-    wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"))
+    wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"), seconds)
     return wire.retrieve(response_id)
 
 
@@ -226,6 +247,111 @@ def test_what_one_deletes_the_other_makes_no_further(wires: tuple[Wire, Wire], u
         assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
     for wire in wires:
         error_of(wire.get(f"/{reader.response_id}"), 404)
+
+
+class Load:
+    """Clients that ask without pause, of every kind of response, and keep what they were told.
+
+    Args:
+        wires: of whom they ask in turn.
+    """
+
+    def __init__(self, wires: tuple[Wire, Wire]) -> None:
+        """Nothing is asked yet."""
+        self.made: dict[str, str] = {}  # response id -> what was asked
+        self._wires = wires
+        self._done = Event()
+        self._numbers = count()
+        self._clients = ThreadPoolExecutor(LOADERS)
+        self._asking: list[Future[None]] = []
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        self._asking = [self._clients.submit(self._ask) for _ in range(LOADERS)]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; whatever a client did not expect is raised here."""
+        self._done.set()
+        self._clients.shutdown()
+        for each in self._asking:
+            each.result()
+
+    def wait_for(self, more: int) -> None:
+        """Wait until so many more were acknowledged."""
+        enough = len(self.made) + more
+        wait_until(lambda: len(self.made) >= enough or any(each.done() for each in self._asking), seconds=30)
+
+    def _ask(self) -> None:
+        while not self._done.is_set():
+            number = next(self._numbers)
+            asked = {"model": "local/echo", "input": f"number {number}", **FORMS[number % len(FORMS)]}
+            answer = self._wires[number % 2].post(asked)
+            if answer.status_code != 200:
+                away(answer)
+                continue
+            response = final(read_sse(answer.content).events) if asked.get("stream") else answer.json()
+            if response["error"]:
+                assert response["error"]["message"] == AWAY
+            else:
+                self.made[response["id"]] = asked["input"]
+
+
+def away(answer: httpx.Response) -> None:
+    """The store's server is away, and the client hears when to ask again."""
+    error = error_of(answer, 503)
+    assert (error["type"], error["message"], answer.headers["retry-after"]) == ("server_error", AWAY, "1")
+
+
+def test_a_store_that_dies_under_load_has_what_was_acknowledged(
+    kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
+) -> None:
+    upstream.script("m", HELD)
+    work = queue(wires[0])
+    upstream.wait_for("m", chunks=3)
+    with Load(wires) as load:
+        for _ in range(2):
+            load.wait_for(12)
+            servers[kind].kill()
+            servers[kind].start()
+        load.wait_for(12)
+    upstream.release("m")
+    assert spoken(ended(wires[1], work)) == [("completed", "one two three")]
+    for here, there in (wires, wires[::-1]):
+        for response_id, asked in load.made.items():
+            response = ended(here, response_id)
+            assert (response["status"], output_text(response)) == ("completed", asked)
+            assert final(there.replay(response_id)) == response
+    assert len(upstream.requests("m")) == 1
+
+
+def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
+    kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
+) -> None:
+    # Should the work have to be begun again, because the store was away for long, it is not held another time.
+    upstream.script("m", [HELD, HELD, WHOLE])
+    kept = [wire.create(model="local/echo", input="kept") for wire in wires]
+    work = queue(wires[0])
+    body = {"model": "local/echo", "input": "too early"}
+    with Reader.asking(wires[0], model="local/m", input="Count.") as reader, ThreadPoolExecutor(8) as clients:
+        reader.read_to("two ")
+        upstream.wait_for("m", 2, chunks=3)
+        servers[kind].kill()
+        upstream.release("m")
+        answers = [clients.submit(wire.post, body | {"stream": stream}) for wire in wires for stream in (False, True)]
+        answers += [clients.submit(wire.get, f"/{each['id']}") for wire, each in zip(wires, kept, strict=True)]
+        for answer in answers:
+            away(answer.result())
+        failed = check_stream(reader.read_to_end())
+        assert (failed["status"], failed["error"]["message"]) == ("failed", AWAY)
+    servers[kind].start()
+    for here, there in (wires, wires[::-1]):
+        after = here.create(model="local/echo", input="after", previous_response_id=kept[0]["id"])
+        assert there.retrieve(after["id"]) == after
+        assert [there.retrieve(each["id"]) for each in kept] == kept
+    assert spoken(ended(wires[1], work, seconds=30)) == [("completed", "one two three")]
+    wait_until(lambda: wires[1].get(f"/{failed['id']}").is_success)
+    assert wires[1].retrieve(failed["id"])["error"] == failed["error"]
 
 
 class Doomed:
