@@ -95,7 +95,23 @@ class PostgresStore(BaseModel):
     connections: int = Field(default=16, ge=1)
 
 
-Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore, Field(discriminator="type")]
+class HostStore(BaseModel):
+    """Responses live in a key-value backend of the stack, for one server process and without background responses.
+
+    Attributes:
+        backend: its name below `storage.backends`.
+        prefix: what all keys begin with.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["host"]
+    backend: str = "kv_default"
+    # Some backends look for keys by a pattern.
+    prefix: str = Field(default="responses:", pattern=r"^[A-Za-z0-9_:./-]+$")
+
+
+Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore, Field(discriminator="type")]
 
 
 class Limits(BaseModel):

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from .config import MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from collections.abc import Awaitable, Callable
+
+from .config import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from .store.keyvalue import KeyValue, KeyValueRecords
 from .store.memory import MemoryRecords
 from .store.records import Records
 from .store.sqlite import SqliteRecords
 
 
-def open_records(store: Store) -> Records:
+def open_records(store: Store, host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]]) -> Records:
     """The records that `store` describes; nothing is connected before the first call.
+
+    Args:
+        host_backend: says how to connect to the host's key-value backend of a name.
 
     Raises:
         RuntimeError: the package that speaks with this kind of server is not installed.
@@ -23,6 +29,8 @@ def open_records(store: Store) -> Records:
             return _redis(store)
         case PostgresStore():
             return _postgres(store)
+        case HostStore():
+            return KeyValueRecords(host_backend(store.backend), prefix=store.prefix)
 
 
 def _redis(store: RedisStore) -> Records:

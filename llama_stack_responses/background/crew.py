@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ..access import Access
-from ..core.errors import ApiError
+from ..core.errors import ApiError, bad_request
 from ..core.events import Event
 from ..core.ids import new_id
 from ..core.owner import Owner
@@ -42,7 +42,7 @@ _QUEUE: Final = "q"
 
 
 class Crew:
-    """Runs background responses, at most so many at a time.
+    """Runs background responses, at most so many at a time; none, on a store that cannot hand out work.
 
     Args:
         records: what all servers share.
@@ -84,6 +84,8 @@ class Crew:
 
     def start(self) -> None:
         """Begins in the running event loop."""
+        if not self._records.transactional:
+            return
         self._tasks = [asyncio.create_task(each) for each in (self._live(), self._claim(), self._watch())]
 
     def hang_up(self) -> None:
@@ -124,8 +126,15 @@ class Crew:
             history: what it stands on, as `Archive.save` takes it.
 
         Raises:
-            ApiError: 429, if too many are waiting.
+            ApiError: 429, if too many are waiting; 400, if the store cannot hand out work.
         """
+        if not self._records.transactional:
+            raise bad_request(
+                "Background responses need a store that can hand out work: 'sqlite', 'redis' or 'postgres', as the "
+                "`store` of the responses provider in the stack's configuration.",
+                "background",
+                "unsupported_value",
+            )
         response_id = response["id"]
         ops = [*beside, *await self._jobs.enqueue(response_id, owner, body), *self._journal.batch(response_id, events)]
         await self._archive.save(response, owner=owner, beside=ops, **history)
@@ -221,23 +230,28 @@ class Crew:
     async def vouch(self, response: Json, **history: Any) -> None:
         """Says that this process makes a foreground response, so that others end it should this process die.
 
+        On a store that cannot hand out work, there is nobody who would.
+
         Args:
             history: what it stands on, and whose it is, as `Archive.save` takes it.
         """
-        await self._come_alive()
-        await self._vouchers.vouch(response, **history)
+        if self._records.transactional:
+            await self._come_alive()
+            await self._vouchers.vouch(response, **history)
 
     def settled(self, response_id: str) -> list[Op]:
         """What says, in the commit that stores a foreground response, that it is made."""
-        return self._vouchers.settled(response_id)
+        return self._vouchers.settled(response_id) if self._records.transactional else []
 
     def give_up(self, response_id: str, error: ApiError) -> None:
         """Has a foreground response that the store did not take stored as failed as soon as that can be done."""
-        self._vouchers.give_up(response_id, error)
+        if self._records.transactional:
+            self._vouchers.give_up(response_id, error)
 
     async def withdraw(self, response_id: str) -> None:
         """Vouches no longer for a foreground response of which nothing is to be stored."""
-        await self._vouchers.withdraw(response_id)
+        if self._records.transactional:
+            await self._vouchers.withdraw(response_id)
 
     async def sweep(self) -> None:
         """Drops the journals of responses that ended long ago."""

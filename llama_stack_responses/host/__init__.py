@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.config import HostStore, ResponsesConfig
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.stores import open_records
@@ -13,6 +13,7 @@ from llama_stack_responses.tools.registry import Services, tool_makers
 from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
+from .keyvalue import backend
 from .platform import AccessRule, Api
 
 __all__ = ["get_provider_impl"]
@@ -25,8 +26,11 @@ async def get_provider_impl(
 
     The host calls this in an event loop that does not serve requests, so nothing made here may be bound to a loop.
     """
+    if isinstance(config.store, HostStore):
+        # One that the stack does not have shall stop the start.
+        await backend(config.store.backend)()
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     return OpenAIResponsesImpl(
-        config, open_records(config.store), inference, files, tool_makers(Services()), HostAccess(policy)
+        config, open_records(config.store, backend), inference, files, tool_makers(Services()), HostAccess(policy)
     )

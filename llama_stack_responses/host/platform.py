@@ -18,6 +18,8 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         request_provider_data_context,
     )
     from llama_stack.core.server import fastapi_router_registry
+    from llama_stack.core.storage.datatypes import KVStoreReference
+    from llama_stack.core.storage.kvstore import kvstore_impl
     from llama_stack_api import Api, InlineProviderSpec
     from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
     from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
@@ -31,6 +33,8 @@ else:
         request_provider_data_context,
     )
     from ogx.core.server import fastapi_router_registry
+    from ogx.core.storage.datatypes import KVStoreReference
+    from ogx.core.storage.kvstore import kvstore_impl
     from ogx_api import Api, InlineProviderSpec
     from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
@@ -42,6 +46,7 @@ __all__ = [
     "Api",
     "ChatRequest",
     "InlineProviderSpec",
+    "KVStoreReference",
     "ModelNotFoundError",
     "ModelTypeError",
     "RetrieveFileContentRequest",
@@ -51,5 +56,6 @@ __all__ = [
     "fastapi_router_registry",
     "get_authenticated_user",
     "is_action_allowed",
+    "kvstore_impl",
     "request_provider_data_context",
 ]

@@ -6,6 +6,7 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Record, VersionIs
 
@@ -26,6 +27,8 @@ class MemoryRecords:
         max_bytes: how many bytes of keys and values are kept.
         clock: seconds since the epoch.
     """
+
+    transactional: Final = True
 
     def __init__(
         self,

@@ -148,6 +148,8 @@ class PostgresRecords:
         clock: seconds since the epoch; None takes the server's, which all processes share.
     """
 
+    transactional: Final = True
+
     def __init__(
         self,
         url: str,

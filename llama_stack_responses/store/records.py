@@ -91,6 +91,10 @@ class Records(Protocol):
     loop and used in another, and after `close` in yet another.
     """
 
+    @property
+    def transactional(self) -> bool:
+        """Whether commits are one step for all processes on the store: only then can work be handed out by them."""
+
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
         """The records of those `keys` that are there, read in one round trip."""
 

@@ -178,6 +178,8 @@ class RedisRecords:
         clock: seconds since the epoch; None takes the server's, which all processes share.
     """
 
+    transactional: Final = True
+
     def __init__(
         self,
         url: str,

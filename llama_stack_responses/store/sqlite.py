@@ -96,6 +96,8 @@ class SqliteRecords:
         clock: seconds since the epoch.
     """
 
+    transactional: Final = True
+
     def __init__(
         self,
         path: str | Path,

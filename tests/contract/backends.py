@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
+from llama_stack.core.storage.datatypes import RedisKVStoreConfig, SqliteKVStoreConfig
+from llama_stack.core.storage.kvstore.redis import RedisKVStoreImpl
+from llama_stack.core.storage.kvstore.sqlite import SqliteKVStoreImpl
+
+from llama_stack_responses.store.keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Records
@@ -46,13 +53,22 @@ class Place:
         return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
 
 
+type Capability = Literal["bulk", "work"]
+
+
 @dataclass(frozen=True)
 class Backend:
-    """How to open a backend at a place; `persistent` ones have in a second opening what the first wrote."""
+    """How to open a backend at a place, and what it can do beside the records that all have.
+
+    Attributes:
+        capabilities: "bulk": it takes thousands of calls in a second or so; "work": work can be handed out over it.
+        persistent: a second opening has what the first wrote.
+    """
 
     name: str
     open: Callable[[Place, Clock], Records]
-    persistent: bool
+    capabilities: Collection[Capability] = ("bulk", "work")
+    persistent: bool = True
 
 
 def _redis(place: Place, clock: Clock) -> Records:
@@ -64,9 +80,30 @@ def _postgres(place: Place, clock: Clock) -> Records:
     return PostgresRecords(place.url_of("postgres"), schema=schema, clock=clock)
 
 
-BACKENDS = [
+def _host_sqlite(place: Place, clock: Clock) -> Records:
+    async def connect() -> SqliteKVStoreImpl:
+        opened = SqliteKVStoreImpl(SqliteKVStoreConfig(db_path=str(place.folder / "host.db")))
+        await opened.initialize()
+        return opened
+
+    return KeyValueRecords(connect, clock=clock)
+
+
+def _host_redis(place: Place, clock: Clock) -> Records:
+    async def connect() -> RedisKVStoreImpl:
+        address = urlsplit(place.url_of("host-redis"))
+        opened = RedisKVStoreImpl(RedisKVStoreConfig(host=address.hostname, port=address.port))
+        await opened.initialize()
+        return opened
+
+    return KeyValueRecords(connect, prefix=f"{place.name}:", clock=clock)
+
+
+BACKENDS: Final = [
     Backend("memory", lambda _, clock: MemoryRecords(clock=clock), persistent=False),
-    Backend("sqlite", lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock), persistent=True),
-    Backend("redis", _redis, persistent=True),
-    Backend("postgres", _postgres, persistent=True),
+    Backend("sqlite", lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock)),
+    Backend("redis", _redis),
+    Backend("postgres", _postgres),
+    Backend("host-sqlite", _host_sqlite, capabilities=()),
+    Backend("host-redis", _host_redis, capabilities=["bulk"]),
 ]

@@ -18,13 +18,17 @@ SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]
     # Nothing here asks what a server that dies has kept.
     "redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
     "postgres": lambda folder: Postgres(folder, "fsync=off", "synchronous_commit=off"),
+    # Its own: the host's ranges go through all keys of a server.
+    "host-redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
 }
 
 
-@pytest.fixture(params=BACKENDS, ids=lambda backend: backend.name)
-def backend(request: pytest.FixtureRequest) -> Backend:
-    chosen: Backend = request.param
-    return chosen
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Runs each test over the backends that have the capability that it, or its module, is marked to need."""
+    if "backend" in metafunc.fixturenames:
+        needs = metafunc.definition.get_closest_marker("needs")
+        able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
+        metafunc.parametrize("backend", able, ids=lambda backend: backend.name)
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
 
+pytestmark = pytest.mark.needs("bulk")
+
 ALICE = Owner("alice", {"teams": ["search"]})
 BOB = Owner("bob")
 DAY = 86_400
@@ -35,6 +37,7 @@ class Counting:
 
     def __init__(self, records: Records) -> None:
         self._records = records
+        self.transactional = records.transactional
         self.reads = 0
         self.commits = 0
         self.bytes = 0

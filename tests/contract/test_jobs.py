@@ -14,6 +14,8 @@ from llama_stack_responses.store.records import Conflict, Put, Records
 from tests.contract.backends import Clock
 from tests.support.records import just_before_a_commit
 
+pytestmark = pytest.mark.needs("work")
+
 type Json = dict[str, Any]
 
 ANNA = Owner("anna")

@@ -13,6 +13,8 @@ from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.store.records import Conflict, Put, Records
 from tests.contract.backends import Clock
 
+pytestmark = pytest.mark.needs("work")
+
 type Json = dict[str, Any]
 
 ID: Final = "resp_1"

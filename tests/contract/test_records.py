@@ -32,6 +32,10 @@ async def everything(records: Records) -> dict[str, bytes]:
     return {key: record.value for key, record in await records.range("!", "~", limit=10_000)}
 
 
+async def test_only_stores_with_transactions_hand_out_work(backend: Backend, records: Records) -> None:
+    assert records.transactional == ("work" in backend.capabilities)
+
+
 async def test_get_many_leaves_out_what_is_absent(records: Records) -> None:
     await records.commit([Put("a", b"1"), Put("b", b"2")])
     assert await records.get_many(["a", "b", "c"]) == {"a": Record(b"1", 1), "b": Record(b"2", 1)}
@@ -40,6 +44,7 @@ async def test_get_many_leaves_out_what_is_absent(records: Records) -> None:
     assert await records.get_many([]) == {}
 
 
+@pytest.mark.needs("bulk")
 async def test_get_many_takes_thousands_of_keys(records: Records) -> None:
     await records.commit([Put(f"k/{index:05}", b"%d" % index) for index in range(5000)])
     found = await records.get_many([f"k/{index:05}" for index in range(0, 10_000, 2)])
@@ -217,6 +222,7 @@ async def test_sweep_removes_the_expired_and_only_them(records: Records, clock: 
     assert await records.sweep(clock.now + 50) == 0
 
 
+@pytest.mark.needs("bulk")
 async def test_a_sweep_is_bounded_and_the_next_goes_on(records: Records, clock: Clock) -> None:
     await records.commit([Put(f"k/{index}", b"", clock.now + 1) for index in range(2500)])
     swept = [await records.sweep(clock.now + 1) for _ in range(4)]
@@ -302,6 +308,7 @@ class Model:
             self.rows[op.key] = (Record(op.value, old.version + 1 if old else 1), op.expires_at)
 
 
+@pytest.mark.needs("bulk")
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_a_backend_does_what_a_dict_would(

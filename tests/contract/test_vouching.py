@@ -20,6 +20,8 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.support.strict import validate_response
 
+pytestmark = pytest.mark.needs("work")
+
 ALICE = Owner("alice", {"teams": ["search"]})
 
 

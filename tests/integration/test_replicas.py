@@ -46,7 +46,10 @@ STACKS: Final[dict[str, list[str]]] = {"redis": ["one", "other"], "postgres": ["
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     """One server of each kind."""
     with ExitStack() as running:
-        yield {kind: running.enter_context(make(tmp_path_factory.mktemp(kind))) for kind, make in SERVERS.items()}
+        made = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items()}
+        for server in made.values():
+            running.enter_context(server)
+        yield made
 
 
 @pytest.fixture(scope="module")

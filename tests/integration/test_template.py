@@ -165,6 +165,11 @@ def misspell(config: Json) -> None:
     responses_config(config)["retention_dayz"] = 7
 
 
+def refer_to_nothing(config: Json) -> None:
+    """A key-value backend that the stack does not have."""
+    responses_config(config)["store"] = {"type": "host", "backend": "kv_elsewhere"}
+
+
 def leave(_: Json) -> None:
     """Nothing."""
 
@@ -180,6 +185,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
         misspell,
         "1 validation error for ResponsesConfig retention_dayz Extra inputs are not permitted",
     ),
+    "backend": ({}, refer_to_nothing, "Unknown KVStore backend 'kv_elsewhere'"),
 }
 
 

@@ -30,6 +30,10 @@ class WatchedRecords(Records):
         self._after = after
         self.away = False
 
+    @property
+    def transactional(self) -> bool:
+        return self._records.transactional
+
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
         return await self._pass("get_many", lambda: self._records.get_many(keys))
 

@@ -9,6 +9,8 @@ import pytest
 from pydantic import ValidationError
 
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.host.keyvalue import backend
+from llama_stack_responses.store.keyvalue import KeyValueRecords
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.redis import RedisRecords
@@ -27,10 +29,11 @@ POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslm
         (REDIS, RedisRecords),
         (REDIS | {"url": "rediss://me@redis.internal", "password": "secret", "prefix": "a:"}, RedisRecords),
         (POSTGRES | {"password": "secret", "schema_name": "mine"}, PostgresRecords),
+        ({"type": "host"}, KeyValueRecords),
     ],
 )
 async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: type) -> None:
-    records = open_records(ResponsesConfig(store=store).store)
+    records = open_records(ResponsesConfig(store=store).store, backend)
     assert isinstance(records, kind)
     await records.close()
 
@@ -43,6 +46,7 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
         (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
         (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),
         (POSTGRES | {"schema_name": "a; drop"}, "schema_name"),
+        ({"type": "host", "prefix": "a*"}, "prefix"),
     ],
 )
 def test_an_address_that_will_not_do_is_refused_and_not_repeated(store: dict[str, Any], why: str) -> None:
@@ -56,4 +60,4 @@ def test_an_address_that_will_not_do_is_refused_and_not_repeated(store: dict[str
 def test_a_package_that_is_missing_is_named(store: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, f"llama_stack_responses.store.{store['type']}", None)
     with pytest.raises(RuntimeError, match=rf"pip install 'llama-stack-responses\[{store['type']}\]'"):
-        open_records(ResponsesConfig(store=store).store)
+        open_records(ResponsesConfig(store=store).store, backend)

@@ -1,0 +1,134 @@
+"""Responses in a key-value backend of the stack's own: SQLite, as every stack has it, and Redis."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pytest
+
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream
+from tests.support.upstream import Upstream, UpstreamProcess
+from tests.support.valkey import Valkey
+from tests.support.variants import responses_config, variant
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, error_of, final, output_text, said
+
+pytestmark = pytest.mark.live
+
+BACKENDS: Final = {"sqlite": "kv_default", "redis": "kv_redis"}
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
+    """The server of one of the backends."""
+    with Valkey(tmp_path_factory.mktemp("valkey")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stacks(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    valkey: Valkey,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, LiveStack]]:
+    """A stack on each backend."""
+
+    def use(config: Json) -> None:
+        config["storage"]["backends"]["kv_redis"] = {"type": "kv_redis", "host": "127.0.0.1", "port": valkey.port}
+        responses_config(config)["store"] = {"type": "host", "backend": "${env.BACKEND}"}
+
+    config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", use)
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    made = {
+        backend: LiveStack(config, {**env, "BACKEND": name}, tmp_path_factory.mktemp(backend), host=host)
+        for backend, name in BACKENDS.items()
+    }
+    # A child ends with the thread that started it: this one lasts as long as the stacks.
+    with ThreadPoolExecutor(len(made)) as starters:
+        try:
+            list(starters.map(LiveStack.start, made.values()))
+            yield made
+        finally:
+            for each in made.values():
+                each.stop()
+
+
+@pytest.fixture(params=BACKENDS)
+def stack(request: pytest.FixtureRequest, stacks: dict[str, LiveStack]) -> LiveStack:
+    """One of them."""
+    return stacks[request.param]
+
+
+def converse(wire: Wire, turns: int, last: str | None = None) -> list[Json]:
+    """Some turns of a conversation, streamed and whole in turn."""
+    made: list[Json] = []
+    for turn in range(turns):
+        asked = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": last}
+        made.append(check_stream(wire.stream(**asked)) if turn % 2 else wire.create(**asked))
+        last = made[-1]["id"]
+    return made
+
+
+def test_conversations_are_kept_over_the_death_of_the_server(stack: LiveStack, upstream: Upstream) -> None:
+    with Wire(stack) as wire:
+        made = converse(wire, 4)
+    stack.kill()
+    stack.start()
+    with Wire(stack) as wire:
+        for response in made:
+            assert wire.retrieve(response["id"]) == response
+            assert final(wire.replay(response["id"])) == response
+        assert [each["id"] for each in wire.listed(order="asc")][: len(made)] == [each["id"] for each in made]
+        items = [item for page in wire.pages(f"/{made[-1]['id']}/input_items", limit=3) for item in page["data"]]
+        assert len(items) == 2 * len(made) - 1
+        made += converse(wire, 2, last=made[-1]["id"])
+    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+    asked = [f"turn {turn}" for turn in (0, 1, 2, 3, 0, 1)]
+    assert contents == [each for each in asked for _ in ("asked", "echoed")][:-1]
+    assert "Traceback" not in stack.log.read_text(errors="replace")
+
+
+def test_what_is_deleted_is_gone_and_what_stands_on_it_stays(stack: LiveStack, upstream: Upstream) -> None:
+    with Wire(stack) as wire:
+        first, second, third = converse(wire, 3)
+        for response in (second, first):
+            assert wire.http.delete(f"/responses/{response['id']}").status_code == 200
+            error_of(wire.get(f"/{response['id']}"), 404)
+        assert wire.retrieve(third["id"]) == third
+        assert output_text(wire.create(model="local/echo", input="on", previous_response_id=third["id"])) == "on"
+    assert len(upstream.requests("echo")[-1].body["messages"]) == 7
+
+
+def test_background_responses_are_refused_with_the_stores_that_have_them(stack: LiveStack, upstream: Upstream) -> None:
+    with Wire(stack) as wire:
+        for stream in (False, True):
+            body = {"model": "local/echo", "input": "later", "background": True, "stream": stream}
+            error = error_of(wire.post(body), 400)
+            assert (error["param"], error["code"]) == ("background", "unsupported_value")
+            assert error["message"] == (
+                "Background responses need a store that can hand out work: 'sqlite', 'redis' or 'postgres', as the "
+                "`store` of the responses provider in the stack's configuration."
+            )
+        assert upstream.requests("echo") == []
+
+
+def test_a_backend_that_is_away_is_a_503_until_it_is_back(
+    stacks: dict[str, LiveStack], valkey: Valkey, upstream: Upstream
+) -> None:
+    with Wire(stacks["redis"]) as wire:
+        kept = wire.create(model="local/echo", input="kept")
+        valkey.kill()
+        for answer in (wire.get(f"/{kept['id']}"), wire.post({"model": "local/echo", "input": "too early"})):
+            assert error_of(answer, 503)["message"] == (
+                "The response store, a key-value backend of the stack, does not answer (ConnectionError)."
+            )
+            assert answer.headers["retry-after"] == "1"
+        valkey.start()
+        # The host's client finds out about each of its connections by using it.
+        wait_until(lambda: wire.post({"model": "local/echo", "input": "after"}).is_success)
+        after = wire.create(model="local/echo", input="after", previous_response_id=kept["id"])
+        assert wire.retrieve(kept["id"]) == kept
+        assert wire.retrieve(after["id"]) == after

@@ -1,0 +1,170 @@
+"""What is particular to records over single keys: commits that are interrupted, and stores with an order of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.keyvalue import KeyValueRecords
+from llama_stack_responses.store.records import Conflict, Delete, Ensure, Op, Put, Record, VersionIs
+from tests.contract.conversations import CREATED, assistant, response, user
+
+MANY = 1000
+
+
+class Keys:
+    """A store as bad as it may be: a range has no order, its end in it, values twice, and the start as a pattern."""
+
+    def __init__(self, rank: Callable[[str], str] = str) -> None:
+        """`rank` is what its ranges compare."""
+        self.rows: dict[str, str] = {}
+        self.left = MANY  # calls until it is away
+        self._rank = rank
+
+    async def connect(self) -> Keys:
+        return self
+
+    async def get(self, key: str) -> str | None:
+        await self._call()
+        return self.rows.get(key)
+
+    async def set(self, key: str, value: str) -> None:
+        await self._call()
+        self.rows[key] = value
+
+    async def delete(self, key: str) -> None:
+        await self._call()
+        self.rows.pop(key, None)
+
+    async def values_in_range(self, start_key: str, end_key: str) -> list[str]:
+        await self._call()
+        rank = self._rank
+        found = [
+            key for key in self.rows if key.startswith(start_key) and rank(start_key) <= rank(key) <= rank(end_key)
+        ]
+        return [self.rows[key] for key in random.Random(1).sample(found * 2, 2 * len(found))]
+
+    async def shutdown(self) -> None:
+        """Nothing is held."""
+
+    async def _call(self) -> None:
+        await asyncio.sleep(0)
+        if self.left <= 0:
+            raise ConnectionError("at secret-host")
+        self.left -= 1
+
+
+async def everything(records: KeyValueRecords) -> list[tuple[str, Record]]:
+    return await records.range("!", "~", limit=MANY)
+
+
+BEFORE: Sequence[Op] = [Put("a", b"1"), Put("b", b"1"), Put("e", b"", expires_at=50.0)]
+CHANGE: Sequence[Op] = [Put("a", b"2"), Delete("b"), Ensure("c", b"2", 99.0), Put("d", b"\n "), Put("e", b"", 70.0)]
+
+
+@pytest.mark.parametrize("died", [True, False], ids=["died", "away"])
+async def test_a_commit_is_made_whole_or_not_at_all_wherever_it_is_interrupted(died: bool) -> None:
+    outcomes = []
+    for calls in range(40):
+        keys = Keys()
+        records = KeyValueRecords(keys.connect, clock=lambda: 10.0)
+        await records.commit(BEFORE)
+        before = await everything(records)
+        keys.left = calls
+        try:
+            await records.commit(CHANGE, [VersionIs("a", 1)])
+            answered = True
+        except ApiError:
+            answered = False
+        keys.left = MANY
+        if died:
+            records = KeyValueRecords(keys.connect, clock=lambda: 10.0)
+        await records.commit([Put("z", b"")])
+        now = [(key, record) for key, record in await everything(records) if key != "z"]
+        whole = {"a": Record(b"2", 2), "c": Record(b"2", 1), "d": Record(b"\n ", 1), "e": Record(b"", 2)}
+        assert now in (before, [*whole.items()])
+        assert now != before or not answered
+        outcomes.append((answered, now != before))
+        assert [key for key in keys.rows if ":c:" in key] == []
+        assert sorted(key for key in keys.rows if ":e:" in key) == (
+            ["responses:e:50.0/e"] if now == before else ["responses:e:70.0/e", "responses:e:99.0/c"]
+        )
+    assert {(False, False), (False, True), (True, True)} == set(outcomes)
+
+
+async def test_a_commit_that_is_cancelled_is_finished_by_the_next() -> None:
+    keys = Keys()
+    records = KeyValueRecords(keys.connect)
+    await records.commit([Put("a", b"1")])
+    for pause in range(12):
+        committing = asyncio.create_task(records.commit([Put(f"{pause}/{number}", b"") for number in range(3)]))
+        for _ in range(pause):
+            await asyncio.sleep(0)
+        committing.cancel()
+        await asyncio.wait([committing])
+        await records.commit([Put("a", b"2")])
+        assert len(await records.range(f"{pause}/", f"{pause}0", limit=9)) in (0, 3)
+
+
+async def test_a_response_that_was_answered_is_there_whenever_the_server_dies() -> None:
+    owner, kept = Owner("alice"), response(assistant("kept"))
+    for calls in range(120):
+        keys = Keys()
+        archive = Archive(KeyValueRecords(keys.connect), clock=lambda: CREATED)
+        await archive.save(kept, owner=owner, base=None, input_items=[user("q")])
+        made = response(assistant("made"))
+        keys.left = calls
+        try:
+            await archive.save(made, owner=owner, base=None, input_items=[user("other")])
+            answered = True
+        except ApiError:
+            answered = False
+        keys.left = MANY
+        archive = Archive(KeyValueRecords(keys.connect), clock=lambda: CREATED)
+        for each in (kept, made):
+            stored = await archive.load(each["id"])
+            assert stored is not None or (each is made and not answered)
+            if stored:
+                assert stored.response == each
+                assert len(await archive.history(stored.history)) == 2
+                assert await archive.delete(each["id"])
+        left = await KeyValueRecords(keys.connect).range("!", "~", limit=MANY)
+        assert [key for key, _ in left if not key.startswith("x/")] == []
+
+
+async def test_what_is_wrong_is_said_without_what_the_store_says(caplog: pytest.LogCaptureFixture) -> None:
+    keys = Keys()
+    keys.left = 0
+    records = KeyValueRecords(keys.connect)
+    for call in (records.get_many(["a"]), records.range("a", "b", limit=1), records.commit([]), records.sweep(1.0)):
+        with caplog.at_level(logging.ERROR), pytest.raises(ApiError) as error:
+            await call
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+        assert error.value.message == (
+            "The response store, a key-value backend of the stack, does not answer (ConnectionError)."
+        )
+    assert "at secret-host" in caplog.text
+    keys.left = MANY
+    await records.commit([Put("a", b"")])
+    with pytest.raises(Conflict):
+        await records.commit([Put("a", b"")], [VersionIs("a", None)])
+
+
+async def test_the_order_of_the_store_does_not_matter() -> None:
+    records = KeyValueRecords(Keys(str.casefold).connect)
+    await records.commit([Put("Z", b""), Put("a", b""), Put("_", b"")])
+    assert [key for key, _ in await everything(records)] == ["Z", "_", "a"]
+
+
+async def test_a_store_that_finds_no_ranges_is_refused() -> None:
+    """As where the database's locale makes nothing of some characters."""
+    records = KeyValueRecords(Keys(lambda key: key.replace("\x7f", "")).connect)
+    with pytest.raises(ApiError, match="not in the order of their bytes"):
+        await records.commit([Put("a", b"")])
