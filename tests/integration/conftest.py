@@ -5,7 +5,6 @@ The host that runs the stack is the one in the environment that runs the tests.
 
 import os
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 
 import openai
@@ -13,6 +12,7 @@ import pytest
 
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
+from tests.support.variants import add_host_provider, variant
 from tests.support.wire import Wire
 
 
@@ -24,12 +24,8 @@ def host() -> Host:
 
 @pytest.fixture(scope="session")
 def stack_env() -> dict[str, str]:
-    """What a stack needs of its environment to find the package: nothing where it is installed."""
-    try:
-        distribution("llama-stack-responses")
-    except PackageNotFoundError:
-        return {"PYTHONPATH": str(REPOSITORY)}
-    return {}
+    """What a stack needs of its environment to find the packages of this checkout, installed or not."""
+    return {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))}
 
 
 @pytest.fixture(scope="session")
@@ -53,10 +49,21 @@ def stack(
     upstream_process: UpstreamProcess,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """The live stack of the run: the starter template, its state and its working folder somewhere temporary."""
+    """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
+
+    Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server.
+    """
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-    with LiveStack(STARTER, env, tmp_path_factory.mktemp("stack"), host=host) as live:
+    config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", add_host_provider)
+    with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host) as live:
         yield live
+
+
+@pytest.fixture(params=["local", "vllm"])
+def provider(request: pytest.FixtureRequest) -> str:
+    """The two ways of the stack to its model server: the bundled provider, and the host's own."""
+    found: str = request.param
+    return found
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def ids(wire: Wire) -> set[str]:
 
 def own_key(host: Host, key: str) -> dict[str, str]:
     """The header with which a user brings a key for the model server."""
-    return {PROVIDER_DATA[host]: json.dumps({"vllm_api_token": key})}
+    return {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": key})}
 
 
 def check_is_a_stranger(stranger: Wire, response: Json) -> None:

@@ -486,7 +486,7 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
 
 def test_keys_of_a_users_own_are_not_stored(wire: Wire, upstream: Upstream) -> None:
     """They would be needed by whoever makes the response, wherever that is."""
-    keys = dict.fromkeys(("X-LlamaStack-Provider-Data", "X-OGX-Provider-Data"), '{"vllm_api_token": "sk-mine"}')
+    keys = dict.fromkeys(("X-LlamaStack-Provider-Data", "X-OGX-Provider-Data"), '{"openai_chat_api_key": "sk-mine"}')
     answer = wire.http.post("/responses", json={"model": "local/echo", "input": "x", "background": True}, headers=keys)
     refused = error_of(answer, 400)
     assert (refused["param"], refused["code"]) == ("background", "unsupported_value")

@@ -69,8 +69,8 @@ class Leaver:
 
 def stored(wire: Wire, model: str) -> Json:
     """The one response of this model, as soon as it is there."""
-    wait_until(lambda: wire.listed(model=f"local/{model}") != [])
-    [response] = wire.listed(model=f"local/{model}")
+    wait_until(lambda: wire.listed(model=model) != [])
+    [response] = wire.listed(model=model)
     assert final(wire.replay(response["id"])) == wire.retrieve(response["id"]) == response
     return response
 
@@ -110,12 +110,12 @@ def spoken(item: Json) -> tuple[str, str]:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_client_that_leaves_ends_the_generation_and_what_was_said_is_kept(
-    stack: LiveStack, wire: Wire, upstream: Upstream, moment: str, stream: bool
+    stack: LiveStack, wire: Wire, upstream: Upstream, provider: str, moment: str, stream: bool
 ) -> None:
     script, chunks = MOMENTS[moment]
-    model = f"leave-{moment.replace(' ', '-')}-{stream}"
+    model = f"leave-{moment.replace(' ', '-')}-{stream}-{provider}"
     upstream.script(model, script)
-    with Leaver(stack, {"model": f"local/{model}", "input": "x", "stream": stream, "tools": [TOOL]}) as client:
+    with Leaver(stack, {"model": f"{provider}/{model}", "input": "x", "stream": stream, "tools": [TOOL]}) as client:
         upstream.wait_for(model, chunks=chunks)
         if stream and script.delay == 0:
             last = SAID[moment][-1][1].split()[-1] if SAID[moment] else "event: response.in_progress"
@@ -125,7 +125,7 @@ def test_a_client_that_leaves_ends_the_generation_and_what_was_said_is_kept(
             wire.create(model="local/echo", input="x", store=False)
         left = client.leave()
         check_generation_ended(upstream, model, left)
-    response = stored(wire, model)
+    response = stored(wire, f"{provider}/{model}")
     assert response["status"] == "cancelled"
     assert [spoken(item) for item in response["output"]] == SAID[moment]
     assert response["output"] == [] or response["output"][-1]["status"] == "incomplete"
@@ -138,18 +138,18 @@ def test_a_client_that_waits_for_late_headers_leaves(stack: LiveStack, wire: Wir
     with Leaver(stack, {"model": "local/patient", "input": "x", "stream": True}) as client:
         client.read_until(b"event: response.in_progress")
         check_generation_ended(upstream, "patient", client.leave())
-    assert stored(wire, "patient")["status"] == "cancelled"
+    assert stored(wire, "local/patient")["status"] == "cancelled"
 
 
 def test_a_client_leaves_while_the_model_server_is_asked_again(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
-    """A queue that was full is asked again after a while, but not for a client that is gone."""
+    """The host's provider asks a queue that was full again after a while, but not for a client that is gone."""
     upstream.script("full", error(429, "queue is full", headers={"retry-after": "30"}))
-    with Leaver(stack, {"model": "local/full", "input": "x", "stream": True}) as client:
+    with Leaver(stack, {"model": "vllm/full", "input": "x", "stream": True}) as client:
         upstream.wait_for("full", ended=True)
         client.leave()
-    assert stored(wire, "full")["status"] == "cancelled"
+    assert stored(wire, "vllm/full")["status"] == "cancelled"
     assert len(upstream.requests("full")) == 1
 
 
@@ -158,7 +158,7 @@ def test_what_a_client_left_can_be_continued(stack: LiveStack, wire: Wire, upstr
     with Leaver(stack, {"model": "local/go-on", "input": "Go.", "stream": True}) as client:
         client.read_until(b"answer")
         client.leave()
-    cancelled = stored(wire, "go-on")
+    cancelled = stored(wire, "local/go-on")
     response = wire.create(model="local/go-on", input="Go on.", previous_response_id=cancelled["id"])
     assert output_text(response) == "The rest."
     messages = upstream.requests("go-on")[-1].body["messages"]
@@ -172,7 +172,7 @@ def test_a_client_that_leaves_with_the_last_event_has_a_whole_response(
     with Leaver(stack, {"model": "local/bye", "input": "x", "stream": True}) as client:
         client.read_until(b"event: response.completed")
         client.leave()
-    assert stored(wire, "bye")["status"] == "completed"
+    assert stored(wire, "local/bye")["status"] == "completed"
 
 
 def test_nothing_is_kept_of_an_unstored_response_that_a_client_left(

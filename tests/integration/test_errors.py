@@ -17,7 +17,7 @@ from tests.support.process import free_port
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream, iter_sse, read_sse
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw, reasoning, reply, text, tool_call
-from tests.support.variants import responses_config, variant
+from tests.support.variants import add_host_provider, responses_config, variant
 from tests.support.wire import Json, Wire, error_of, final, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
@@ -216,7 +216,7 @@ class Broken:
     words: str
     unheard: str | None = None
     retry_after: str | None = None
-    attempts: int = 1
+    attempts: int = 1  # of the host's provider; the bundled one leaves it to the client to try again
 
 
 LLAMA_CPP_TOO_LONG = {
@@ -346,18 +346,18 @@ BROKEN: dict[str, Broken] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_model_server_that_refuses_is_explained(wire: Wire, upstream: Upstream, name: str) -> None:
-    broken = BROKEN[name]
+def test_a_model_server_that_refuses_is_explained(wire: Wire, upstream: Upstream, provider: str, name: str) -> None:
+    broken, model = BROKEN[name], f"{provider}/broken"
     upstream.script("broken", broken.reply)
     for stream in (False, True):
-        answer = wire.post({"model": "local/broken", "input": "hello", "stream": stream})
+        answer = wire.post({"model": model, "input": "hello", "stream": stream})
         found = error_of(answer, broken.status)
         assert (found["type"], found["code"], found["param"]) == (broken.type, broken.code, broken.param)
         assert broken.words in found["message"]
         assert broken.unheard is None or broken.unheard not in answer.text
         assert answer.headers.get("retry-after") == broken.retry_after
-    assert len(upstream.requests("broken")) == 2 * broken.attempts
-    assert wire.listed(model="local/broken") == []  # nothing was said, so there is nothing to keep
+    assert len(upstream.requests("broken")) == 2 * (broken.attempts if provider == "vllm" else 1)
+    assert wire.listed(model=model) == []  # nothing was said, so there is nothing to keep
 
 
 def test_a_moment_to_try_again_becomes_seconds(wire: Wire, upstream: Upstream) -> None:
@@ -416,10 +416,11 @@ CUT: dict[str, Cut] = {
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream, name: str) -> None:
-    broken, model = CUT[name], f"cut-{name.replace(' ', '-')}"
-    upstream.script(model, broken.reply)
-    events = wire.stream(model=f"local/{model}", input="hello", tools=[TOOL])
+def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream, provider: str, name: str) -> None:
+    broken, script = CUT[name], f"cut-{name.replace(' ', '-')}"
+    model = f"{provider}/{script}"
+    upstream.script(script, broken.reply)
+    events = wire.stream(model=model, input="hello", tools=[TOOL])
     failed = final(events)
     assert failed["status"] == "failed"
     assert failed["error"]["code"] == broken.code
@@ -427,10 +428,10 @@ def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream
     assert (events[-2]["type"], events[-2]["message"]) == ("error", failed["error"]["message"])
     assert wire.retrieve(failed["id"]) == failed
 
-    found = error_of(wire.post({"model": f"local/{model}", "input": "hello", "tools": [TOOL]}), broken.status)
+    found = error_of(wire.post({"model": model, "input": "hello", "tools": [TOOL]}), broken.status)
     assert broken.words in found["message"]
     assert found["type"] == broken.type
-    kept, first = wire.listed(model=f"local/{model}")
+    kept, first = wire.listed(model=model)
     assert first == failed
     for response in (kept, first):
         assert response["status"] == "failed"
@@ -443,15 +444,25 @@ def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream
 
 @pytest.mark.parametrize(
     "mute",
-    [reply(end="drop"), reply(end="no_finish"), reply(end="error_frame"), Reply(body={"hello": "world"})],
-    ids=["dropped", "no finish reason", "error frame", "no stream at all"],
+    [reply(end="drop"), reply(end="no_finish"), reply(end="error_frame")],
+    ids=["dropped", "no finish reason", "error frame"],
 )
-def test_a_stream_that_breaks_before_its_first_word(wire: Wire, upstream: Upstream, mute: Reply) -> None:
+def test_a_stream_that_breaks_before_its_first_word(wire: Wire, upstream: Upstream, provider: str, mute: Reply) -> None:
     upstream.script("mute", mute)
-    failed = final(wire.stream(model="local/mute", input="hello"))
+    failed = final(wire.stream(model=f"{provider}/mute", input="hello"))
     assert (failed["status"], failed["output"]) == ("failed", [])
     assert wire.retrieve(failed["id"]) == failed
-    error_of(wire.post({"model": "local/mute", "input": "hello"}), 502)
+    error_of(wire.post({"model": f"{provider}/mute", "input": "hello"}), 502)
+
+
+def test_json_in_the_place_of_a_stream(wire: Wire, upstream: Upstream) -> None:
+    """The bundled provider sees it before anything has begun, the host's takes it for a stream without events."""
+    upstream.script("mute", [Reply(body={"hello": "world"}), Reply(body={"error": {"message": "no stream today"}})])
+    asked = {"model": "local/mute", "input": "hello", "stream": True}
+    assert "JSON" in error_of(wire.post(asked), 502)["message"]
+    assert "no stream today" in error_of(wire.post(asked), 502)["message"]
+    failed = final(wire.stream(model="vllm/mute", input="hello"))
+    assert (failed["status"], failed["output"]) == ("failed", [])
 
 
 def test_the_sdk_sees_how_a_stream_failed(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -469,7 +480,7 @@ def test_the_sdk_sees_how_a_stream_failed(client: openai.OpenAI, upstream: Upstr
 def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
     """The headers of a stream wait two seconds for it, not longer; without a stream there is no hurry."""
     upstream.script("late", error(400, "I thought about it: no.", delay=2.4))
-    upstream.script("busy", error(429, "queue is full", headers={"retry-after-ms": "1200"}))
+    upstream.script("busy", error(429, "queue is full", delay=2.4))
     asked = [("late", False), ("busy", True)]
     with ThreadPoolExecutor(len(asked)) as threads:
         late, busy = threads.map(
@@ -485,6 +496,7 @@ def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
 # -- a model server that does not answer -------------------------------------------
 
 PATIENCE = 4.0  # seconds of silence; longer than what the host's client needs for its three attempts
+IMPATIENCE = {"local": 2.4, "vllm": 0.6}  # seconds, for each attempt; in all more than the headers of a stream wait
 
 
 @pytest.fixture(scope="module")
@@ -494,13 +506,16 @@ def frail(
     """A stack with little patience, tight limits, and a provider whose model server is not there."""
 
     def weaken(config: Json) -> None:
-        [local] = config["providers"]["inference"]
-        away = local["config"] | {"base_url": f"http://127.0.0.1:{free_port()}/v1"}
-        impatient = local["config"] | {"network": {"timeout": {"connect": 5.0, "read": 0.6}}}
-        config["providers"]["inference"] += [
-            local | {"provider_id": "away", "config": away},
-            local | {"provider_id": "impatient", "config": impatient},
-        ]
+        add_host_provider(config)
+        ways = list(config["providers"]["inference"])
+        for way in ways:
+            wait = {"connect": 5.0, "read": IMPATIENCE[way["provider_id"]]}
+            impatient = way["config"] | {"network": {"timeout": wait}}
+            config["providers"]["inference"].append(
+                way | {"provider_id": f"impatient-{way['provider_id']}", "config": impatient}
+            )
+        away = ways[0]["config"] | {"base_url": f"http://127.0.0.1:{free_port()}/v1"}
+        config["providers"]["inference"].append(ways[0] | {"provider_id": "away", "config": away})
         limits = {"inference_idle_seconds": PATIENCE, "request_bytes": 20_000, "input_items": 5}
         responses_config(config)["limits"] = limits
 
@@ -530,11 +545,17 @@ class Unanswered:
 
 
 UNANSWERED: dict[str, Unanswered] = {
+    # The host's client tries twice more, which may take longer than the headers of a stream wait.
     "refused": Unanswered("away/x", 502, "Check that the model server is running", begun=False),
-    "timeout": Unanswered("impatient/silent", 504, "did not answer in time"),
-    "timeout in the middle": Unanswered("impatient/stops", 504, "did not answer in time", said="Half an answer"),
-    "silence": Unanswered("local/silent", 504, "silent for 4 seconds"),
-    "silence in the middle": Unanswered("local/stops", 504, "silent for 4 seconds", said="Half an answer"),
+} | {
+    f"{name}, {provider}": Unanswered(f"{way}{provider}/{model}", status, words, said=said)
+    for provider in IMPATIENCE
+    for name, way, model, status, words, said in (
+        ("timeout", "impatient-", "silent", 504, "did not answer in time", ""),
+        ("timeout in the middle", "impatient-", "stops", 504, "did not answer in time", "Half an answer"),
+        ("silence", "", "silent", 504, "silent for 4 seconds", ""),
+        ("silence in the middle", "", "stops", 504, "silent for 4 seconds", "Half an answer"),
+    )
 }
 
 

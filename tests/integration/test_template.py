@@ -178,7 +178,7 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
     "url": (
         {"INFERENCE_URL": "localhost:8080"},
         leave,
-        "1 validation error for VLLMInferenceAdapterConfig base_url URL scheme should be 'http' or 'https'",
+        "1 validation error for OpenAIChatConfig base_url Value error, 'localhost:8080' does not begin with http:// or",
     ),
     "setting": (
         {},

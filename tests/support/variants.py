@@ -22,6 +22,19 @@ def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Pat
     return target
 
 
+def add_host_provider(config: Json) -> None:
+    """Lets a stack reach its model server also through the host's own provider, under the id `vllm`."""
+    [local] = config["providers"]["inference"]
+    of_host = {
+        "base_url": local["config"]["base_url"],
+        "api_token": local["config"]["api_key"],
+        "max_tokens": 0,  # left out, it would cut every answer at 4096 tokens
+        "refresh_models": True,
+    }
+    found = {"provider_id": "vllm", "provider_type": "remote::vllm", "config": of_host}
+    config["providers"]["inference"].append(found)
+
+
 def responses_config(config: Json) -> Json:
     """The configuration of the responses provider."""
     found: Json = config["providers"]["responses"][0]["config"]

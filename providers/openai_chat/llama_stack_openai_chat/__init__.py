@@ -1,0 +1,1 @@
+"""The inference provider `remote::openai-chat`: any OpenAI-compatible model server, at a small CPU cost."""

@@ -1,0 +1,104 @@
+"""JSON of the model server as the objects that the host's providers return: those of the `openai` package.
+
+They are built without validation, since a model server sends a chunk for each token and every one of them would be
+checked. What a server leaves out has its default; what the package does not know stays as an extra field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from openai.types import CompletionUsage
+from openai.types.chat import ChatCompletionChunk, ChatCompletionTokenLogprob
+from openai.types.chat.chat_completion_chunk import (
+    Choice,
+    ChoiceDelta,
+    ChoiceDeltaFunctionCall,
+    ChoiceDeltaToolCall,
+    ChoiceDeltaToolCallFunction,
+    ChoiceLogprobs,
+)
+from openai.types.chat.chat_completion_token_logprob import TopLogprob
+from openai.types.completion_usage import CompletionTokensDetails, PromptTokensDetails
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+Json = dict[str, Any]
+Build = Callable[[Any], Any]
+
+_new: Final = object.__new__
+_set: Final = object.__setattr__
+
+
+def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **inner: Build) -> Build:
+    """Builds this model from JSON.
+
+    Args:
+        model: what is built.
+        required: what stands for fields that have no default, where a server leaves them out.
+        inner: builds the values of single fields.
+    """
+    fields = model.model_fields
+    defaults = {
+        name: None if field.default is PydanticUndefined else field.default for name, field in fields.items()
+    } | dict(required or {})
+    names = frozenset(fields)
+    builders = tuple(inner.items())
+
+    def build(raw: Any) -> Any:
+        values = defaults | raw
+        extra: Json = {}
+        if not raw.keys() <= names:
+            extra = {name: values.pop(name) for name in raw if name not in names}
+        for name, each in builders:
+            if (value := values[name]) is not None:
+                values[name] = each(value)
+        made = _new(model)
+        # What pydantic's own `model_construct` comes to in the end.
+        _set(made, "__dict__", values)
+        _set(made, "__pydantic_fields_set__", set(raw))
+        _set(made, "__pydantic_extra__", extra)
+        _set(made, "__pydantic_private__", None)
+        return made
+
+    return build
+
+
+def _each(build: Build) -> Build:
+    return lambda raw: [build(each) for each in raw]
+
+
+_LOGPROB: Final = _shape(ChatCompletionTokenLogprob, {"top_logprobs": []}, top_logprobs=_each(_shape(TopLogprob)))
+_CALL: Final = _shape(ChoiceDeltaToolCall, function=_shape(ChoiceDeltaToolCallFunction))
+_CHOICE: Final = _shape(
+    Choice,
+    {"index": 0, "delta": {}},
+    delta=_shape(ChoiceDelta, tool_calls=_each(_CALL), function_call=_shape(ChoiceDeltaFunctionCall)),
+    logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB), refusal=_each(_LOGPROB)),
+)
+_USAGE: Final = _shape(
+    CompletionUsage,
+    {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
+    prompt_tokens_details=_shape(PromptTokensDetails),
+    completion_tokens_details=_shape(CompletionTokensDetails),
+)
+_CHUNK: Final = _shape(
+    ChatCompletionChunk,
+    {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
+    choices=_each(_CHOICE),
+    usage=_USAGE,
+)
+
+
+def chat_chunk(raw: Any) -> ChatCompletionChunk:
+    """One chunk of a chat completion's stream.
+
+    Raises:
+        ValueError: the JSON is none.
+    """
+    try:
+        chunk: ChatCompletionChunk = _CHUNK(raw)
+    except (AttributeError, TypeError) as error:
+        raise ValueError("The model server's stream has something in it that is no chunk.") from error
+    return chunk

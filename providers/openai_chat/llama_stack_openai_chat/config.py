@@ -1,0 +1,113 @@
+"""What a stack's configuration says of one model server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    # A name that is misspelt is an error, not an option that does nothing.
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+
+class Tls(_Strict):
+    """How the model server is known to be the right one, and how this server shows that it is."""
+
+    verify: bool | Path = Field(True, description="check its certificate; a path: against the authorities in this file")
+    client_cert: Path | None = Field(None, description="the certificate that is shown to it")
+    client_key: Path | None = Field(None, description="the key of that certificate")
+    min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
+
+    @field_validator("verify", "client_cert", "client_key")
+    @classmethod
+    def _is_there(cls, value: bool | Path | None) -> bool | Path | None:
+        if isinstance(value, Path) and not (value := value.expanduser()).is_file():
+            raise ValueError(f"there is no file {value}")
+        return value
+
+    @model_validator(mode="after")
+    def _come_together(self) -> Tls:
+        if (self.client_cert is None) != (self.client_key is None):
+            raise ValueError("client_cert and client_key need each other")
+        return self
+
+
+class Timeouts(_Strict):
+    """Bounds on waiting."""
+
+    connect: Seconds = Field(10.0, description="seconds until a connection stands, TLS included")
+    read: Seconds = Field(600.0, description="seconds of silence before the first byte, and between any two")
+
+
+class Proxy(_Strict):
+    """What stands between; without it the environment's HTTP_PROXY, HTTPS_PROXY and NO_PROXY count."""
+
+    url: str
+
+
+class Network(_Strict):
+    """How the model server is reached."""
+
+    tls: Tls = Field(default_factory=Tls)
+    timeout: Timeouts = Field(default_factory=Timeouts)
+    proxy: Proxy | None = None
+    headers: dict[str, str] = Field(default_factory=dict, description="go with every request")
+    idle_seconds: Seconds = Field(60.0, description="after which a connection that nobody uses is closed")
+
+    @field_validator("timeout", mode="before")
+    @classmethod
+    def _one_number_is_both(cls, value: Any) -> Any:
+        return {"connect": value, "read": value} if isinstance(value, int | float) else value
+
+
+class OpenAIChatConfig(_Strict):
+    """One OpenAI-compatible model server. The names are those of the host's own providers."""
+
+    base_url: str = Field(description="its address, with the /v1")
+    api_key: SecretStr | None = Field(
+        None,
+        validation_alias=AliasChoices("api_key", "api_token"),
+        description="its key; one that comes with a request takes its place",
+    )
+    allowed_models: list[str] | None = Field(None, description="the only models that are listed and served")
+    refresh_models: bool = Field(True, description="ask for the models again and again, not only at the start")
+    embedding_models: dict[str, int] = Field(
+        default_factory=dict, description="models that embed, with the length of their vectors"
+    )
+    extra_body: dict[str, Any] = Field(
+        default_factory=dict, description="fields of every request that does not set them itself"
+    )
+    max_retries: int = Field(0, ge=0, description="how often a request is sent again that failed before its answer")
+    network: Network = Field(default_factory=Network)
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if not value.startswith(("http://", "https://")):
+            raise ValueError(f"'{value}' does not begin with http:// or https://")
+        return value.rstrip("/")
+
+    @field_validator("api_key")
+    @classmethod
+    def _empty_is_none(cls, value: SecretStr | None) -> SecretStr | None:
+        return value if value and value.get_secret_value() else None
+
+    @field_validator("network", mode="before")
+    @classmethod
+    def _nothing_is_the_default(cls, value: Any) -> Any:
+        return {} if value is None else value
+
+
+OWN_KEY: Final = "openai_chat_api_key"
+"""Where users put keys of their own for model servers behind this provider, in the data that goes with a request."""
+
+
+class OwnKey(BaseModel):
+    """The data of a request whose user has a key; the host lists the models that this user sees by it."""
+
+    openai_chat_api_key: SecretStr

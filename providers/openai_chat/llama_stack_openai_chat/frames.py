@@ -1,0 +1,77 @@
+"""Bytes in, the data of server-sent events out, wherever the bytes were cut."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+class FrameSplitter:
+    """Reads one stream.
+
+    Lines end with CR, LF or both; a blank line ends an event; the lines of an event's data are joined by LF. Comments,
+    ids and names of events are passed over, as are events without data.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._data: list[bytes] = []
+        self._after_cr = False
+        self._at_start = True
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of the events that this piece ends."""
+        # Nearly every piece is one event on one line: nothing is held back, and nothing has to be joined.
+        if (
+            not self._rest
+            and not self._data
+            and piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
+            and piece.count(b"\n") == 2
+            and b"\r" not in piece
+        ):
+            self._after_cr = self._at_start = False
+            return [piece[6:-2]]
+        return self._lines(piece)
+
+    def end(self) -> list[bytes]:
+        """The data of an event whose blank line is missing. A line that was cut off does not count."""
+        return self._finish([])
+
+    def _lines(self, piece: bytes) -> list[bytes]:
+        if not piece:
+            return []
+        if self._after_cr:
+            # The line ended with the piece before this one, half of its CR LF in each.
+            piece = piece.removeprefix(b"\n")
+            self._after_cr = False
+        text = self._rest + piece
+        if self._at_start:
+            if len(text) < len(_BOM) and _BOM.startswith(text):
+                self._rest = text
+                return []
+            text = text.removeprefix(_BOM)
+            self._at_start = False
+        self._after_cr = text.endswith(b"\r")
+        # Of bytes, only CR, LF and both end a line.
+        lines = text.splitlines()
+        self._rest = b"" if not lines or text.endswith((b"\n", b"\r")) else lines.pop()
+        events: list[bytes] = []
+        for line in lines:
+            self._line(line, events)
+        return events
+
+    def _line(self, line: bytes, events: list[bytes]) -> None:
+        if not line:
+            self._finish(events)
+        elif line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b" ", 5) else line[5:])
+        elif line == b"data":
+            self._data.append(b"")
+
+    def _finish(self, events: list[bytes]) -> list[bytes]:
+        if self._data:
+            events.append(b"\n".join(self._data))
+            self._data.clear()
+        return events

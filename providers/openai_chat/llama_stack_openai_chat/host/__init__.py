@@ -1,0 +1,16 @@
+"""The only folder that imports the host: llama-stack, or OGX, which it became."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llama_stack_openai_chat.config import OpenAIChatConfig
+
+from .adapter import OpenAIChatAdapter
+
+__all__ = ["get_adapter_impl"]
+
+
+async def get_adapter_impl(config: OpenAIChatConfig, _deps: dict[Any, Any]) -> OpenAIChatAdapter:
+    """Builds the provider. The host calls this in an event loop that does not serve requests."""
+    return OpenAIChatAdapter(config)

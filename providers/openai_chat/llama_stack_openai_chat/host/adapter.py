@@ -1,0 +1,159 @@
+"""The provider as the host's routers call it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import openai
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from llama_stack_openai_chat.body import request_body
+from llama_stack_openai_chat.chunks import chat_chunk
+from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
+from llama_stack_openai_chat.upstream import Upstream
+
+from .platform import (
+    PROVIDER_DATA_VAR,
+    HealthResponse,
+    HealthStatus,
+    InferenceProvider,
+    Model,
+    ModelType,
+    NeedsRequestProviderData,
+    OpenAIChatCompletionChunkWithReasoning,
+    OpenAIChatCompletionRequestWithExtraBody,
+    OpenAICompletionRequestWithExtraBody,
+    OpenAIEmbeddingsRequestWithExtraBody,
+    OpenAIEmbeddingsResponse,
+    UnsupportedModelError,
+)
+
+_CHAT: Final = "/chat/completions"
+
+
+class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: ignore[misc]  # the host has no types
+    """One OpenAI-compatible model server.
+
+    Requests go on as they come, with whatever fields they have, and answers come back as the `openai` package's
+    objects, as they do from the host's own providers.
+
+    Args:
+        config: the provider's configuration.
+    """
+
+    provider_data_api_key_field = OWN_KEY
+    """OGX puts a user's `{provider_id}_api_key` under this name."""
+
+    def __init__(self, config: OpenAIChatConfig) -> None:
+        self._config = config
+        self._upstream = Upstream(config)
+        self.__provider_id__: str  # The host sets it, as it does `model_store`.
+        self.model_store: Any = None
+
+    # Requests
+
+    async def openai_chat_completion(
+        self, params: OpenAIChatCompletionRequestWithExtraBody
+    ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
+        """A chat completion, or the stream of its chunks once the server has accepted the request."""
+        body = self._body(params)
+        if params.stream:
+            return await self._upstream.open(_CHAT, body, chat_chunk, self._own_key())
+        return ChatCompletion.construct(**await self._upstream.post(_CHAT, body, self._own_key()))
+
+    async def openai_chat_completions_with_reasoning(
+        self, params: OpenAIChatCompletionRequestWithExtraBody
+    ) -> AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
+        """The same stream, each chunk with the reasoning that is in it: what the host's own Responses API reads."""
+        if not params.stream:
+            raise NotImplementedError("Reasoning is told apart in streams only.")
+        return _with_reasoning(await self._upstream.open(_CHAT, self._body(params), chat_chunk, self._own_key()))
+
+    async def openai_completion(
+        self, params: OpenAICompletionRequestWithExtraBody
+    ) -> Completion | AsyncIterator[Completion]:
+        """A completion, or the stream of its pieces."""
+        body = self._body(params)
+        if params.stream:
+            return await self._upstream.open("/completions", body, _completion, self._own_key())
+        return _completion(await self._upstream.post("/completions", body, self._own_key()))
+
+    async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
+        """Vectors of texts."""
+        answer = await self._upstream.post("/embeddings", self._body(params), self._own_key())
+        return OpenAIEmbeddingsResponse.model_validate(answer)
+
+    # Models
+
+    async def list_models(self) -> list[Model]:
+        """The models that the server has and the configuration allows."""
+        allowed = self._config.allowed_models
+        names = await self._upstream.models(self._own_key())
+        return [self._model(name) for name in names if allowed is None or name in allowed]
+
+    async def should_refresh_models(self) -> bool:
+        """Whether the host is to ask for the models again and again."""
+        return self._config.refresh_models
+
+    async def register_model(self, model: Model) -> Model:
+        """Takes a model that the stack's configuration or a client names; it is asked for when it is used."""
+        if model.model_validation and model.provider_model_id not in await self._upstream.models(self._own_key()):
+            raise ValueError(f"The model server of '{self.__provider_id__}' has no model '{model.provider_model_id}'.")
+        return model
+
+    async def unregister_model(self, model_id: str) -> None:
+        """Forgets a model; there is nothing to forget here."""
+
+    async def health(self) -> HealthResponse:
+        """Whether the server lists its models."""
+        try:
+            await self._upstream.models()
+        except (openai.APIError, ValueError) as error:
+            return HealthResponse(status=HealthStatus.ERROR, message=f"Health check failed: {error}")
+        return HealthResponse(status=HealthStatus.OK)
+
+    async def shutdown(self) -> None:
+        """Closes the connections."""
+        await self._upstream.close()
+
+    def _model(self, name: str) -> Model:
+        dimension = self._config.embedding_models.get(name)
+        embeds = dimension is not None or "embed" in name.lower()
+        return Model(
+            identifier=name,
+            provider_id=self.__provider_id__,
+            provider_resource_id=name,
+            model_type=ModelType.embedding if embeds else ModelType.llm,
+            metadata={"embedding_dimension": dimension} if dimension is not None else {},
+        )
+
+    def _body(self, params: Any) -> bytes:
+        allowed = self._config.allowed_models
+        if allowed is not None and params.model not in allowed:
+            raise UnsupportedModelError(params.model, allowed)
+        return request_body(params, self._config.extra_body)
+
+    def _own_key(self) -> str | None:
+        """The key that the user brought for this provider."""
+        brought = PROVIDER_DATA_VAR.get()
+        if not brought:
+            return None
+        own = brought.get(OWN_KEY) or brought.get(f"{self.__provider_id__}_api_key")
+        return str(own) if own else None
+
+
+def _completion(raw: Any) -> Completion:
+    return Completion.construct(**raw)
+
+
+async def _with_reasoning(
+    chunks: AsyncIterator[ChatCompletionChunk],
+) -> AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
+    async for chunk in chunks:
+        found = [
+            getattr(choice.delta, "reasoning_content", None) or getattr(choice.delta, "reasoning", None)
+            for choice in chunk.choices
+        ]
+        yield OpenAIChatCompletionChunkWithReasoning(chunk=chunk, reasoning_content=found[-1] if found else None)

@@ -1,0 +1,19 @@
+"""How the host finds and builds the provider."""
+
+from __future__ import annotations
+
+from .platform import Api, RemoteProviderSpec
+
+
+def get_provider_spec() -> RemoteProviderSpec:
+    """The provider `remote::openai-chat` of the host's `inference` API."""
+    return RemoteProviderSpec(
+        api=Api.inference,
+        adapter_type="openai-chat",
+        provider_type="remote::openai-chat",
+        module="llama_stack_openai_chat.host",
+        config_class="llama_stack_openai_chat.config.OpenAIChatConfig",
+        provider_data_validator="llama_stack_openai_chat.config.OwnKey",
+        pip_packages=["llama-stack-openai-chat"],
+        description="Any OpenAI-compatible model server (vLLM, SGLang, llama.cpp, Ollama, OpenAI) at a small CPU cost.",
+    )

@@ -1,0 +1,99 @@
+"""Chunks that were built without validation are what the `openai` package would have made of the same JSON."""
+
+from typing import Any
+
+import pytest
+from openai.types.chat import ChatCompletionChunk
+
+from llama_stack_openai_chat.chunks import chat_chunk
+
+type Json = dict[str, Any]
+
+
+def chunk(delta: Json | None = None, **fields: Any) -> Json:
+    """A whole chunk as servers send it, with one choice."""
+    choice = {"index": 0, "delta": delta or {}, "logprobs": None, "finish_reason": None}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
+    return head | {"choices": [choice]} | fields
+
+
+LOGPROB = {
+    "token": "a",
+    "logprob": -0.5,
+    "bytes": [97],
+    "top_logprobs": [{"token": "b", "logprob": -2.0, "bytes": [98]}],
+}
+WHOLE: dict[str, Json] = {
+    "text": chunk({"content": "Hi"}),
+    "role": chunk({"role": "assistant", "content": ""}),
+    "reasoning": chunk({"reasoning_content": "Hm", "reasoning": None}),
+    "refusal": chunk({"refusal": "No."}),
+    "calls": chunk(
+        {
+            "tool_calls": [
+                {"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}},
+                {"index": 1, "function": {"arguments": "{}"}, "extra_content": {"google": {"signature": "x"}}},
+            ]
+        }
+    ),
+    "an older call": chunk({"function_call": {"name": "f", "arguments": "{"}}),
+    "logprobs": chunk(
+        choices=[{"index": 0, "delta": {"content": "a"}, "logprobs": {"content": [LOGPROB], "refusal": None}}]
+    ),
+    "usage": chunk(
+        choices=[],
+        usage={
+            "prompt_tokens": 3,
+            "completion_tokens": 4,
+            "total_tokens": 7,
+            "prompt_tokens_details": {"cached_tokens": 2, "audio_tokens": 0},
+            "completion_tokens_details": {"reasoning_tokens": 1},
+        },
+    ),
+    "two choices": chunk(choices=[{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]),
+    "what nobody knows": chunk(
+        {"content": "a", "thinking_blocks": [{"thinking": "hm"}]}, provider="x", timings={"n": 1}
+    ),
+    "a finish reason of its own": chunk(choices=[{"index": 0, "delta": {}, "finish_reason": "eos"}]),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_as_the_package_builds_it(name: str) -> None:
+    built, expected = chat_chunk(WHOLE[name]), ChatCompletionChunk.construct(**WHOLE[name])
+    assert type(built) is ChatCompletionChunk
+    # What the host's own chat route sends.
+    assert built.model_dump_json(warnings=False) == expected.model_dump_json(warnings=False)
+    assert built.model_dump(exclude_unset=True, warnings=False) == WHOLE[name]
+    for ours, theirs in zip(built.choices, expected.choices, strict=True):
+        assert ours.delta == theirs.delta
+        assert ours.model_extra == theirs.model_extra
+    assert built.usage == expected.usage
+
+
+def test_the_router_can_change_it() -> None:
+    built = chat_chunk(WHOLE["logprobs"])
+    built.model = "local/m"
+    assert built.choices[0].logprobs is not None
+    built.choices[0].logprobs.content = []
+    assert '"model":"local/m"' in built.model_dump_json()
+    assert chat_chunk(WHOLE["logprobs"]).model == "m"
+
+
+@pytest.mark.parametrize(
+    "raw", [{}, {"choices": None}, {"choices": []}, {"choices": [{}]}, {"choices": [{"delta": None}]}]
+)
+def test_what_a_server_leaves_out_has_a_default(raw: Json) -> None:
+    built = chat_chunk(raw)
+    assert (built.id, built.model, built.created, built.usage) == ("", "", 0, None)
+    for choice in built.choices if raw.get("choices") else ():
+        assert choice.index == 0
+        assert choice.finish_reason is None
+        delta: Any = choice.delta
+        assert delta is None or delta.content is None
+
+
+@pytest.mark.parametrize("raw", [[], "text", 5, None, {"choices": 5}, {"choices": ["x"]}, {"choices": [{"delta": 5}]}])
+def test_what_is_no_chunk_is_said_to_be_none(raw: Any) -> None:
+    with pytest.raises(ValueError, match="no chunk"):
+        chat_chunk(raw)

@@ -1,0 +1,96 @@
+"""Frames come out the same wherever the network cuts the bytes."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_openai_chat.frames import FrameSplitter
+
+LINES = st.one_of(
+    st.binary(max_size=12).map(lambda data: b"data:" + data),
+    st.binary(max_size=12).map(lambda data: b"data: " + data),
+    st.sampled_from([b"", b"data", b": comment", b"event: x", b"id: 1", b"retry: 5", b"database: no", b"data : no"]),
+).filter(lambda line: not {10, 13} & set(line))
+ENDS = st.sampled_from([b"\n", b"\r\n", b"\r"])
+BOM = b"\xef\xbb\xbf"
+
+
+def split(pieces: Sequence[bytes]) -> list[bytes]:
+    """What comes out of these pieces, the end of the stream included."""
+    splitter = FrameSplitter()
+    found = [event for piece in pieces for event in splitter.feed(piece)]
+    return found + splitter.end()
+
+
+def expected(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """The specification, on lines that are whole."""
+    data: list[bytes] = []
+    for line in [*lines, b""]:
+        if not line and data:
+            yield b"\n".join(data)
+            data = []
+        name, colon, value = line.partition(b":")
+        if name == b"data":
+            data.append(value.removeprefix(b" ") if colon else b"")
+
+
+def cut(whole: bytes, places: Sequence[int]) -> list[bytes]:
+    """The bytes in pieces, cut at these places."""
+    bounds = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
+    return [whole[start:end] for start, end in pairwise(bounds)]
+
+
+@given(
+    st.booleans(),
+    st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n"])), max_size=12),
+    st.lists(st.integers(0, 400), max_size=12),
+)
+def test_any_lines_cut_anywhere(bom: bool, lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
+    whole = BOM * bom + b"".join(line + end for line, end in lines)
+    assert split(cut(whole, places)) == list(expected([line for line, _ in lines]))
+
+
+@given(st.lists(LINES, max_size=12), ENDS, st.lists(st.integers(0, 400), max_size=12))
+def test_every_kind_of_line_end(lines: list[bytes], end: bytes, places: list[int]) -> None:
+    whole = b"".join(line + end for line in lines)
+    assert split(cut(whole, places)) == list(expected(lines))
+
+
+@given(st.lists(st.binary(max_size=20).filter(lambda data: not {10, 13} & set(data)), max_size=6))
+def test_one_event_a_piece(events: list[bytes]) -> None:
+    assert split([b"data: %b\n\n" % event for event in events]) == events
+
+
+@pytest.mark.parametrize(
+    ("pieces", "events"),
+    [
+        ([b"data: a\n\ndata: b\n\n"], [b"a", b"b"]),
+        ([b"data: a\n", b"\n"], [b"a"]),
+        ([b"data: a\r", b"\n\r", b"\ndata: b\r\n\r\n"], [b"a", b"b"]),
+        ([b"data: a\r", b"\r"], [b"a"]),
+        ([b"data: a\ndata: b\n\n"], [b"a\nb"]),
+        ([b"data: a\n", b"data: b\n\n"], [b"a\nb"]),
+        ([b": hi\n\n", b"data: a\n\n", b":\n\n"], [b"a"]),
+        ([BOM + b"data: a\n\n"], [b"a"]),
+        ([b"\xef", b"\xbb", b"\xbfdata: a\n\n"], [b"a"]),
+        ([b"data: a\n\n", BOM + b"data: b\n\n"], [b"a"]),
+        ([b"data: a\n"], [b"a"]),
+        ([b"data: a\n\ndata: cut o"], [b"a"]),
+        ([b"data:a\n\n", b"data:  a\n\n"], [b"a", b" a"]),
+        ([b"data: a\x0bb\xe2\x80\xa8c\n\n"], [b"a\x0bb\xe2\x80\xa8c"]),
+        ([b""], []),
+    ],
+)
+def test_frames(pieces: list[bytes], events: list[bytes]) -> None:
+    assert split(pieces) == events
+
+
+def test_an_event_comes_out_with_the_piece_that_ends_it() -> None:
+    splitter = FrameSplitter()
+    assert splitter.feed(b"data: a\r\n\r") == [b"a"]
+    assert splitter.feed(b"\ndata: b") == []
+    assert splitter.feed(b"\n\n") == [b"b"]
+    assert splitter.end() == []

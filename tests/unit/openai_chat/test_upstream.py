@@ -1,0 +1,466 @@
+"""Requests to model servers that behave, and to such that do not: real sockets, every byte the test's."""
+
+import asyncio
+import gc
+import gzip
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import openai
+import orjson
+import pytest
+
+from llama_stack_openai_chat.config import OpenAIChatConfig
+from llama_stack_openai_chat.upstream import Upstream
+from tests.support.certificates import Certificates
+from tests.support.http_server import DONE, END, OPENING, HttpServer, Peer, event, in_chunk, serving, whole
+from tests.support.process import free_port
+
+type Json = dict[str, Any]
+
+CHAT = "/chat/completions"
+SECONDS = 5.0
+
+
+async def streams(peer: Peer) -> None:
+    """Answers every request with a stream of two events."""
+    while True:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + event({"n": 2}) + DONE + END)
+
+
+async def hangs(peer: Peer) -> None:
+    """Sends one event and no more."""
+    await peer.request()
+    await peer.send(OPENING + event({"n": 1}))
+    await peer.left()
+
+
+@asynccontextmanager
+async def upstream(server: HttpServer, **config: Any) -> AsyncIterator[Upstream]:
+    """A client of this server."""
+    client = Upstream(OpenAIChatConfig(base_url=server.url, **config))
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+async def opened(client: Upstream, body: bytes = b"{}", key: str | None = None) -> AsyncGenerator[Any]:
+    """A stream of what the server sends, as it is."""
+    return await client.open(CHAT, body, lambda raw: raw, key)
+
+
+async def read(client: Upstream, key: str | None = None) -> list[Any]:
+    """A stream, to its end."""
+    return [each async for each in await opened(client, key=key)]
+
+
+async def over(server: HttpServer, count: int = 1) -> None:
+    """Waits until so many connections are over."""
+    async with asyncio.timeout(SECONDS):
+        await server.until_left(count)
+
+
+BOTH = [{"n": 1}, {"n": 2}]
+
+
+# -- connections -------------------------------------------------------------------
+
+
+async def test_one_connection_after_another_stream() -> None:
+    async with serving(streams) as server, upstream(server) as client:
+        assert [await read(client) for _ in range(3)] == [BOTH] * 3
+        assert [seen.connection for seen in server.requests] == [1, 1, 1]
+        await client.close()
+        await over(server)
+
+
+async def test_the_end_of_a_body_may_come_after_its_last_event() -> None:
+    async def late(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(OPENING + event({"n": 1}) + DONE)
+            await asyncio.sleep(0.02)
+            await peer.send(END)
+
+    async with serving(late) as server, upstream(server) as client:
+        assert [await read(client) for _ in range(2)] == [[{"n": 1}]] * 2
+        assert server.connections == 1
+
+
+async def test_a_server_that_never_ends_its_body_does_not_hold_the_stream_up() -> None:
+    async def endless(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + DONE)
+        await peer.left()
+
+    async with serving(endless) as server, upstream(server) as client, asyncio.timeout(SECONDS):
+        assert await read(client) == [{"n": 1}]
+        await over(server)
+
+
+async def test_a_connection_that_the_server_has_closed_is_not_used() -> None:
+    async def once(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + DONE + END)
+
+    async with serving(once) as server, upstream(server) as client:
+        for number in range(3):
+            assert await read(client) == [{"n": 1}]
+            await over(server, number + 1)
+
+
+async def test_a_request_that_met_a_closing_connection_is_sent_again() -> None:
+    async def drops_the_second(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + DONE + END)
+        await peer.request()
+
+    async with serving(drops_the_second) as server, upstream(server) as client:
+        assert [await read(client) for _ in range(2)] == [[{"n": 1}]] * 2
+        assert [seen.connection for seen in server.requests] == [1, 1, 2]
+
+
+async def test_a_request_on_a_new_connection_is_not_sent_again() -> None:
+    async def drops(peer: Peer) -> None:
+        await peer.request()
+
+    async with serving(drops) as server, upstream(server) as client:
+        with pytest.raises(openai.APIConnectionError):
+            await opened(client)
+        assert len(server.requests) == 1
+
+
+async def test_an_answer_that_began_is_not_asked_for_again() -> None:
+    async def breaks_the_second(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + DONE + END)
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}))
+
+    async with serving(breaks_the_second) as server, upstream(server) as client:
+        await read(client)
+        with pytest.raises(openai.APIConnectionError):
+            await read(client)
+        assert len(server.requests) == 2
+
+
+def test_one_loop_after_another() -> None:
+    """The host begins in a loop that is not the one that serves."""
+    port = free_port()
+    client = Upstream(OpenAIChatConfig(base_url=f"http://127.0.0.1:{port}/v1"))
+
+    async def once() -> None:
+        async with serving(streams, port=port):
+            assert await read(client) == BOTH
+            await client.close()
+
+    for _ in range(2):
+        asyncio.run(once())
+
+
+# -- leaving -----------------------------------------------------------------------
+
+
+async def test_who_leaves_between_two_events_closes_the_connection() -> None:
+    async with serving(hangs) as server, upstream(server) as client:
+        stream = await opened(client)
+        assert await anext(stream) == {"n": 1}
+        await stream.aclose()
+        await over(server)
+
+
+async def test_who_is_cancelled_while_waiting_closes_the_connection() -> None:
+    async with serving(hangs) as server, upstream(server) as client:
+        stream = await opened(client)
+        await anext(stream)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await anext(stream)
+        await over(server)
+
+
+async def test_who_never_reads_closes_the_connection() -> None:
+    async with serving(hangs) as server, upstream(server) as client:
+        stream = await opened(client)
+        del stream
+        gc.collect()
+        await over(server)
+
+
+async def test_who_leaves_before_the_answer_closes_the_connection() -> None:
+    async def mute(peer: Peer) -> None:
+        await peer.request()
+        await peer.left()
+
+    async with serving(mute) as server, upstream(server) as client:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await opened(client)
+        await over(server)
+
+
+# -- errors ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, openai.BadRequestError),
+        (401, openai.AuthenticationError),
+        (403, openai.PermissionDeniedError),
+        (404, openai.NotFoundError),
+        (418, openai.APIStatusError),
+        (422, openai.UnprocessableEntityError),
+        (429, openai.RateLimitError),
+        (503, openai.InternalServerError),
+        (307, openai.APIStatusError),
+    ],
+)
+async def test_a_status_is_the_error_that_the_openai_package_raises(
+    status: int, kind: type[openai.APIStatusError]
+) -> None:
+    async def refuses(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            error = {"message": "No.", "type": "t", "param": "p", "code": "c"}
+            await peer.send(whole(status, {"error": error}, "retry-after: 7"))
+
+    async with serving(refuses) as server, upstream(server) as client:
+        for call in (client.open(CHAT, b"{}", lambda raw: raw), client.post(CHAT, b"{}")):
+            with pytest.raises(kind) as raised:
+                await call
+            assert type(raised.value) is kind
+            assert (raised.value.status_code, raised.value.code, raised.value.param) == (status, "c", "p")
+            assert raised.value.response.headers["retry-after"] == "7"
+            assert raised.value.request.url == server.url + CHAT
+        assert server.connections == 1
+
+
+async def test_a_refusal_without_json() -> None:
+    async def refuses(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 8\r\n\r\n<html>\xff\n")
+
+    async with serving(refuses) as server, upstream(server) as client:
+        with pytest.raises(openai.InternalServerError, match="<html>"):
+            await opened(client)
+
+
+async def test_a_server_that_is_silent_times_out() -> None:
+    async with serving(hangs) as server, upstream(server, network={"timeout": {"read": 0.1}}) as client:
+        stream = await opened(client)
+        assert await anext(stream) == {"n": 1}
+        with pytest.raises(openai.APITimeoutError):
+            await anext(stream)
+        await over(server)
+
+
+async def test_a_server_that_is_not_there() -> None:
+    async with serving(streams) as server:
+        address = server.url
+    async with upstream(HttpServer(address)) as client:
+        with pytest.raises(openai.APIConnectionError):
+            await opened(client)
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind", "words"),
+    [
+        (in_chunk(b"data: {oops\n\n") + DONE + END, ValueError, "."),
+        (event({"error": {"message": "It broke.", "code": 500}}) + DONE + END, openai.APIError, "It broke"),
+        (b"5\r\ndata:", openai.APIConnectionError, "."),
+        (b"nonsense", openai.APIConnectionError, "."),
+    ],
+    ids=["no JSON", "error", "cut", "no HTTP"],
+)
+async def test_a_stream_that_breaks(sent: bytes, kind: type[Exception], words: str) -> None:
+    async def breaks(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + sent)
+
+    async with serving(breaks) as server, upstream(server) as client:
+        stream = await opened(client)
+        assert await anext(stream) == {"n": 1}
+        with pytest.raises(kind, match=words):
+            await anext(stream)
+        await over(server)
+
+
+async def test_a_stream_that_ends_without_a_last_word() -> None:
+    async def ends(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + in_chunk(b'data: {"n": 2}\n') + END)
+
+    async with serving(ends) as server, upstream(server) as client:
+        assert await read(client) == BOTH
+
+
+async def test_a_body_that_lasts_as_long_as_its_connection() -> None:
+    async def old(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(
+            b'HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {"n": 1}\n\ndata: {"n": 2}\n\n'
+        )
+
+    async with serving(old) as server, upstream(server) as client:
+        assert await read(client) == BOTH
+
+
+async def test_a_server_that_compresses_although_it_was_asked_not_to() -> None:
+    async def compresses(peer: Peer) -> None:
+        seen = await peer.request()
+        assert seen.headers["accept-encoding"] == "identity"
+        head = OPENING.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
+        await peer.send(head + in_chunk(gzip.compress(b'data: {"n": 1}\n\ndata: {"n": 2}\n\n')) + END)
+
+    async with serving(compresses) as server, upstream(server) as client:
+        assert await read(client) == BOTH
+
+
+async def test_json_in_the_place_of_a_stream() -> None:
+    async def answers(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(whole(200, {"object": "chat.completion"}))
+
+    async with serving(answers) as server, upstream(server) as client:
+        with pytest.raises(openai.APIError, match="JSON"):
+            await opened(client)
+
+
+# -- trying again ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("refusal", "retries", "requests"),
+    [
+        (whole(503, {}, "retry-after: 0.01"), 0, 1),
+        (whole(503, {}, "retry-after: 0.01"), 2, 3),
+        (whole(429, {}, "retry-after: 3600"), 2, 1),
+        (whole(400, {}, "retry-after: 0.01"), 2, 1),
+    ],
+)
+async def test_requests_are_sent_again_only_where_that_is_asked_for(
+    refusal: bytes, retries: int, requests: int
+) -> None:
+    async def refuses(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(refusal)
+
+    async with serving(refuses) as server, upstream(server, max_retries=retries) as client:
+        with pytest.raises(openai.APIStatusError):
+            await opened(client)
+        assert len(server.requests) == requests
+
+
+# -- what goes along ---------------------------------------------------------------
+
+
+async def test_keys_and_headers() -> None:
+    async with serving(streams) as server:
+        async with upstream(server) as client:
+            await read(client)
+        async with upstream(server, api_key="sk-config", network={"headers": {"X-Team": "blue"}}) as client:
+            await read(client)
+            await read(client, key="sk-own")
+        bare, configured, own = server.requests
+        assert "authorization" not in bare.headers
+        assert (configured.headers["authorization"], configured.headers["x-team"]) == ("Bearer sk-config", "blue")
+        assert own.headers["authorization"] == "Bearer sk-own"
+        assert configured.line == "POST /v1/chat/completions HTTP/1.1"
+
+
+async def test_the_body_goes_as_it_is() -> None:
+    async with serving(streams) as server, upstream(server) as client:
+        await opened(client, b'{"a": 1}')
+        assert orjson.loads(server.requests[0].body) == {"a": 1}
+        assert server.requests[0].headers["content-type"] == "application/json"
+
+
+async def test_the_models() -> None:
+    async def lists(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(200, {"object": "list", "data": [{"id": "a"}, {"id": "b/c"}]}))
+        await peer.left()
+
+    async with serving(lists) as server, upstream(server) as client:
+        assert await client.models() == ["a", "b/c"]
+        assert server.requests[0].line == "GET /v1/models HTTP/1.1"
+        await over(server)
+
+
+@pytest.mark.parametrize("answer", [{}, {"data": None}, {"data": [{}]}, []])
+async def test_what_is_no_list_of_models(answer: Any) -> None:
+    async def answers(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(200, answer))
+
+    async with serving(answers) as server, upstream(server) as client:
+        with pytest.raises(ValueError, match="no list of models"):
+            await client.models()
+
+
+# -- TLS and proxies ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority of the tests' own, which no system knows."""
+    return Certificates.made_in(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.mark.parametrize("name", ["unknown", "known", "unchecked", "no client", "client"])
+async def test_tls(certificates: Certificates, name: str) -> None:
+    client_cert = {"client_cert": certificates.path("client.pem"), "client_key": certificates.path("client.key")}
+    known = {"verify": certificates.path("ca.pem")}
+    settings: dict[str, Json] = {
+        "unknown": {},
+        "known": known,
+        "unchecked": {"verify": False},
+        "no client": known,
+        "client": known | client_cert,
+    }
+    listening = certificates.of_server(wants_client="client" in name)
+    async with (
+        serving(streams, listening) as server,
+        upstream(server, network={"tls": settings[name]}) as client,
+    ):
+        if name in ("unknown", "no client"):
+            with pytest.raises(openai.APIConnectionError):
+                await opened(client)
+        else:
+            assert await read(client) == BOTH
+
+
+@pytest.mark.parametrize("how", ["configured", "environment", "bypassed"])
+async def test_proxies(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    async with serving(streams) as target, serving(streams) as proxy:
+        network: Json = {}
+        if how == "configured":
+            network = {"proxy": {"url": proxy.url.removesuffix("/v1")}}
+        else:
+            monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+            monkeypatch.setenv("no_proxy", "127.0.0.1" if how == "bypassed" else "")
+        async with upstream(target, network=network) as client:
+            assert await read(client) == BOTH
+        asked, other = (target, proxy) if how == "bypassed" else (proxy, target)
+        assert other.connections == 0
+        address = "/v1" if how == "bypassed" else target.url
+        assert asked.requests[0].line == f"POST {address}/chat/completions HTTP/1.1"
+
+
+def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    for wrong in (
+        {"api_keys": "x"},
+        {"network": {"tls": {"verify": str(tmp_path / "missing")}}},
+        {"network": {"tls": {"client_cert": __file__}}},
+        {"network": {"timeout": {"read": 0}}},
+        {"base_url": "localhost:8000"},
+    ):
+        with pytest.raises(ValueError, match="1 validation error"):
+            OpenAIChatConfig.model_validate({"base_url": "http://localhost/v1"} | wrong)
