@@ -38,13 +38,7 @@ class Workshop:
 
     def bench(self, request: CreateRequest, response: Json) -> Bench:
         """What `response`, in progress, is built on."""
-        toolset = Toolset(
-            request.tools,
-            self.makers,
-            request.tool_choice,
-            parallel=request.parallel_tool_calls is not False,
-            max_calls=request.max_tool_calls,
-        )
+        toolset = Toolset(request, self.makers)
         assembler = Assembler(
             response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from llama_stack_responses.core.calls import FUNCTION
+from llama_stack_responses.core.request import CreateRequest
 
 from .tool import Function, Json, chat_function
 
@@ -12,7 +13,7 @@ from .tool import Function, Json, chat_function
 class FunctionTool:
     """A `{type: function, name, description, parameters, strict}` tool of the request."""
 
-    def __init__(self, declared: Json) -> None:
+    def __init__(self, declared: Json, _: CreateRequest) -> None:
         self._name: str = declared["name"]
         strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
         chat = chat_function(self._name, declared.get("description"), declared.get("parameters"), **strict)

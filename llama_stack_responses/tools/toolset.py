@@ -7,24 +7,25 @@ from typing import Any
 
 from llama_stack_responses.core.calls import CallKind, ServerCall
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.request import CreateRequest
 
 from .tool import Function, NeedsPreparation, Stagehand, Tool
 
 Json = dict[str, Any]
-Makers = Mapping[str, Callable[[Json], Tool]]
-"""What makes a tool of an entry of a request's `tools`, by the entry's type."""
+Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
+"""What makes a tool of an entry of a request's `tools`, and of what else the request says, by the entry's type."""
 
 
 class Toolset:
     """The tools that a request declares.
 
+    Calls that its `tool_choice` does not allow do not go through, whatever the model does, and a tool that is chosen by
+    its name is called once. Without `parallel_tool_calls`, the first call of a round counts. Of the calls of hosted
+    tools, the first `max_tool_calls` go through.
+
     Args:
-        declared: the request's `tools`.
+        request: what the client asked for.
         makers: the tools that there are.
-        choice: the request's `tool_choice`; calls that it does not allow do not go through, whatever the model does.
-            A tool that is chosen by its name is called once.
-        parallel: whether the model may make several calls in one turn; if not, the first one counts.
-        max_calls: calls of hosted tools that go through, at most.
 
     Raises:
         ApiError: 400 for a tool that this stack does not have.
@@ -32,18 +33,14 @@ class Toolset:
 
     def __init__(
         self,
-        declared: Sequence[Json],
+        request: CreateRequest,
         makers: Makers,
-        choice: str | Json | None = None,
-        *,
-        parallel: bool = True,
-        max_calls: int | None = None,
     ) -> None:
-        self._tools = [_made(entry, position, makers) for position, entry in enumerate(declared)]
-        self._choice = choice
+        self._tools = [_made(request, position, makers) for position in range(len(request.tools))]
+        self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
-        self._parallel = parallel and not self._by_name
-        self._max_calls = max_calls
+        self._parallel = request.parallel_tool_calls is not False and not self._by_name
+        self._max_calls = request.max_tool_calls
         self._in_round = 0
         self.hosted_calls = 0
         self._index()
@@ -116,9 +113,10 @@ class Toolset:
         return [name for entry in entries for tool in self._tools for name in tool.chosen(entry)]
 
 
-def _made(entry: Json, position: int, makers: Makers) -> Tool:
+def _made(request: CreateRequest, position: int, makers: Makers) -> Tool:
+    entry = request.tools[position]
     make = makers.get(entry["type"])
     if make is None:
         message = f"This stack has no provider for tools of the type '{entry['type']}'; its operator can configure one."
         raise bad_request(message, f"tools[{position}].type", "unsupported_value")
-    return make(entry)
+    return make(entry, request)

@@ -15,6 +15,7 @@ import orjson
 
 from llama_stack_responses.core.calls import WEB_SEARCH_CALL, CallKind
 from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.tools.tool import Function, Invocation, Outcome, ToolError, chat_function
 
 type Json = dict[str, Any]
@@ -51,7 +52,7 @@ class FakeTools:
         self.answers = list(answers)
         self._repeatable = repeatable
 
-    def make(self, declared: Json) -> "FakeTool":
+    def make(self, _: Json, __: CreateRequest) -> "FakeTool":
         """The tool, for an entry of a request."""
         return FakeTool(self, self._repeatable)
 

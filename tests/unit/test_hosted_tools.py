@@ -48,13 +48,7 @@ class Setting:
         self.inference = FakeInference(*rounds)
         self.outbox = Outbox(wanted=True)
         self.steps: list[Progress] = []
-        toolset = Toolset(
-            request.tools,
-            {**client_tools(), "web_search": tools.make},
-            request.tool_choice,
-            parallel=request.parallel_tool_calls is not False,
-            max_calls=request.max_tool_calls,
-        )
+        toolset = Toolset(request, {**client_tools(), "web_search": tools.make})
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.outbox.put(self.assembler.start())
         self.turn = Turn(
@@ -240,5 +234,5 @@ async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
 async def test_a_stack_without_the_tool_refuses_it() -> None:
     request = parse_create({"model": "m", "input": "hi", "tools": [SEARCH]})
     with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'") as caught:
-        Toolset(request.tools, client_tools())
+        Toolset(request, client_tools())
     assert (caught.value.status, caught.value.param) == (400, "tools[0].type")

@@ -53,7 +53,7 @@ class Setting:
         self.dropped = 0
         self.events: list[Json] = []
         self._keep = keep
-        toolset = Toolset(request.tools, client_tools(), request.tool_choice, parallel=True)
+        toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.outbox = Outbox(wanted=stream, limit=limit)
         turn = Turn(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.calls import FUNCTION, ServerCall
+from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.tools.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -25,21 +26,26 @@ def allowed(*names: str) -> Json:
 TOOLS = [function("f"), function("g")]
 
 
+def made(tools: list[Json], choice: str | Json | None, *, parallel: bool = True) -> Toolset:
+    request = CreateRequest(model="m", tools=tools, tool_choice=choice, parallel_tool_calls=parallel)
+    return Toolset(request, client_tools())
+
+
 @pytest.mark.parametrize("choice", [None, "auto", "required"])
 def test_calls_of_all_declared_tools_go_through(choice: str | Json | None) -> None:
-    toolset = Toolset(TOOLS, client_tools(), choice, parallel=True)
+    toolset = made(TOOLS, choice)
     assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION] * 3
 
 
 def test_unknown_tools_do_not_go_through() -> None:
-    toolset = Toolset(TOOLS, client_tools(), None, parallel=True)
+    toolset = made(TOOLS, None)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("") is None
     assert toolset.refusal(ServerCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
 
 
 def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
-    toolset = Toolset(TOOLS, client_tools(), allowed("g"), parallel=True)
+    toolset = made(TOOLS, allowed("g"))
     assert len(toolset.offer()[0]) == 2
     assert toolset.kind_of("f") is None
     assert toolset.kind_of("g") is FUNCTION
@@ -49,38 +55,40 @@ def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
 
 @pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
 def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[str]) -> None:
-    toolset = Toolset(TOOLS, client_tools(), choice, parallel=True)
+    toolset = made(TOOLS, choice)
     assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
 
 
 def test_a_tool_that_is_chosen_by_its_name_is_called_once() -> None:
-    toolset = Toolset(TOOLS, client_tools(), {"type": "function", "name": "g"}, parallel=True)
+    toolset = made(TOOLS, {"type": "function", "name": "g"})
     assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("g") is None
 
 
 def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
-    toolset = Toolset(TOOLS, client_tools(), None, parallel=False)
+    toolset = made(TOOLS, None, parallel=False)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("f") is None
 
 
 def test_without_tools_there_is_none_to_name() -> None:
-    assert (
-        Toolset([], client_tools(), None, parallel=True)
-        .refusal(ServerCall("h", "1", "{}"))
-        .endswith("may be called: none.")
-    )
+    assert made([], None).refusal(ServerCall("h", "1", "{}")).endswith("may be called: none.")
 
 
 def test_a_function_as_the_chat_request_has_it() -> None:
     schema = {"type": "object", "properties": {"a": {}}}
-    tool = FunctionTool(function("f", description="Does f.", strict=False, parameters=schema, defer_loading=True))
+    tool = FunctionTool(
+        function("f", description="Does f.", strict=False, parameters=schema, defer_loading=True),
+        CreateRequest(model="m"),
+    )
     expected = {"name": "f", "parameters": schema, "description": "Does f.", "strict": False}
     assert tool.functions()[0].chat == {"type": "function", "function": expected}
 
 
 def test_a_function_without_parameters_takes_none() -> None:
     expected = {"name": "f", "parameters": {"type": "object", "properties": {}}}
-    assert FunctionTool(function("f")).functions()[0].chat == {"type": "function", "function": expected}
+    assert FunctionTool(function("f"), CreateRequest(model="m")).functions()[0].chat == {
+        "type": "function",
+        "function": expected,
+    }

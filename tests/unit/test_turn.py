@@ -41,9 +41,7 @@ class Setting:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.inference = FakeInference(*rounds, accept=accept)
         self.outbox = Outbox(wanted=request.stream, limit=limit)
-        toolset = Toolset(
-            request.tools, client_tools(), request.tool_choice, parallel=request.parallel_tool_calls is not False
-        )
+        toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.turn = Turn(
             request,

@@ -27,7 +27,7 @@ def chat(function: Json) -> Json:
 def asked(*tools: Json, max_tokens: int | None = None, profile: Profile | None = None, **fields: Any) -> Json:
     """What is asked of the model beyond what always is."""
     request = parse_create({"model": "m", "input": "hi", "tools": [*tools], **fields})
-    offer = Toolset(tools, client_tools(), request.tool_choice).offer()
+    offer = Toolset(request, client_tools()).offer()
     made = chat_request(request, profile or Profile(), [], offer, max_tokens)
     assert {name: made.pop(name) for name in BARE} == BARE
     return made
