@@ -4,7 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
+
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
+from .support.vocabulary import write_tokenizer
 
 
 @pytest.fixture(scope="session")
@@ -20,3 +23,10 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory, size: Size) -> Path:
 @pytest.fixture(scope="session")
 def original_checkpoint(tmp_path_factory: pytest.TempPathFactory, size: Size) -> Path:
     return write_original(tmp_path_factory.mktemp("published") / "tiny" / "original", random_tensors(size), size)
+
+
+@pytest.fixture(scope="session")
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Vocabulary:
+    folder = tmp_path_factory.mktemp("tokenizer")
+    write_tokenizer(folder)
+    return read_vocabulary(folder)

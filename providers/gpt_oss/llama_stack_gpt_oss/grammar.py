@@ -1,0 +1,115 @@
+"""What the model may say where a request binds it: a grammar of its whole turn, from after `<|start|>assistant`.
+
+Reasoning stays free; the header of what follows is forced, and what is in it keeps to its schema.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llguidance import LLMatcher
+
+from .errors import InvalidRequest
+from .harmony import ResponseFormat
+from .tools import Tool
+
+Json = Mapping[str, Any]
+ANY_OBJECT: Json = {"type": "object"}
+
+# Names in capitals are words of the grammar's lexer: they never go over a special token.
+RULES = """
+TEXT: /(?s:.*)/
+analysis: <|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant"
+json: " "? <|constrain|> "json"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`tool_choice`: whether a call must, may or must not come, and of which functions."""
+
+    required: bool
+    allowed: tuple[Tool, ...]
+
+
+def read_tool_choice(raw: str | Json | None, tools: Sequence[Tool]) -> ToolChoice:
+    """auto, none, required, a named function, or a list of those allowed."""
+    match raw:
+        case None | "auto":
+            return ToolChoice(False, tuple(tools))
+        case "none":
+            return ToolChoice(False, ())
+        case "required":
+            return _required(tuple(tools))
+        case {"type": "function", "function": {"name": str(name)}}:
+            return _required(_named([name], tools))
+        case {"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": list(entries)}}:
+            allowed = _named([_name_of(entry) for entry in entries], tools)
+            return _required(allowed) if mode == "required" else ToolChoice(False, allowed)
+    raise InvalidRequest("tool_choice is auto, none, required, a function or allowed_tools", param="tool_choice")
+
+
+def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFormat | None) -> str | None:
+    """The grammar of a turn in llguidance's Lark; None where the model is free to say anything.
+
+    InvalidRequest: a schema that cannot be enforced.
+    """
+    fewer = len(choice.allowed) < len(offered)
+    if not (choice.required or answer or (fewer and choice.allowed)):
+        return None
+    endings = [f"call{number}" for number in range(len(choice.allowed))]
+    rules = [_call(number, tool, strict=choice.required) for number, tool in enumerate(choice.allowed)]
+    if not choice.required:
+        endings.append("final")
+        rules.append(_final(answer))
+    grammar = "\n".join((f"start: analysis* ({' | '.join(endings)})", RULES, *rules))
+    if problem := LLMatcher.validate_grammar(grammar):
+        field = "response_format" if answer else "tools"
+        raise InvalidRequest(f"The schema cannot be enforced: {' '.join(problem.split())[:300]}", param=field)
+    return grammar
+
+
+def _required(tools: tuple[Tool, ...]) -> ToolChoice:
+    if not tools:
+        raise InvalidRequest("tool_choice asks for a call, and there are no tools", param="tool_choice")
+    return ToolChoice(True, tools)
+
+
+def _named(names: Sequence[str], tools: Sequence[Tool]) -> tuple[Tool, ...]:
+    known = {tool.name: tool for tool in tools}
+    for name in names:
+        if name not in known:
+            raise InvalidRequest(f"tool_choice names {name!r}, which is not among the tools", param="tool_choice")
+    return tuple(known[name] for name in names)
+
+
+def _name_of(entry: Any) -> str:
+    match entry:
+        case {"function": {"name": str(name)}} | {"name": str(name)}:
+            return name
+    raise InvalidRequest("allowed_tools lists functions by name", param="tool_choice")
+
+
+def _call(number: int, tool: Tool, strict: bool) -> str:
+    """The two ways the model writes the header of a call, and its arguments."""
+    recipient = json.dumps(f" to={tool.recipient}")
+    channel = '("analysis" | "commentary")' if tool.built_in else '"commentary"'
+    header = f"({recipient} <|channel|> {channel} | <|channel|> {channel} {recipient})"
+    if tool.code_argument is not None:
+        return f'call{number}: {header} " code"? <|message|> TEXT <|call|>'
+    schema = tool.parameters if tool.parameters and (strict or tool.strict) else ANY_OBJECT
+    kind = '(" code" | json)?' if tool.built_in else "json?"
+    arguments = f"arguments{number}"
+    return f"call{number}: {header} {kind} <|message|> {arguments} <|call|>\n{arguments}: %json {_json(schema)}"
+
+
+def _final(answer: ResponseFormat | None) -> str:
+    header = 'final: <|channel|> "final" json? <|message|>'
+    if answer is None:
+        return f"{header} TEXT <|return|>"
+    return f"{header} answer <|return|>\nanswer: %json {_json(answer.schema)}"
+
+
+def _json(schema: Json) -> str:
+    return json.dumps(schema)

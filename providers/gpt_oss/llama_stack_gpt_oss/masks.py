@@ -1,0 +1,49 @@
+"""Grammars enforced token by token: llguidance behind the protocol that the engine defines."""
+
+from functools import cached_property
+
+from llguidance import LLMatcher, LLTokenizer
+
+from .engine.errors import RequestError
+from .vocabulary import SPLIT, Vocabulary
+
+
+class GrammarMasks:
+    """Makes the mask of a request; the vocabulary's tables are made when the first one asks."""
+
+    def __init__(self, vocabulary: Vocabulary, size: int) -> None:
+        self._vocabulary = vocabulary
+        self._size = size
+
+    def open(self, grammar: str) -> "GrammarMask":
+        """RequestError: the grammar cannot be used."""
+        matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
+        if matcher.is_error():
+            raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
+        return GrammarMask(matcher)
+
+    @cached_property
+    def _tokenizer(self) -> LLTokenizer:
+        special = dict(self._vocabulary.special)
+        return LLTokenizer.from_tiktoken(
+            encoder={word: rank for rank, word in enumerate(self._vocabulary.words)},
+            special_tokens=special,
+            pattern=SPLIT,
+            eos_token=special["<|return|>"],
+            n_vocab=self._size,
+        )
+
+
+class GrammarMask:
+    """Where one request is in its grammar."""
+
+    def __init__(self, matcher: LLMatcher) -> None:
+        self._matcher = matcher
+
+    def allowed(self) -> bytes:
+        """A bit for each token, the lowest bit of a byte first."""
+        return self._matcher.compute_bitmask()
+
+    def accept(self, token: int) -> None:
+        """Go on past a token that was allowed."""
+        self._matcher.consume_token(token)

@@ -1,0 +1,150 @@
+"""The model's tokens to messages, one token at a time.
+
+Text that is not Harmony never fails: what has no header is a message of the final channel, what breaks a header off
+starts the next one.
+"""
+
+import codecs
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from .vocabulary import Vocabulary
+
+START, END, MESSAGE = "<|start|>", "<|end|>", "<|message|>"
+CHANNEL, CONSTRAIN, RETURN, CALL = "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """Opens a message. `recipient` is None where the message is for no tool."""
+
+    channel: str
+    recipient: str | None
+    content_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """More of the open message. `token` is the place, in the order fed, of the token that completed it."""
+
+    text: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Closes the open message; `by` is the special token that did, None where the tokens just ended."""
+
+    by: str | None
+
+
+Event = Header | Text | Closed
+
+
+class _State(Enum):
+    HEADER = auto()
+    CONTENT = auto()
+    BETWEEN = auto()
+
+
+class Parser:
+    """Feed it the tokens after `<|start|>assistant`, then finish()."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._names: Mapping[int, str] = {number: name for name, number in vocabulary.special.items()}
+        self._state = _State.HEADER
+        self._sections: list[tuple[str, bytearray]] = [("", bytearray())]
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._count = 0
+
+    def feed(self, token: int) -> Iterator[Event]:
+        """What one more token says."""
+        name = self._names.get(token)
+        if name is None:
+            yield from self._word(self._vocabulary.bytes_of(token) or b"")
+        else:
+            yield from self._special(name)
+        self._count += 1
+
+    def finish(self) -> Iterator[Event]:
+        """What the tokens leave open. A header that never became a message was text after all."""
+        if self._state is _State.HEADER and (text := self._headless()):
+            yield Header("final", None, None)
+            yield Text(text, max(self._count - 1, 0))
+            yield Closed(None)
+        else:
+            yield from self._close(None)
+        self._state = _State.BETWEEN
+
+    def _word(self, word: bytes) -> Iterator[Event]:
+        if self._state is _State.CONTENT:
+            if text := self._decoder.decode(word):
+                yield Text(text, self._count)
+            return
+        if self._state is _State.BETWEEN:
+            self._open_header("")
+        self._sections[-1][1].extend(word)
+
+    def _special(self, name: str) -> Iterator[Event]:
+        if name in (END, RETURN, CALL):
+            yield from self._close(name)
+        elif name == START:
+            yield from self._close(None)
+            self._open_header(START)
+        elif name == MESSAGE:
+            yield from self._open_message()
+        elif name in (CHANNEL, CONSTRAIN):
+            yield from self._marker(name)
+
+    def _marker(self, name: str) -> Iterator[Event]:
+        if self._state is _State.HEADER:
+            self._sections.append((name, bytearray()))
+            return
+        yield from self._close(None)
+        self._open_header(name)
+
+    def _open_header(self, section: str) -> None:
+        self._state = _State.HEADER
+        self._sections = [(section, bytearray())]
+
+    def _open_message(self) -> Iterator[Event]:
+        if self._state is _State.CONTENT:
+            yield from self._close(None)
+        yield _header([(name, bytes(raw).decode(errors="replace")) for name, raw in self._sections])
+        self._sections = [("", bytearray())]
+        self._state = _State.CONTENT
+
+    def _close(self, by: str | None) -> Iterator[Event]:
+        if self._state is _State.CONTENT:
+            if rest := self._decoder.decode(b"", final=True):
+                yield Text(rest, self._count)
+            yield Closed(by)
+        self._decoder.reset()
+        self._state = _State.BETWEEN
+        self._sections = [("", bytearray())]
+
+    def _headless(self) -> str:
+        """The text of a header that is plain text; a header cut off in its middle says nothing."""
+        if len(self._sections) > 1 or self._sections[0][0]:
+            return ""
+        text = bytes(self._sections[0][1]).decode(errors="replace")
+        begun = text.strip()
+        return "" if begun == "assistant" or begun.startswith("to=") or "to=".startswith(begun) else text
+
+
+def _header(sections: list[tuple[str, str]]) -> Header:
+    """`assistant to=X<|channel|>C to=X<|constrain|>T`, with each part optional and the recipient in either place."""
+    channel, recipient, content_type = "", None, None
+    for name, text in sections:
+        words = text.split()
+        addressed = next((word.removeprefix("to=") for word in words if word.startswith("to=")), None)
+        recipient = recipient or addressed or None
+        others = [word for word in words if not word.startswith("to=")]
+        if name == CHANNEL and others:
+            channel = others[0]
+            content_type = content_type or (others[1] if len(others) > 1 else None)
+        elif name == CONSTRAIN and others:
+            content_type = others[0]
+    return Header(channel or "final", None if recipient in ("assistant", "all") else recipient, content_type)

@@ -1,0 +1,124 @@
+"""The model's messages to the deltas of a chat answer: reasoning, content, tool calls."""
+
+import json
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from .harmony import ANALYSIS
+from .parser import Closed, Event, Header, Parser, Text
+from .tools import Tool, called
+from .vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model thinks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of what the user reads; `token` is the place of the token that completed it."""
+
+    text: str
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallOpened:
+    """A tool call begins; `index` counts the calls of the answer."""
+
+    index: int
+    id: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallArguments:
+    """More of a call's JSON arguments."""
+
+    index: int
+    text: str
+
+
+Delta = Reasoning | Content | CallOpened | CallArguments
+
+
+@dataclass(slots=True)
+class _Call:
+    index: int
+    code: str | None  # the argument whose JSON string the message's text goes into
+
+
+class Reply:
+    """Turns the tokens of one choice into deltas, and counts what usage asks for."""
+
+    def __init__(self, vocabulary: Vocabulary, tools: Sequence[Tool]) -> None:
+        self._parser = Parser(vocabulary)
+        self._tools = {tool.name: tool for tool in tools}
+        self._offered = tuple(tools)
+        self._call: _Call | None = None
+        self._reasons = False
+        self._said = False
+        self.tokens = 0
+        self.reasoning_tokens = 0
+        self.calls = 0
+
+    def feed(self, tokens: Sequence[int]) -> Iterator[Delta]:
+        """The deltas of more tokens."""
+        for token in tokens:
+            self.tokens += 1
+            self.reasoning_tokens += self._reasons
+            for event in self._parser.feed(token):
+                yield from self._delta(event)
+
+    def finish(self) -> Iterator[Delta]:
+        """What is left when no more tokens come."""
+        for event in self._parser.finish():
+            yield from self._delta(event)
+
+    def _delta(self, event: Event) -> Iterator[Delta]:
+        match event:
+            case Header():
+                yield from self._open(event)
+            case Text(text, token):
+                yield from self._text(text, token)
+            case Closed():
+                yield from self._close()
+
+    def _open(self, header: Header) -> Iterator[Delta]:
+        name = called(header.recipient, self._offered) if header.recipient else None
+        # What goes to nobody that exists is not for the user's eyes either.
+        self._reasons = name is None and (header.channel == ANALYSIS or header.recipient is not None)
+        if name is None:
+            yield from self._separate()
+            return
+        tool = self._tools.get(name)
+        self._call = _Call(self.calls, tool.code_argument if tool else None)
+        self.calls += 1
+        yield CallOpened(self._call.index, f"call_{uuid.uuid4().hex}", name)
+        if self._call.code is not None:
+            yield CallArguments(self._call.index, f'{{{json.dumps(self._call.code)}: "')
+
+    def _separate(self) -> Iterator[Delta]:
+        """Two messages to the user are two paragraphs of one answer."""
+        if not self._reasons and self._said:
+            yield Content("\n\n", self.tokens - 1)
+
+    def _text(self, text: str, token: int) -> Iterator[Delta]:
+        if self._call is not None:
+            escaped = text if self._call.code is None else json.dumps(text, ensure_ascii=False)[1:-1]
+            yield CallArguments(self._call.index, escaped)
+        elif self._reasons:
+            yield Reasoning(text)
+        else:
+            self._said = True
+            yield Content(text, token)
+
+    def _close(self) -> Iterator[Delta]:
+        if self._call is not None and self._call.code is not None:
+            yield CallArguments(self._call.index, '"}')
+        self._call = None
+        self._reasons = False

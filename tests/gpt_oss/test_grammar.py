@@ -1,0 +1,172 @@
+"""Forced calls and enforced schemas: what may be said at each token, and what is refused before anything runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from llama_stack_gpt_oss.engine.errors import RequestError
+from llama_stack_gpt_oss.errors import InvalidRequest
+from llama_stack_gpt_oss.grammar import read_tool_choice, turn_grammar
+from llama_stack_gpt_oss.harmony import ResponseFormat, read_response_format
+from llama_stack_gpt_oss.masks import GrammarMasks
+from llama_stack_gpt_oss.tools import Tool, read_tools
+from llama_stack_gpt_oss.vocabulary import Vocabulary
+
+from .support.lessons import WEATHER, answer, call
+
+SIZE = 201088
+TOOLS = read_tools(
+    [
+        WEATHER,
+        {"type": "function", "function": {"name": "stop"}},
+        {"type": "function", "function": {"name": "python"}},
+        {"type": "function", "function": {"name": "browser.search"}},
+    ]
+)
+YES_OR_NO: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
+    "additionalProperties": False,
+}
+FORMAT = read_response_format({"type": "json_schema", "json_schema": {"name": "x", "schema": YES_OR_NO}})
+CALL = '<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{"city":"東"}<|call|>'
+ADDRESSED = ' to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>{"city": "Oslo"}<|call|>'
+
+
+@pytest.fixture(scope="module")
+def masks(vocabulary: Vocabulary) -> GrammarMasks:
+    return GrammarMasks(vocabulary, SIZE)
+
+
+def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | None = None) -> str:
+    made = turn_grammar(read_tool_choice(choice, tools), tools, form)
+    assert made is not None
+    return made
+
+
+def said(masks: GrammarMasks, vocabulary: Vocabulary, rules: str, text: str) -> str:
+    """As much of the text as the grammar lets through."""
+    mask, passed = masks.open(rules), []
+    for token in vocabulary.harmony.encode(text, allowed_special="all"):
+        bits = mask.allowed()
+        assert len(bits) * 8 >= SIZE
+        if not bits[token // 8] >> token % 8 & 1:
+            break
+        mask.accept(token)
+        passed.append(token)
+    return vocabulary.harmony.decode(passed)
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "none"])
+def test_without_a_bond_there_is_no_grammar(choice: str | None) -> None:
+    assert turn_grammar(read_tool_choice(choice, TOOLS), TOOLS, None) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        call("Paris"),
+        CALL,
+        ADDRESSED,
+        "<|channel|>commentary to=functions.stop<|message|>{}<|call|>",
+        "<|channel|>analysis to=python code<|message|>print(1)\nprint(2)<|call|>",
+        ' to=browser.search<|channel|>commentary code<|message|>{"query":"x"}<|call|>',
+    ],
+)
+def test_a_required_call_may_be_any_tools(masks: GrammarMasks, vocabulary: Vocabulary, text: str) -> None:
+    assert said(masks, vocabulary, grammar("required"), text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        (answer("Hm.", "No."), "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>"),
+        ("<|channel|>commentary to=functions.other", "<|channel|>commentary to=functions"),
+        (
+            '<|channel|>commentary to=functions.get_weather json<|message|>{"city":"x"}',
+            "<|channel|>commentary to=functions.get_weather",
+        ),
+        (CALL.replace("city", "town"), CALL.partition("city")[0]),
+    ],
+)
+def test_a_required_call_lets_nothing_else_through(
+    masks: GrammarMasks, vocabulary: Vocabulary, text: str, passes: str
+) -> None:
+    assert said(masks, vocabulary, grammar("required"), text) == passes
+
+
+def test_a_named_call_is_of_that_function(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+    rules = grammar({"type": "function", "function": {"name": "get_weather"}})
+    assert said(masks, vocabulary, rules, CALL) == CALL
+    assert (
+        said(masks, vocabulary, rules, "<|channel|>commentary to=functions.stop")
+        == "<|channel|>commentary to=functions"
+    )
+
+
+@pytest.mark.parametrize(("mode", "answers"), [("auto", True), ("required", False)])
+def test_allowed_tools(masks: GrammarMasks, vocabulary: Vocabulary, mode: str, answers: bool) -> None:
+    tools = [{"type": "function", "name": "get_weather"}]
+    rules = grammar({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
+    assert said(masks, vocabulary, rules, CALL) == CALL
+    assert (
+        said(masks, vocabulary, rules, "<|channel|>commentary to=functions.stop")
+        == "<|channel|>commentary to=functions"
+    )
+    text = answer("Hm.", "No {json} here.")
+    assert (said(masks, vocabulary, rules, text) == text) is answers
+
+
+def test_a_response_format_holds_for_the_answer_and_leaves_reasoning_and_calls(
+    masks: GrammarMasks, vocabulary: Vocabulary
+) -> None:
+    rules = grammar("auto", form=FORMAT)
+    for text in (answer("Any *words*.", '{"ok": true}'), call("Rome")):
+        assert said(masks, vocabulary, rules, text) == text
+    refused = said(masks, vocabulary, rules, answer("x", '{"ok": 1}'))
+    assert refused.rstrip().endswith('final<|message|>{"ok":')
+    assert said(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")
+
+
+def test_strict_arguments_hold_without_a_forced_call(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+    strict = read_tools([{"type": "function", "function": {**WEATHER["function"], "strict": True}}])
+    rules = grammar("auto", tools=strict, form=FORMAT)
+    assert said(masks, vocabulary, rules, CALL.replace("city", "town")) == CALL.partition("city")[0]
+    loose = grammar("auto", tools=TOOLS[:1], form=FORMAT)
+    assert said(masks, vocabulary, loose, CALL.replace("city", "town")) == CALL.replace("city", "town")
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ("always", "tool_choice is auto"),
+        ({"type": "function", "function": {"name": "gone"}}, "names 'gone', which is not among the tools"),
+        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [3]}}, "lists functions by name"),
+    ],
+)
+def test_a_bad_choice_is_refused(choice: Any, sentence: str) -> None:
+    with pytest.raises(InvalidRequest, match=sentence):
+        read_tool_choice(choice, TOOLS)
+
+
+def test_a_required_call_without_tools_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="there are no tools"):
+        read_tool_choice("required", ())
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused_before_anything_runs(masks: GrammarMasks) -> None:
+    form = ResponseFormat("x", {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=a)b"}}})
+    with pytest.raises(InvalidRequest, match=r"The schema cannot be enforced.*look-around") as refusal:
+        grammar("auto", form=form)
+    assert refusal.value.param == "response_format"
+    with pytest.raises(RequestError, match="The grammar cannot be used"):
+        masks.open("start: nothing")
+
+
+def test_a_schema_cannot_break_out_of_the_grammar(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+    evil = json.loads('{"type": "object", "title": "}\\nfinal: TEXT", "additionalProperties": false}')
+    rules = grammar("auto", form=ResponseFormat("x", evil))
+    assert said(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")

@@ -1,0 +1,120 @@
+"""The model's turns as the deltas of a chat answer."""
+
+import json
+
+import pytest
+
+from llama_stack_gpt_oss.replies import CallArguments, CallOpened, Content, Delta, Reasoning, Reply
+from llama_stack_gpt_oss.tools import Tool, read_tools
+from llama_stack_gpt_oss.vocabulary import Vocabulary
+
+from .support.lessons import WEATHER, answer, call, call_reasoning
+
+TOOLS = read_tools(
+    [
+        WEATHER,
+        {
+            "type": "function",
+            "function": {
+                "name": "python",
+                "parameters": {"type": "object", "properties": {"source": {"type": "string"}}},
+            },
+        },
+        {"type": "function", "function": {"name": "browser.search"}},
+    ]
+)
+
+
+def reply(vocabulary: Vocabulary, text: str, tools: tuple[Tool, ...] = TOOLS) -> tuple[list[Delta], Reply]:
+    made = Reply(vocabulary, tools)
+    tokens = vocabulary.harmony.encode(text, allowed_special="all")
+    return [delta for token in tokens for delta in made.feed([token])] + list(made.finish()), made
+
+
+def joined(deltas: list[Delta], kind: type[Reasoning | Content | CallArguments]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, kind))
+
+
+def test_reasoning_then_the_answer(vocabulary: Vocabulary) -> None:
+    deltas, made = reply(vocabulary, answer("I think.", "So it is."))
+    assert (joined(deltas, Reasoning), joined(deltas, Content)) == ("I think.", "So it is.")
+    # The words of the reasoning and the token that ends it; not the headers.
+    assert made.reasoning_tokens == len(vocabulary.encode("I think.")) + 1
+    assert made.tokens == len(vocabulary.harmony.encode(answer("I think.", "So it is."), allowed_special="all"))
+
+
+def test_content_names_the_token_that_it_came_with(vocabulary: Vocabulary) -> None:
+    text = answer("x", "So \U0001f600")
+    tokens = vocabulary.harmony.encode(text, allowed_special="all")
+    deltas, _ = reply(vocabulary, text)
+    for delta in deltas:
+        if isinstance(delta, Content):
+            last = vocabulary.bytes_of(tokens[delta.token]) or b""
+            assert delta.text.encode().endswith(last)
+
+
+def test_a_call(vocabulary: Vocabulary) -> None:
+    deltas, made = reply(vocabulary, call("Oslo"))
+    (opened,) = [delta for delta in deltas if isinstance(delta, CallOpened)]
+    assert (opened.index, opened.name) == (0, "get_weather")
+    assert opened.id.startswith("call_")
+    assert joined(deltas, CallArguments) == '{"city":"Oslo"}'
+    assert joined(deltas, Reasoning) == call_reasoning("Oslo")
+    assert (made.calls, joined(deltas, Content)) == (1, "")
+
+
+def test_two_calls_are_told_apart(vocabulary: Vocabulary) -> None:
+    deltas, _ = reply(vocabulary, f"{call('Oslo')}<|start|>assistant{call('Rome')}")
+    opened = [delta for delta in deltas if isinstance(delta, CallOpened)]
+    assert [one.index for one in opened] == [0, 1]
+    assert opened[0].id != opened[1].id
+    second = [delta.text for delta in deltas if isinstance(delta, CallArguments) and delta.index == 1]
+    assert "".join(second) == '{"city":"Rome"}'
+
+
+@pytest.mark.parametrize("channel", ["analysis", "commentary"])
+def test_python_gets_its_code_in_the_argument_that_takes_it(vocabulary: Vocabulary, channel: str) -> None:
+    code = 'print("a\\n")\n# é\n'
+    deltas, _ = reply(vocabulary, f"<|channel|>{channel} to=python code<|message|>{code}<|call|>")
+    assert json.loads(joined(deltas, CallArguments)) == {"source": code}
+
+
+@pytest.mark.parametrize("ending", ["", "<|call|>"])
+def test_python_code_that_is_cut_off_is_json_all_the_same(vocabulary: Vocabulary, ending: str) -> None:
+    deltas, _ = reply(vocabulary, f"<|channel|>analysis to=python code<|message|>x = '{ending}")
+    assert json.loads(joined(deltas, CallArguments)) == {"source": "x = '"}
+
+
+@pytest.mark.parametrize("channel", ["analysis", "commentary"])
+def test_browser_calls_come_on_either_channel(vocabulary: Vocabulary, channel: str) -> None:
+    deltas, _ = reply(vocabulary, f'<|channel|>{channel} to=browser.search code<|message|>{{"query":"x"}}<|call|>')
+    assert [delta.name for delta in deltas if isinstance(delta, CallOpened)] == ["browser.search"]
+    assert joined(deltas, CallArguments) == '{"query":"x"}'
+
+
+@pytest.mark.parametrize(
+    ("recipient", "name"),
+    [
+        ("functions.get_weather", "get_weather"),
+        ("get_weather", "get_weather"),
+        ("functions.made_up", "made_up"),
+        ("functions.", None),
+        ("}{", None),
+        ("browser.close", None),
+        ("assistant", None),
+    ],
+)
+def test_whom_the_model_calls(vocabulary: Vocabulary, recipient: str, name: str | None) -> None:
+    deltas, _ = reply(vocabulary, f"<|channel|>commentary to={recipient} <|constrain|>json<|message|>{{}}<|call|>")
+    assert [delta.name for delta in deltas if isinstance(delta, CallOpened)] == ([name] if name else [])
+
+
+def test_a_preamble_and_the_answer_are_two_paragraphs(vocabulary: Vocabulary) -> None:
+    text = "<|channel|>commentary<|message|>Wait.<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>"
+    deltas, _ = reply(vocabulary, text)
+    assert joined(deltas, Content) == "Wait.\n\nDone."
+
+
+def test_text_that_is_not_harmony_is_the_answer(vocabulary: Vocabulary) -> None:
+    deltas, _ = reply(vocabulary, " Just text.")
+    assert joined(deltas, Content) == " Just text."
