@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -150,6 +151,24 @@ class BackgroundWork(BaseModel):
     journal_seconds: float = Field(default=600.0, ge=0)
 
 
+class Fetching(BaseModel):
+    """How this server fetches what users and models name by a URL.
+
+    Attributes:
+        allowed_networks: what may be reached though it is not public, such as `10.1.0.0/16`. Everything public may.
+        max_bytes: size of a page or file, decompressed, at most.
+        seconds: how long one may take, redirects included.
+        redirects: how many are followed.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    allowed_networks: list[IPv4Network | IPv6Network] = Field(default_factory=list)
+    max_bytes: int = Field(default=8 * 2**20, ge=1)
+    seconds: float = Field(default=20.0, gt=0)
+    redirects: int = Field(default=5, ge=0)
+
+
 class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`.
 
@@ -162,6 +181,7 @@ class ResponsesConfig(BaseModel):
         profiles: what single models need; the first whose `match` fits the model's name counts.
         passthrough: request fields that OpenAI does not have and that go to the provider as they are.
         background: how background responses are made.
+        fetch: how what URLs name is fetched.
         limits: bounds on one request.
     """
 
@@ -175,6 +195,7 @@ class ResponsesConfig(BaseModel):
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
     background: BackgroundWork = Field(default_factory=BackgroundWork)
+    fetch: Fetching = Field(default_factory=Fetching)
     limits: Limits = Field(default_factory=Limits)
 
     @property

@@ -1,7 +1,8 @@
-"""Certificates for one test: an authority, a server on 127.0.0.1, and a client."""
+"""Certificates for one test: an authority, a server on 127.0.0.1 and under names, and a client."""
 
 import datetime as dt
 import ssl
+from collections.abc import Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -19,14 +20,14 @@ class Certificates:
     folder: Path
 
     @classmethod
-    def made_in(cls, folder: Path) -> Self:
-        """New ones, good for a day."""
+    def made_in(cls, folder: Path, names: Sequence[str] = ()) -> Self:
+        """New ones, good for a day, also under these names."""
         ca_key = ec.generate_private_key(ec.SECP256R1())
-        ca = _certificate("authority", ca_key, "authority", ca_key, is_authority=True)
+        ca = _certificate("authority", ca_key, "authority", ca_key, (), is_authority=True)
         (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
         for name in ("server", "client"):
             key = ec.generate_private_key(ec.SECP256R1())
-            made = _certificate(name, key, "authority", ca_key, is_authority=False)
+            made = _certificate(name, key, "authority", ca_key, names, is_authority=False)
             (folder / f"{name}.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
             (folder / f"{name}.key").write_bytes(
                 key.private_bytes(
@@ -54,10 +55,12 @@ def _certificate(
     key: ec.EllipticCurvePrivateKey,
     issuer: str,
     issuer_key: ec.EllipticCurvePrivateKey,
+    names: Sequence[str],
     *,
     is_authority: bool,
 ) -> x509.Certificate:
     now = dt.datetime.now(dt.UTC)
+    addresses = [x509.IPAddress(IPv4Address("127.0.0.1")), *map(x509.DNSName, names)]
     builder = (
         x509.CertificateBuilder()
         .subject_name(_name(subject))
@@ -69,7 +72,7 @@ def _certificate(
         .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(IPv4Address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(addresses), critical=False)
     )
     if is_authority:
         usage = {"key_cert_sign": True, "crl_sign": True}

@@ -20,6 +20,7 @@ ROOT: Final = Path(llama_stack_responses.__file__).parent
 
 LAYERS: Final = (
     {"core"},
+    {"fetch"},
     {"access", "chat", "hangup", "outbox", "signals", "store", "tools", "watchdog"},
     {"answering", "config", "files", "idempotency", "sweeper"},
     {"history", "stores", "turn"},
@@ -43,6 +44,7 @@ ONLY_IN: Final = {
     "asyncio": {
         "answering",
         "background",
+        "fetch",
         "host",
         "hangup",
         "impl",
@@ -58,7 +60,8 @@ ONLY_IN: Final = {
     "asyncpg": {"store"},
     "redis": {"store"},
     "sqlite3": {"store"},
-    "httpx": set(),
+    "httpx": {"fetch", "host"},
+    "trafilatura": {"fetch"},
 }
 """What only these parts of the package import, by top-level package."""
 

@@ -1,0 +1,137 @@
+"""The web, played on this machine: a server that answers each path as it was told.
+
+    with Web() as web:
+        web.say("/page", "<p>Otters</p>")
+        web.answers["/slow"] = Answer(body=[b"a", event, b"b"])     # waits for the event in between
+        web.url("/page")
+        web.seen                                                    # the requests, oldest first
+
+With `certificate`, it speaks TLS. A path may also be answered by a function of the request.
+"""
+
+import json
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+type Body = bytes | Iterable[bytes | Event]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request; header names in lower case."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        """Its body, decoded."""
+        return json.loads(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said to a request; a body in pieces is sent piece by piece, and waits at each event."""
+
+    body: Body = b""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Web:
+    """The server, from `with` to the end of the block."""
+
+    def __init__(self, host: str = "127.0.0.1", port: int = 0, certificate: ssl.SSLContext | None = None) -> None:
+        """`certificate` is a server's context."""
+        self.answers: dict[str, Answer | Callable[[Asked], Answer]] = {}
+        self.seen: list[Asked] = []
+        self._server = _Server((host, port), _handler(self))
+        self._scheme = "https" if certificate else "http"
+        if certificate:
+            self._server.socket = certificate.wrap_socket(self._server.socket, server_side=True)
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    def __enter__(self) -> Self:
+        """Serve."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._server.server_address[1])
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        """The URL of a path, under any name that leads here."""
+        return f"{self._scheme}://{host}:{self.port}{path}"
+
+    def say(self, path: str, text: str, media_type: str = "text/html; charset=utf-8") -> None:
+        """Answer a path with a text."""
+        self.answers[path] = Answer(text.encode(), headers={"content-type": media_type})
+
+    def say_json(self, path: str, value: Any) -> None:
+        """Answer a path with JSON."""
+        self.say(path, json.dumps(value), "application/json")
+
+    def answer(self, asked: Asked) -> Answer:
+        """What a request gets."""
+        self.seen.append(asked)
+        found = self.answers.get(asked.path, Answer(b"not here", 404))
+        return found(asked) if callable(found) else found
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is no news."""
+
+
+def _handler(web: Web) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            parts = urlsplit(self.path)
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            answer = web.answer(Asked(self.command, parts.path, query, headers, body))
+            with suppress(ConnectionError, ssl.SSLError):
+                self._send(answer)
+
+        do_POST = do_GET  # noqa: N815 (the name that the library calls)
+
+        def _send(self, answer: Answer) -> None:
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            whole = isinstance(answer.body, bytes)
+            self.send_header("content-length", str(len(answer.body))) if isinstance(answer.body, bytes) else None
+            self.send_header("connection", "keep-alive" if whole else "close")
+            self.close_connection = not whole
+            self.end_headers()
+            for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
+                if isinstance(piece, Event):
+                    piece.wait(30)
+                else:
+                    self.wfile.write(piece)
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
+            """Say nothing."""
+
+    return Handler

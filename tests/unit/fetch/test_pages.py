@@ -1,0 +1,82 @@
+"""What a model is shown of a page."""
+
+from collections.abc import Iterator
+from ipaddress import ip_network
+
+import pytest
+
+from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
+from llama_stack_responses.fetch.guard import Guard, Refused
+from llama_stack_responses.fetch.pages import Page, Pages
+from tests.support.web import Answer, Web
+
+OTTERS = """<html><head><title>Otters &amp;
+ others</title><script>track()</script></head><body><nav><a href="/">Home</a></nav><article><h1>Otters</h1>
+<p>Otters hold hands while they sleep, so that they do not drift apart.</p>
+<p>They eat <a href="/fish">fish</a> and crabs, and they crack shells with stones.</p></article>
+<footer>Cookies</footer></body></html>"""
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    with Web() as web:
+        yield web
+
+
+@pytest.fixture
+def pages() -> Pages:
+    return Pages(Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)))
+
+
+async def test_a_page_is_its_main_text(web: Web, pages: Pages) -> None:
+    web.answers["/old"] = Answer(status=302, headers={"location": "/otters"})
+    web.say("/otters", OTTERS)
+    page = await pages.open(web.url("/old"))
+    assert (page.url, page.title) == (web.url("/otters"), "Otters & others")
+    assert page.text.splitlines() == [
+        "Otters",
+        "Otters hold hands while they sleep, so that they do not drift apart.",
+        f"They eat [fish]({web.url('/fish')}) and crabs, and they crack shells with stones.",
+    ]
+
+
+@pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json", "application/ld+json"])
+async def test_what_is_text_already_stays_as_it_is(web: Web, pages: Pages, media_type: str) -> None:
+    web.say("/a", "{\n\n\n\n}", media_type)
+    assert await pages.open(web.url("/a")) == Page(web.url("/a"), "127.0.0.1", "{\n\n}")
+
+
+@pytest.mark.parametrize(
+    ("content_type", "body"),
+    [
+        ("text/plain; charset=latin-1", b"fl\xfcgge"),
+        ("text/plain; charset=utf-8", "flügge".encode()),
+        ("text/html; charset=latin-1", b"<html><body><p>fl\xfcgge</p></body></html>"),
+        ("text/html", "<html><head><meta charset='utf-8'></head><body><p>flügge</p></body></html>".encode()),
+        ("", "<html><body><p>flügge</p></body></html>".encode()),
+    ],
+)
+async def test_texts_are_decoded(web: Web, pages: Pages, content_type: str, body: bytes) -> None:
+    web.answers["/a"] = Answer(body, headers={"content-type": content_type} if content_type else {})
+    assert (await pages.open(web.url("/a"))).text.strip() == "flügge"
+
+
+async def test_an_unknown_charset_is_no_obstacle(web: Web, pages: Pages) -> None:
+    web.say("/a", "otters", "text/plain; charset=klingon")
+    assert (await pages.open(web.url("/a"))).text == "otters"
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body", "why"),
+    [
+        ("image/png", b"\x89PNG", "no text: the server calls it 'image/png'"),
+        ("application/pdf", b"%PDF", "no text"),
+        ("text/html", b"", "no text that can be read"),
+        ("text/html", b"<html><body><script>x()</script></body></html>", "no text that can be read"),
+        ("text/plain", b" \n ", "no text that can be read"),
+    ],
+)
+async def test_what_cannot_be_read(web: Web, pages: Pages, media_type: str, body: bytes, why: str) -> None:
+    web.answers["/a"] = Answer(body, headers={"content-type": media_type})
+    with pytest.raises(Refused, match=why):
+        await pages.open(web.url("/a"))
