@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from .core.owner import Owner
 
@@ -17,12 +18,12 @@ class Access(Protocol):
         """The user who asks."""
         ...
 
-    def brings_keys(self) -> bool:
-        """Whether that user sent keys of their own for providers, which must not be stored."""
+    def keys(self) -> Mapping[str, Any]:
+        """The keys of their own that this user sent for providers, which must not be stored in the clear."""
         ...
 
-    def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
-        """Has the host take this user for the one who asks: for work that goes on behind their request."""
+    def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Has the host take this user, with these keys, for the one who asks: for work behind their request."""
         ...
 
     def allows(self, action: Action, response_id: str, owner: Owner) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
@@ -12,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from .chat.profile import Profile
 from .core.request import DEFAULT_PASSTHROUGH
+from .sealing import SECRET_BYTES
 
 _DAY = 86_400.0
 
@@ -169,6 +171,16 @@ class Fetching(BaseModel):
     redirects: int = Field(default=5, ge=0)
 
 
+def _secret(secret: SecretStr) -> SecretStr:
+    try:
+        size = len(b64decode(secret.get_secret_value(), validate=True))
+    except ValueError:
+        size = 0
+    if size != SECRET_BYTES:
+        raise ValueError(f"a secret is {SECRET_BYTES} bytes in base64: `openssl rand -base64 {SECRET_BYTES}` makes one")
+    return secret
+
+
 class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`.
 
@@ -180,6 +192,8 @@ class ResponsesConfig(BaseModel):
             list, to its own inference store: quadratic in a conversation's length, and not bound by `store: false`.
         profiles: what single models need; the first whose `match` fits the model's name counts.
         passthrough: request fields that OpenAI does not have and that go to the provider as they are.
+        secrets: seal what is kept for users and must not be read, such as keys of their own: each 32 bytes in base64.
+            The first one seals, all of them open.
         background: how background responses are made.
         fetch: how what URLs name is fetched.
         limits: bounds on one request.
@@ -194,6 +208,7 @@ class ResponsesConfig(BaseModel):
     store_chat_completions: bool = False
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
+    secrets: list[Annotated[SecretStr, AfterValidator(_secret)]] = Field(default_factory=list)
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
     limits: Limits = Field(default_factory=Limits)
@@ -202,3 +217,8 @@ class ResponsesConfig(BaseModel):
     def retention_seconds(self) -> float | None:
         """The retention in seconds, or None for ever."""
         return None if self.retention_days is None else self.retention_days * _DAY
+
+    @property
+    def secret_bytes(self) -> list[bytes]:
+        """The secrets themselves."""
+        return [b64decode(secret.get_secret_value()) for secret in self.secrets]

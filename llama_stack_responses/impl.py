@@ -29,6 +29,7 @@ from .history import Historian, without_cut_calls
 from .idempotency import Claim, Keys
 from .outbox import Outbox
 from .run import Run
+from .sealing import Sealer
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Conflict, Op, Records, VersionIs
@@ -117,6 +118,7 @@ class OpenAIResponsesImpl:
             waiting=config.background.waiting,
             keep_journal=config.background.journal_seconds,
             parse=self._parse,
+            sealer=Sealer(config.secret_bytes),
         )
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -205,16 +207,10 @@ class OpenAIResponsesImpl:
         Raises:
             Conflict: somebody else took the key.
         """
-        if self._access.brings_keys():
-            raise bad_request(
-                "Background responses are made with the stack's own keys: keys of a user's own are not stored, and so "
-                "cannot be used by the server that makes the response.",
-                "background",
-                "unsupported_value",
-            )
         response = _begun(request)
         # The input is stored with the response; a request just has to have some.
         work = body | {"input": "...", "previous_response_id": None}
+        keys = self._access.keys()
         taken: list[Op] = []
         free: list[VersionIs] = []
         if claim:
@@ -223,10 +219,10 @@ class OpenAIResponsesImpl:
         if request.background:
             response |= {"status": "queued"}
             events = self._workshop.bench(request, response).assembler.enqueue()
-            await self._crew.submit(response, work, events, beside=taken, conditions=free, **stored)
+            await self._crew.submit(response, work, events, keys=keys, beside=taken, conditions=free, **stored)
         else:
             patience = PATIENCE if request.stream else None
-            await self._crew.open(response, work, beside=taken, conditions=free, patience=patience, **stored)
+            await self._crew.open(response, work, keys=keys, beside=taken, conditions=free, patience=patience, **stored)
         return Kept(response)
 
     async def finish(self, response_id: str) -> Json:

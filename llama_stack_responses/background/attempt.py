@@ -27,6 +27,7 @@ from .bell import Bell
 from .jobs import BEGUN, Held, Jobs, Work
 from .journal import Journal
 from .opening import Opening
+from .userkeys import UserKeys
 
 Json = dict[str, Any]
 
@@ -50,6 +51,7 @@ class Attempt:
         held: the job.
         keep_journal: seconds for which the events stay readable after the end.
         parse: makes a request of its body.
+        keys: opens the keys that the user brought.
         opening: until when the response can be refused; None if it has begun.
     """
 
@@ -66,6 +68,7 @@ class Attempt:
         workshop: Workshop,
         parse: Callable[[Json], CreateRequest],
         keep_journal: float,
+        keys: UserKeys,
         opening: Opening | None = None,
     ) -> None:
         self.held = held
@@ -79,6 +82,7 @@ class Attempt:
         self._workshop = workshop
         self._parse = parse
         self._keep_journal = keep_journal
+        self._keys = keys
         self._outbox = Outbox(wanted=True)
         self._waiting: list[Event] = []
         self._due: list[Op] = []
@@ -91,8 +95,7 @@ class Attempt:
 
     async def run(self) -> None:
         """Does the work; returns when the response is finished, given back, or somebody else's."""
-        with self._access.acting_for(self.held.job.owner):
-            self._making = asyncio.create_task(self._make())
+        self._making = asyncio.create_task(self._make())
         pump = asyncio.create_task(self._pump())
         if self._lost:
             self._making.cancel()
@@ -200,7 +203,7 @@ class Attempt:
 
     async def _end(self, bench: Bench, found: StoredResponse, work: Work) -> None:
         """Brings the response to its end; its last fields are settled then."""
-        assembler = bench.assembler
+        assembler, owner = bench.assembler, self.held.job.owner
         match self.held.job.verdict:
             case "cancelled":
                 self._outbox.put(assembler.close("incomplete"))
@@ -216,11 +219,12 @@ class Attempt:
                     await self._checkpoint(bench, work, progress)
 
                 progress = Progress(work.rounds, work.said, _waiting(work), work.ends)
-                turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
-                self._turn = turn
-                if self.opening:
-                    self.opening.end_with(turn.accepted)
-                ending = await turn.run()
+                with self._access.acting_for(owner, self._keys.open(work.sealed, self.held.response_id, owner)):
+                    turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
+                    self._turn = turn
+                    if self.opening:
+                        self.opening.end_with(turn.accepted)
+                    ending = await turn.run()
                 completed_at = int(time.time()) if ending.status == "completed" else None
                 assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
 

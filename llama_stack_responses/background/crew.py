@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,6 +14,7 @@ from ..core.events import Event
 from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.request import CreateRequest
+from ..sealing import Sealer
 from ..store.archive import Archive
 from ..store.records import Delete, Op, Records
 from ..workshop import Workshop
@@ -22,6 +23,7 @@ from .bell import Bell
 from .jobs import LEASE, Held, Jobs
 from .journal import Journal
 from .opening import Opening
+from .userkeys import UserKeys
 from .vouching import Vouchers
 
 Json = dict[str, Any]
@@ -50,6 +52,7 @@ class Crew:
         waiting: how many may wait, over all servers.
         keep_journal: seconds for which events stay readable after the end.
         parse: makes a request of its body.
+        sealer: seals the keys that users bring.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Crew:
         waiting: int,
         keep_journal: float,
         parse: Callable[[Json], CreateRequest],
+        sealer: Sealer,
     ) -> None:
         self._records = records
         self._archive = archive
@@ -71,6 +75,7 @@ class Crew:
         self._size = size
         self._keep_journal = keep_journal
         self._parse = parse
+        self._keys = UserKeys(sealer)
         self._bell = Bell()
         self._jobs = Jobs(records, waiting)
         self._journal = Journal(records, self._bell)
@@ -112,6 +117,7 @@ class Crew:
         events: Sequence[Event],
         *,
         owner: Owner,
+        keys: Mapping[str, Any],
         beside: Sequence[Op] = (),
         **history: Any,
     ) -> None:
@@ -122,21 +128,19 @@ class Crew:
             body: the request's JSON, its input left out.
             events: its first events.
             owner: whose it is.
+            keys: keys of the owner's own for providers.
             beside: what else the commit does.
             history: what it stands on, as `Archive.save` takes it.
 
         Raises:
-            ApiError: 429, if too many are waiting; 400, if the store cannot hand out work.
+            ApiError: 429, if too many are waiting; 400, if the store cannot hand out work, or there are keys that
+                cannot be sealed.
         """
-        if not self._records.transactional:
-            raise bad_request(
-                "Background responses need a store that can hand out work: 'sqlite', 'redis' or 'postgres', as the "
-                "`store` of the responses provider in the stack's configuration.",
-                "background",
-                "unsupported_value",
-            )
+        self._check_store()
         response_id = response["id"]
-        ops = [*beside, *await self._jobs.enqueue(response_id, owner, body), *self._journal.batch(response_id, events)]
+        sealed = self._keys.seal(keys, response_id, owner)
+        ops = [*beside, *await self._jobs.enqueue(response_id, owner, body, sealed)]
+        ops += self._journal.batch(response_id, events)
         await self._archive.save(response, owner=owner, beside=ops, **history)
         self._bell.ring(_QUEUE)
 
@@ -146,6 +150,7 @@ class Crew:
         body: Json,
         *,
         owner: Owner,
+        keys: Mapping[str, Any],
         beside: Sequence[Op],
         patience: float | None,
         **history: Any,
@@ -158,19 +163,33 @@ class Crew:
             response: the response object, in progress.
             body: the request's JSON, its input left out.
             owner: whose it is.
+            keys: keys of the owner's own for providers.
             beside: what else is put in the same commit; it goes again if the response is refused.
             patience: seconds after which it counts as begun although the provider has not accepted it; None waits on.
             history: what it stands on, as `Archive.save` takes it.
 
         Raises:
-            ApiError: the provider refused it in that time; nothing is stored.
+            ApiError: the provider refused it in that time; 400, if the store cannot hand out work, or there are keys
+                that cannot be sealed. Nothing is stored.
         """
+        self._check_store()
         await self._come_alive()
-        held, ops = await self._jobs.open(response["id"], owner, body, self._worker)
+        sealed = self._keys.seal(keys, response["id"], owner)
+        held, ops = await self._jobs.open(response["id"], owner, body, self._worker, sealed)
         await self._archive.save(response, owner=owner, beside=[*beside, *ops], **history)
         opening = Opening([Delete(op.key) for op in beside], patience)
         self._begin(held, opening)
         await opening.verdict()
+
+    def _check_store(self) -> None:
+        if not self._records.transactional:
+            raise bad_request(
+                "Background responses and requests with an Idempotency-Key need a store that can hand out work: "
+                "'sqlite', 'redis' or 'postgres', as the `store` of the responses provider in the stack's "
+                "configuration.",
+                "background",
+                "unsupported_value",
+            )
 
     async def begun(self, response_id: str) -> None:
         """Waits until a response has begun, wherever that is, or has ended, or this server ends."""
@@ -190,7 +209,8 @@ class Crew:
 
     async def forget(self, response_id: str) -> None:
         """Drops what is left of a response that is deleted."""
-        await self._journal.forget(response_id)
+        if self._records.transactional:
+            await self._journal.forget(response_id)
 
     def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
         """A response's events behind number `after`, as they come; an empty list for so many seconds of silence.
@@ -359,5 +379,6 @@ class Crew:
             workshop=self._workshop,
             parse=self._parse,
             keep_journal=self._keep_journal,
+            keys=self._keys,
             opening=opening,
         )

@@ -91,6 +91,7 @@ class Work:
         ends: whether the client has to act once they are answered.
         numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`,
             or none if the response never waited.
+        sealed: the user's own keys, if they brought any.
     """
 
     body: Json
@@ -101,6 +102,7 @@ class Work:
     waiting: Sequence[Json] = ()
     ends: bool = False
     numbered: int = BEGUN
+    sealed: str | None = None
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -150,7 +152,7 @@ class Jobs:
         self._limit = limit
         self._turns: dict[str, float] = {}
 
-    async def enqueue(self, response_id: str, owner: Owner, body: Json) -> list[Op]:
+    async def enqueue(self, response_id: str, owner: Owner, body: Json, sealed: str | None = None) -> list[Op]:
         """What stores a waiting job, for a commit together with its response.
 
         Raises:
@@ -167,16 +169,18 @@ class Jobs:
         return [
             Put(last, repr(turn).encode(), expires_at=max(turn, now) + _DAY),
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Work(body).encode()),
+            Put(f"k/{response_id}", Work(body, sealed=sealed).encode()),
             Put(f"q/{job.order}/{response_id}", b""),
         ]
 
-    async def open(self, response_id: str, owner: Owner, body: Json, worker: str) -> tuple[Held, list[Op]]:
+    async def open(
+        self, response_id: str, owner: Owner, body: Json, worker: str, sealed: str | None = None
+    ) -> tuple[Held, list[Op]]:
         """A job that never waits: this worker's from the beginning on, by a commit together with its response."""
         job = Job(owner, _order(await self._records.now()), worker, tries=1)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Work(body, numbered=0).encode()),
+            Put(f"k/{response_id}", Work(body, numbered=0, sealed=sealed).encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
         return Held(response_id, job, 1), ops

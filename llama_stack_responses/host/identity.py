@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 from llama_stack_responses.access import Action
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
@@ -12,11 +13,14 @@ from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from .platform import (
     PROVIDER_DATA_VAR,
     AccessRule,
+    RequestProviderDataContext,
     User,
     get_authenticated_user,
     is_action_allowed,
-    request_provider_data_context,
 )
+
+_USER: Final = "__authenticated_user"
+"""Where among the provider data the host keeps who asks."""
 
 RESOURCE_TYPE: Literal["sql_record::responses"] = "sql_record::responses"
 """What the host's own provider calls a response in access policies, so that existing policies go on to hold."""
@@ -49,13 +53,15 @@ class HostAccess:
             Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
         )
 
-    def brings_keys(self) -> bool:
-        """Whether the request has provider data."""
-        return bool((PROVIDER_DATA_VAR.get() or {}).keys() - {"__authenticated_user"})
+    def keys(self) -> Mapping[str, Any]:
+        """The request's provider data."""
+        data: Any = PROVIDER_DATA_VAR.get()
+        # What the header holds need not be an object.
+        return {name: value for name, value in data.items() if name != _USER} if isinstance(data, dict) else {}
 
-    def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
-        """Sets the host's user for this context; without auth there is none."""
-        context: AbstractContextManager[None] = request_provider_data_context({}, _host_user(owner))
+    def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
+        """Sets the host's user, if there is auth, and provider data for this context."""
+        context: AbstractContextManager[None] = RequestProviderDataContext(dict(keys), _host_user(owner))
         return context
 
     def allows(self, action: Action, response_id: str, owner: Owner) -> bool:

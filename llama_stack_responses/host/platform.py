@@ -14,8 +14,8 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.datatypes import AccessRule, User
     from llama_stack.core.request_headers import (
         PROVIDER_DATA_VAR,
+        RequestProviderDataContext,
         get_authenticated_user,
-        request_provider_data_context,
     )
     from llama_stack.core.server import fastapi_router_registry
     from llama_stack.core.storage.datatypes import KVStoreReference
@@ -29,8 +29,8 @@ else:
     from ogx.core.datatypes import AccessRule, User
     from ogx.core.request_headers import (
         PROVIDER_DATA_VAR,
+        RequestProviderDataContext,
         get_authenticated_user,
-        request_provider_data_context,
     )
     from ogx.core.server import fastapi_router_registry
     from ogx.core.storage.datatypes import KVStoreReference
@@ -49,6 +49,7 @@ __all__ = [
     "KVStoreReference",
     "ModelNotFoundError",
     "ModelTypeError",
+    "RequestProviderDataContext",
     "RetrieveFileContentRequest",
     "RetrieveFileRequest",
     "UnsupportedModelError",
@@ -57,5 +58,4 @@ __all__ = [
     "get_authenticated_user",
     "is_action_allowed",
     "kvstore_impl",
-    "request_provider_data_context",
 ]

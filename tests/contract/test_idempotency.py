@@ -13,6 +13,8 @@ from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Records
 from tests.contract.backends import Clock
 
+pytestmark = pytest.mark.needs("work")
+
 ANNA = Owner("anna", {"teams": ["search"]})
 BODY = {"model": "m", "input": "what nobody is to read", "metadata": {"a": "1", "b": "2"}}
 DAY = 86_400

@@ -1,7 +1,9 @@
 """Users, each with what is theirs: the host's auth is on, and a little server of ours says who a token belongs to."""
 
 import json
+import os
 import threading
+from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,13 +17,14 @@ from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.variants import records, traces, variant
+from tests.support.variants import records, responses_config, traces, variant
 from tests.support.wire import Json, Wire, error_of, output_text
 
 pytestmark = pytest.mark.live
 
 UNKNOWN = "resp_000000000000000000000000"
 PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
+SECRETS = [b64encode(os.urandom(32)).decode() for _ in range(2)]
 # What everybody in a team shares, but with carol only to read. The rest is the hosts' default.
 POLICY: list[Json] = [
     {
@@ -86,6 +89,7 @@ def guarded(
         if host == "ogx":
             provider["tenant_field"] = "tenant"
             config["server"]["tenancy"] = {"mode": "multi"}
+        responses_config(config)["secrets"] = SECRETS
         config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY}
 
     folder = tmp_path_factory.mktemp("guarded")
@@ -322,3 +326,38 @@ def test_requests_at_the_same_time_are_not_mixed_up(guarded: LiveStack, host: Ho
             assert {response["id"] for who, response in answers if who == token} == {
                 response["id"] for response in wire.listed(model="local/many")
             }
+
+
+def test_a_users_own_key_is_sealed_for_who_makes_the_response(
+    guarded: LiveStack, host: Host, upstream: Upstream
+) -> None:
+    """In the background and under an Idempotency-Key, and after the server was killed: each with the key it came with."""
+    upstream.script("sealed", [reply(text("one ", "two"), hold=1)] * 4 + [reply(text("one ", "two"))])
+    made: list[tuple[str, str]] = []
+    with ExitStack() as open_all:
+        for token in ("token-of-ada", "token-of-bob"):
+            for kind, body, name in (
+                ("background", {"background": True}, "x-nothing"),
+                ("keyed", {}, "idempotency-key"),
+            ):
+                which = f"{token[-3:]}-{kind}"
+                header = own_key(host, f"canary-key-of-{which}") | {name: kind}
+                wire = open_all.enter_context(Wire(guarded, token, header))
+                asked = {"model": "local/sealed", "input": which, **body}
+                reader = open_all.enter_context(Reader.asking(wire, **asked))
+                reader.read_to("one ")
+                made.append((token, reader.response_id))
+        assert traces(guarded.state_dir, "canary-key-of") == []
+        guarded.kill()
+    guarded.start()
+    upstream.wait_for("sealed", 8, ended=True, seconds=20)
+    for token, response_id in made:
+        with Wire(guarded, token) as wire, Reader.of(wire, response_id) as again:
+            assert output_text(check_stream(again.read_to_end())) == "one one two"
+    for request in upstream.requests("sealed"):
+        which = request.body["messages"][-1]["content"]
+        assert request.headers["authorization"] == f"Bearer canary-key-of-{which}"
+    for secret in ("canary-key-of", "token-of-", *SECRETS):
+        assert traces(guarded.state_dir, secret) == []
+    left = [key for key in records(guarded.state_dir / "responses.db") if key[0] in "hjkq"]
+    assert left == []

@@ -484,10 +484,14 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
     assert [each.ended for each in upstream.requests(NAME)] == ["client_gone", "completed"]
 
 
-def test_keys_of_a_users_own_are_not_stored(wire: Wire, upstream: Upstream) -> None:
-    """They would be needed by whoever makes the response, wherever that is."""
+def test_keys_of_a_users_own_need_a_secret(wire: Wire, upstream: Upstream) -> None:
+    """They are needed by whoever makes the response, wherever that is, and nowhere kept in the clear."""
     keys = dict.fromkeys(("X-LlamaStack-Provider-Data", "X-OGX-Provider-Data"), '{"openai_chat_api_key": "sk-mine"}')
     answer = wire.http.post("/responses", json={"model": "local/echo", "input": "x", "background": True}, headers=keys)
     refused = error_of(answer, 400)
     assert (refused["param"], refused["code"]) == ("background", "unsupported_value")
+    assert "'secrets'" in refused["message"]
+    keys["idempotency-key"] = "with keys"
+    answer = wire.http.post("/responses", json={"model": "local/echo", "input": "x"}, headers=keys)
+    assert "'secrets'" in error_of(answer, 400)["message"]
     assert upstream.requests("echo") == []

@@ -105,13 +105,15 @@ def test_what_is_deleted_is_gone_and_what_stands_on_it_stays(stack: LiveStack, u
 def test_background_responses_are_refused_with_the_stores_that_have_them(stack: LiveStack, upstream: Upstream) -> None:
     with Wire(stack) as wire:
         for stream in (False, True):
-            body = {"model": "local/echo", "input": "later", "background": True, "stream": stream}
-            error = error_of(wire.post(body), 400)
-            assert (error["param"], error["code"]) == ("background", "unsupported_value")
-            assert error["message"] == (
-                "Background responses need a store that can hand out work: 'sqlite', 'redis' or 'postgres', as the "
-                "`store` of the responses provider in the stack's configuration."
-            )
+            for body, headers in (({"background": True}, {}), ({}, {"idempotency-key": "later"})):
+                asked = {"model": "local/echo", "input": "later", "stream": stream, **body}
+                error = error_of(wire.http.post("/responses", json=asked, headers=headers), 400)
+                assert (error["param"], error["code"]) == ("background", "unsupported_value")
+                assert error["message"] == (
+                    "Background responses and requests with an Idempotency-Key need a store that can hand out work: "
+                    "'sqlite', 'redis' or 'postgres', as the `store` of the responses provider in the stack's "
+                    "configuration."
+                )
         assert upstream.requests("echo") == []
 
 

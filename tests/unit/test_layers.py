@@ -21,7 +21,7 @@ ROOT: Final = Path(llama_stack_responses.__file__).parent
 LAYERS: Final = (
     {"core"},
     {"fetch"},
-    {"access", "chat", "hangup", "outbox", "signals", "store", "tools", "watchdog"},
+    {"access", "chat", "hangup", "outbox", "sealing", "signals", "store", "tools", "watchdog"},
     {"answering", "config", "files", "idempotency", "sweeper"},
     {"history", "stores", "turn"},
     {"run", "workshop"},

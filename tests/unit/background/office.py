@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
@@ -14,12 +14,14 @@ from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.crew import Crew
 from llama_stack_responses.background.jobs import Held, Jobs
 from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.background.userkeys import UserKeys
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.files import NoFiles
+from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put, Records
@@ -35,6 +37,7 @@ type Json = dict[str, Any]
 
 ID: Final = "resp_1"
 ANNA: Final = Owner("anna", {"teams": ["search"]})
+SECRET: Final = bytes(range(32))
 KEEP: Final = 600.0
 PATIENCE: Final = 10.0
 """Longer than anything here takes."""
@@ -53,22 +56,22 @@ class OneUser:
     """Access of a stack that has one user.
 
     Attributes:
-        acted: for whom work was done.
+        acted: for whom work was done, and with which keys.
     """
 
     def __init__(self) -> None:
-        self.acted: list[Owner] = []
+        self.acted: list[tuple[Owner, Mapping[str, Any]]] = []
 
     def who(self) -> Owner:
         return ANNA
 
-    def brings_keys(self) -> bool:
-        return False
+    def keys(self) -> Mapping[str, Any]:
+        return {}
 
-    def acting_for(self, owner: Owner) -> AbstractContextManager[None]:
+    def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
         @contextmanager
         def acting() -> Any:
-            self.acted.append(owner)
+            self.acted.append((owner, keys))
             yield
 
         return acting()
@@ -116,6 +119,7 @@ class Office:
         self.archive = Archive(records)
         self.access = OneUser()
         self.workshop = Workshop(self.inference, NoFiles(), makers or client_tools(), [], limits)
+        self.sealer = Sealer([SECRET])
         self.bell = Bell()
         self.jobs = Jobs(records, 100)
         self.journal = Journal(records, self.bell)
@@ -131,16 +135,20 @@ class Office:
             waiting=waiting,
             keep_journal=KEEP,
             parse=parse_create,
+            sealer=self.sealer,
         )
 
-    async def submit(self, crew: Crew, response_id: str = ID, **fields: Any) -> None:
+    async def submit(
+        self, crew: Crew, response_id: str = ID, *, keys: Mapping[str, Any] | None = None, **fields: Any
+    ) -> None:
         """Queues a response."""
         body = {"model": "m", "input": "hi", "background": True, **fields}
         request = parse_create(body)
         response = new_response(request, id=response_id, created_at=int(time.time())) | {"status": "queued"}
         events = self.workshop.bench(request, response).assembler.enqueue()
         items = with_ids(request.input_items)
-        await crew.submit(response, body | {"input": "..."}, events, owner=ANNA, base=None, input_items=items)
+        work = body | {"input": "..."}
+        await crew.submit(response, work, events, owner=ANNA, keys=keys or {}, base=None, input_items=items)
 
     async def open(self, crew: Crew, response_id: str = ID, *, patience: float | None = None) -> None:
         """Begins a response that a client waits for, beside which something else is stored."""
@@ -149,7 +157,8 @@ class Office:
         response = new_response(request, id=response_id, created_at=int(time.time()))
         items = with_ids(request.input_items)
         beside = [Put("y/key", b"")]
-        await crew.open(response, body, owner=ANNA, beside=beside, patience=patience, base=None, input_items=items)
+        history: Json = {"base": None, "input_items": items}
+        await crew.open(response, body, owner=ANNA, keys={}, beside=beside, patience=patience, **history)
 
     async def claim(self, worker: str = "w1") -> Held:
         held = await self.jobs.claim(worker)
@@ -168,6 +177,7 @@ class Office:
             workshop=self.workshop,
             parse=parse_create,
             keep_journal=KEEP,
+            keys=UserKeys(self.sealer),
         )
 
     async def work(self, worker: str = "w1") -> None:

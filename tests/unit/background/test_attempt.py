@@ -11,6 +11,8 @@ import pytest
 from llama_stack_responses.background import attempt
 from llama_stack_responses.background.jobs import TRIES
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.sealing import Sealer
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Condition, Op
 from llama_stack_responses.turn import TurnLimits
 from tests.support.inference import Round, call, finish, text
@@ -39,7 +41,37 @@ async def test_a_response_is_made(records: WatchedRecords) -> None:
     assert (final["status"], said(final)) == ("completed", SAID)
     assert final["completed_at"] >= final["created_at"]
     assert final["usage"]["output_tokens"] == 18
-    assert office.access.acted == [ANNA]
+    assert office.access.acted == [(ANNA, {})]
+
+
+async def test_it_is_made_with_the_users_own_keys(records: WatchedRecords) -> None:
+    office = Office(records, *ROUNDS)
+    await office.submit(office.crew(), keys={"api_key": "sk-canary"})
+    for row, record in await records.range("!", "~", limit=100):
+        assert "canary" not in row
+        # A worker's sign of life and the like have no value.
+        assert "canary" not in str(codec.decode(record.value) if row[0] in "jkr" else record.value)
+    await office.work()
+    assert said(await office.result()) == SAID
+    assert office.access.acted == [(ANNA, {"api_key": "sk-canary"})]
+
+
+async def test_keys_that_cannot_be_opened_fail_it(records: WatchedRecords) -> None:
+    office = Office(records, *ROUNDS)
+    await office.submit(office.crew(), keys={"api_key": "sk-canary"})
+    office.sealer = Sealer([bytes(32)])
+    await office.work()
+    final = await office.result()
+    assert (final["status"], said(final), office.inference.requests) == ("failed", [], [])
+    assert "a secret that this server does not have" in final["error"]["message"]
+
+
+async def test_without_a_secret_keys_are_refused(records: WatchedRecords) -> None:
+    office = Office(records)
+    office.sealer = Sealer([])
+    with pytest.raises(ApiError, match="'secrets'"):
+        await office.submit(office.crew(), keys={"api_key": "sk-canary"})
+    assert await records.range("!", "~", limit=100) == []
 
 
 async def test_it_is_stored_before_readers_hear_of_the_end(records: WatchedRecords) -> None:

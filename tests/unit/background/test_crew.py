@@ -419,6 +419,7 @@ async def test_a_refusal_leaves_nothing(records: WatchedRecords, start: Start) -
     process = start(ApiError(429, "Slow down."))
     with pytest.raises(ApiError, match=r"Slow down\."):
         await process.open(process.workers)
+    await process.archive.sweep()
     assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] not in "px"] == []
 
 
