@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import ssl
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -14,7 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from ..core.errors import ApiError
-from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, after_prefix
+from .records import UNTRUSTED, Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, after_prefix
 
 SCHEMA: Final = 1
 """The layout below, kept in the table `layout`."""
@@ -120,7 +121,6 @@ _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
 
 _GONE: Final = (
     OSError,
-    TimeoutError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     asyncpg.PostgresConnectionError,
@@ -212,6 +212,11 @@ class PostgresRecords:
         for pause in (*_PAUSES, None):
             try:
                 return await call(await self._pool())
+            except ssl.SSLCertVerificationError as error:
+                raise ApiError(503, UNTRUSTED, retry_after=1) from error
+            except TimeoutError as error:
+                # Not again: who waited for that long has waited enough.
+                raise ApiError(503, "The response store's server does not answer.", retry_after=1) from error
             except _GONE as error:
                 if pause is None:
                     raise ApiError(503, "The response store's server cannot be reached.", retry_after=1) from error

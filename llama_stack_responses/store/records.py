@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +118,13 @@ class Records(Protocol):
 
     async def close(self) -> None:
         """Give back threads, files and connections. The next call opens them again."""
+
+
+UNTRUSTED: Final = (
+    "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "
+    "and the authority that the store's url trusts."
+)
+"""What a server is refused with that does not prove who it is."""
 
 
 def after_prefix(prefix: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -19,9 +20,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..core.errors import ApiError
-from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
+from .records import UNTRUSTED, Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
 
 # What the scripts share. A record is "VERSION EXPIRY VALUE", its expiry empty if it has none; `live` gives the version
 # of a record that has not expired, and where its value begins. ARGV[1] is the prefix, ARGV[2] the time, empty for the
@@ -265,7 +268,8 @@ class _Scripts:
             timeout=timeout,
             socket_timeout=timeout,
             socket_connect_timeout=timeout,
-            retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _RETRIES),
+            # Not after a timeout: who waited for that long has waited enough.
+            retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _RETRIES, (RedisConnectionError,)),
         )
         self._redis = Redis(connection_pool=pool)
         self.get_many = self._redis.register_script(_GET_MANY)
@@ -308,6 +312,10 @@ def _trouble(error: RedisError) -> str:
     """What is wrong with the server, without what may hold its address or password."""
     if isinstance(error, AuthenticationError):
         return "The response store's server does not accept the password, or wants one."
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        return UNTRUSTED
+    if isinstance(error, RedisTimeoutError):
+        return "The response store's server does not answer."
     if isinstance(error, ResponseError):
         word = str(error).partition(" ")[0]
         return _REFUSALS.get(word, "The response store's server refused a command.")

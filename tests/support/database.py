@@ -1,5 +1,7 @@
 """Database servers that a test starts and kills."""
 
+import os
+import signal
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Self
@@ -51,6 +53,22 @@ class DatabaseServer(ABC):
         child, self._child = self._child, None
         if child:
             child.kill()
+
+    def freeze(self) -> None:
+        """Stop it in the middle of whatever it does, with all its processes, as a machine that hangs."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on where it was."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._child is not None
+        pid = self._child.pid
+        # Not its group: each of PostgreSQL's processes has one of its own.
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            os.kill(each, number)
 
     @abstractmethod
     def command(self, options: tuple[str, ...]) -> list[str]:

@@ -1,0 +1,81 @@
+"""Servers that speak TLS, by the addresses that a configuration has: who does not prove who it is gets no password.
+
+The servers in the wheels were built without TLS, so a relay speaks it for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.host.keyvalue import backend
+from llama_stack_responses.store.records import Put, Records
+from llama_stack_responses.stores import open_records
+from tests.support.authority import Authority
+from tests.support.database import DatabaseServer
+from tests.support.postgres import Postgres
+from tests.support.relay import Relay
+from tests.support.valkey import Valkey
+
+PASSWORD: Final = "sesame"
+SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {
+    "redis": lambda folder: Valkey(folder, "--appendfsync", "no", password=PASSWORD),
+    "postgres": lambda folder: Postgres(folder, "fsync=off", password=PASSWORD),
+}
+ADDRESSES: Final = {
+    "redis": "rediss://localhost:{port}/0?ssl_ca_certs={trusted}",
+    "postgres": "postgresql://postgres@localhost:{port}/postgres?sslmode=verify-full&sslrootcert={trusted}",
+}
+
+
+@pytest.fixture(scope="module", params=SERVERS)
+def kind(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="module")
+def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DatabaseServer]:
+    with SERVERS[kind](tmp_path_factory.mktemp(kind)) as running:
+        yield running
+
+
+@pytest.fixture
+def ours(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "ours")
+
+
+def records(kind: str, port: int, trusted: Authority) -> Records:
+    url = ADDRESSES[kind].format(port=port, trusted=trusted.certificate)
+    config = ResponsesConfig.model_validate({"store": {"type": kind, "url": url, "password": PASSWORD}})
+    return open_records(config.store, backend)
+
+
+async def test_a_server_that_proves_who_it_is_is_used(kind: str, server: DatabaseServer, ours: Authority) -> None:
+    with Relay(lambda: [server.port], tls=ours.context("localhost"), asks=kind == "postgres") as relay:
+        opened = records(kind, relay.port, ours)
+        await opened.commit([Put("a", b"1")])
+        assert (await opened.get_many(["a"]))["a"].value == b"1"
+        await opened.close()
+
+
+@pytest.mark.parametrize(("stranger", "name"), [(True, "localhost"), (False, "elsewhere")], ids=["authority", "name"])
+async def test_a_server_that_does_not_is_refused_and_said_so(
+    kind: str, server: DatabaseServer, ours: Authority, tmp_path: Path, stranger: bool, name: str
+) -> None:
+    signed = Authority(tmp_path / "theirs") if stranger else ours
+    with Relay(lambda: [server.port], tls=signed.context(name), asks=kind == "postgres") as relay:
+        opened = records(kind, relay.port, ours)
+        with pytest.raises(ApiError) as error:
+            await opened.get_many(["a"])
+        assert (error.value.status, error.value.message) == (
+            503,
+            "The response store's server shows a certificate that is not trusted, or not its own: "
+            "check the name of its host, and the authority that the store's url trusts.",
+        )
+        await opened.close()
