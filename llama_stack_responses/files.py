@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import base64
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from .chat.messages import FileContent
@@ -32,6 +33,16 @@ class NoFiles:
             f"The file '{file_id}' cannot be read: this stack serves no files API. Send the content as data instead.",
             "input",
         )
+
+
+def uploaded_with(files: Files) -> Callable[[str], Awaitable[tuple[str, bytes]]]:
+    """Reads a file of `files` as its name and content."""
+
+    async def uploaded(file_id: str) -> tuple[str, bytes]:
+        file = await files.read(file_id)
+        return file.filename, base64.b64decode(file.base64)
+
+    return uploaded
 
 
 async def read_files(items: Iterable[Json], files: Files) -> dict[str, FileContent]:

@@ -34,7 +34,7 @@ from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Conflict, Op, Records, VersionIs
 from .sweeper import Sweeper
-from .tools.toolset import Makers
+from .tools.registry import Services, tool_makers
 from .turn import TurnLimits
 from .workshop import Workshop
 
@@ -85,7 +85,7 @@ class OpenAIResponsesImpl:
         records: where responses are kept.
         inference: runs the model rounds.
         files: the stored files that requests name.
-        makers: the tools that requests may declare.
+        services: what hosted tools work with.
         access: who asks, and what they may see.
     """
 
@@ -95,10 +95,13 @@ class OpenAIResponsesImpl:
         records: Records,
         inference: Inference,
         files: Files,
-        makers: Makers,
+        services: Services,
         access: Access,
     ) -> None:
         self.config = config
+        self.who = access.who
+        self.containers = services.containers
+        self._services = services
         self._archive = archive = Archive(records, retention=config.retention_seconds)
         self._access = access
         self._historian = Historian(archive, access)
@@ -106,7 +109,7 @@ class OpenAIResponsesImpl:
         self._passthrough = config.passthrough
         limits = config.limits
         turn_limits = TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds)
-        self._workshop = Workshop(inference, files, makers, config.profiles, turn_limits)
+        self._workshop = Workshop(inference, files, tool_makers(services), config.profiles, turn_limits)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(
@@ -346,6 +349,7 @@ class OpenAIResponsesImpl:
         """Ends what runs beside the requests and closes the store; the host calls it when it stops."""
         await self._sweeper.stop()
         await self._crew.stop()
+        await self._services.close()
         await self._archive.close()
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:

@@ -73,13 +73,36 @@ WEB_SEARCH_TYPES: Final = (
 )
 """The names that OpenAI gave its web search, over time."""
 
-_TOOLS: Final[Mapping[str, Check]] = {"function": _function, **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH)}
+_AUTO_CONTAINER: Final = record(
+    {
+        "file_ids": array(string(1, 512)),
+        "memory_limit": one_of("1g", "4g", "16g", "64g"),
+        "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
+    }
+)
+_NEW_CONTAINER: Final = tagged("container", {"auto": _AUTO_CONTAINER})
+
+
+def _container(value: Any, at: At) -> str | dict[str, Any]:
+    """A container's id, or what a new one is to be like."""
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    container: str | dict[str, Any] = (string(1, 128) if isinstance(value, str) else _NEW_CONTAINER)(value, at)
+    return container
+
+
+_CODE_INTERPRETER: Final = record({"container": _container}, "container")
+
+_TOOLS: Final[Mapping[str, Check]] = {
+    "code_interpreter": _CODE_INTERPRETER,
+    "function": _function,
+    **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH),
+}
 """The tools that this server takes, by type."""
 
 _UNSUPPORTED_TOOLS: Final = frozenset(
     {
         "apply_patch",
-        "code_interpreter",
         "computer",
         "computer_use_preview",
         "custom",
@@ -112,6 +135,7 @@ def tools(value: Any, at: At) -> list[dict[str, Any]]:
 
 _TOOL_NAMES: Final[Mapping[str, Check]] = {
     "function": record({"name": string(1, 128)}, "name"),
+    "code_interpreter": record({}),
     **dict.fromkeys(WEB_SEARCH_TYPES, record({})),
 }
 """How a choice names a tool, by the tool's type."""
@@ -134,7 +158,6 @@ _CHOICES: Final[Mapping[str, Check]] = {
 _UNSUPPORTED_CHOICES: Final = frozenset(
     {
         "apply_patch",
-        "code_interpreter",
         "computer",
         "computer_use",
         "computer_use_preview",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from llama_stack_responses.config import HostStore, ResponsesConfig
-from llama_stack_responses.files import NoFiles
+from llama_stack_responses.containers import open_containers
+from llama_stack_responses.files import NoFiles, uploaded_with
 from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.stores import open_records
-from llama_stack_responses.tools.registry import Services, tool_makers
+from llama_stack_responses.tools.registry import Services
 
 from .files import HostFiles
 from .identity import HostAccess
@@ -31,6 +32,10 @@ async def get_provider_impl(
         await backend(config.store.backend)()
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
-    return OpenAIResponsesImpl(
-        config, open_records(config.store, backend), inference, files, tool_makers(Services()), HostAccess(policy)
+    access = HostAccess(policy)
+    services = Services(
+        who=access.who,
+        uploaded=uploaded_with(files),
+        containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
     )
+    return OpenAIResponsesImpl(config, open_records(config.store, backend), inference, files, services, access)

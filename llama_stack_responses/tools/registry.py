@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.sandbox.containers import Containers
+
+from .code_interpreter import CodeInterpreterTool, Uploaded
 from .function import FunctionTool
 from .toolset import Makers
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What hosted tools work with; what the stack does not have is None, and the tools that need it are refused."""
+    """What hosted tools work with; what the stack does not have is None, and the tools that need it are refused.
+
+    Attributes:
+        who: the user who asks.
+        uploaded: reads uploaded files.
+        containers: where code runs.
+    """
+
+    who: Callable[[], Owner]
+    uploaded: Uploaded
+    containers: Containers | None = None
+
+    async def close(self) -> None:
+        """Ends what runs for tools."""
+        if self.containers:
+            await self.containers.close()
 
 
 def tool_makers(services: Services) -> Makers:
@@ -23,5 +44,10 @@ def client_tools() -> Makers:
     return {"function": FunctionTool}
 
 
-def _hosted_tools(_: Services) -> Makers:
-    return {}
+def _hosted_tools(services: Services) -> Makers:
+    hosted: Makers = {}
+    if services.containers:
+        containers = services.containers
+        code = partial(CodeInterpreterTool, containers=containers, who=services.who, uploaded=services.uploaded)
+        hosted = {**hosted, "code_interpreter": code}
+    return hosted

@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, cast
+from typing import Final
 
-import orjson
 from fastapi import APIRouter, Request, Response
-from fastapi.routing import APIRoute
 from starlette.routing import Match
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.impl import Kept, OpenAIResponsesImpl, Page
+from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 
-from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, failure, followed
+from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, decode, page_of, read_body
+from .containers import containers_router
 
-logger = logging.getLogger(__name__)
-
-_MAX_PAGE: Final = 100
 _KEY: Final = re.compile("[ -~]{1,255}")
-_NUMBER: Final = re.compile("[0-9]{1,15}")
 _METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
-
-
-class ErrorsAsJson(APIRoute):
-    """A route whose errors have OpenAI's form."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        answer = super().get_route_handler()
-
-        async def handler(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except ApiError as error:
-                return failure(error)
-            except Exception:
-                logger.exception("%s %s failed", request.method, request.url.path)
-                return failure(ApiError(500, "The server had an error while processing your request."))
-
-        return handler
 
 
 def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
@@ -52,7 +29,15 @@ def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
         impl.start()
         yield
 
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson, lifespan=lifespan)
+    router = APIRouter(lifespan=lifespan)
+    router.include_router(_responses(impl))
+    if impl.containers:
+        router.include_router(containers_router(impl.containers, impl.who, impl.config.limits.request_bytes))
+    return router
+
+
+def _responses(impl: OpenAIResponsesImpl) -> APIRouter:
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
     router.add_api_route("", _create(impl), methods=["POST"], summary="Create a model response")
     router.add_api_route("", _list(impl), methods=["GET"], summary="List responses")
     router.add_api_route("/{response_id}", _retrieve(impl), methods=["GET"], summary="Retrieve a response")
@@ -67,12 +52,9 @@ def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
     return router
 
 
-Handler = Callable[..., Coroutine[Any, Any, Response]]
-
-
 def _create(impl: OpenAIResponsesImpl) -> Handler:
     async def create_response(request: Request) -> Response:
-        body = _decode(await _read(request, impl.config.limits.request_bytes))
+        body = decode(await read_body(request, impl.config.limits.request_bytes))
         made = await impl.create(body, _idempotency_key(request))
         if isinstance(made, Kept):
             return await _kept(impl, made, stream=bool(body.get("stream")))
@@ -122,12 +104,12 @@ def _list(impl: OpenAIResponsesImpl) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
         page = await impl.list(
-            limit=query.integer("limit", 1, _MAX_PAGE) or 20,
+            limit=query.integer("limit", 1, MAX_PAGE) or 20,
             after=query.text("after"),
             order=query.order(),
             model=query.text("model"),
         )
-        return _page(page)
+        return page_of(page.data, has_more=page.has_more)
 
     return list_responses
 
@@ -152,11 +134,11 @@ def _input_items(impl: OpenAIResponsesImpl) -> Handler:
         query = Query(request)
         page = await impl.input_items(
             response_id,
-            limit=query.integer("limit", 1, _MAX_PAGE) or 20,
+            limit=query.integer("limit", 1, MAX_PAGE) or 20,
             after=query.text("after"),
             order=query.order(),
         )
-        return _page(page)
+        return page_of(page.data, has_more=page.has_more)
 
     return list_input_items
 
@@ -170,73 +152,3 @@ def _nothing(router: APIRouter) -> Handler:
         raise ApiError(404, f"Invalid URL ({method} {path}).")
 
     return answer_what_is_no_route
-
-
-class Query:
-    """The query of a request, read as OpenAI reads it."""
-
-    def __init__(self, request: Request) -> None:
-        self._query = request.query_params
-
-    def text(self, name: str) -> str | None:
-        """The value, or None when it is missing or empty."""
-        return self._query.get(name) or None
-
-    def flag(self, name: str) -> bool:
-        """`true` or `false`; false when it is missing."""
-        value = self._query.get(name, "false").lower()
-        if value not in ("true", "false"):
-            raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
-        return value == "true"
-
-    def integer(self, name: str, low: int, high: int | None) -> int | None:
-        """A whole number from `low` to `high`, or None when it is missing."""
-        if (value := self._query.get(name)) is None:
-            return None
-        if not _NUMBER.fullmatch(value) or int(value) < low or (high is not None and int(value) > high):
-            bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
-            raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
-        return int(value)
-
-    def order(self) -> Literal["asc", "desc"]:
-        """`asc` or `desc`; OpenAI's default is the newest first."""
-        value = self._query.get("order", "desc")
-        if value not in ("asc", "desc"):
-            raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
-        return cast("Literal['asc', 'desc']", value)
-
-
-def _page(page: Page) -> Json:
-    data = page.data
-    return Json(
-        {
-            "object": "list",
-            "data": data,
-            "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
-            "has_more": page.has_more,
-        }
-    )
-
-
-async def _read(request: Request, limit: int) -> bytes:
-    """The body, if it has no more than `limit` bytes; it is not collected past that."""
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            raise ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def _decode(body: bytes) -> dict[str, Any]:
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(
-            f"We could not parse the JSON body of your request: {error}. The body must be a JSON object."
-        ) from error
-    if not isinstance(value, dict):
-        raise bad_request("The request's body must be a JSON object.")
-    return value

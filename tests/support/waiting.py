@@ -1,7 +1,9 @@
 """Waiting for what a server does beside the requests."""
 
+import asyncio
 import time
 from collections.abc import Callable
+from itertools import repeat
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
@@ -10,3 +12,12 @@ def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
     while not holds():
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
         time.sleep(0.02)
+
+
+async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+    """The same in an event loop that goes on meanwhile."""
+    async with asyncio.timeout(seconds):
+        for pause in repeat(0.02):
+            if holds():
+                return
+            await asyncio.sleep(pause)

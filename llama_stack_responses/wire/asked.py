@@ -1,0 +1,112 @@
+"""How requests are read, and what all routes have in common."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Literal, cast
+
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+
+from .answers import Json, failure
+
+logger = logging.getLogger(__name__)
+
+Handler = Callable[..., Coroutine[Any, Any, Response]]
+
+MAX_PAGE: Final = 100
+_NUMBER: Final = re.compile("[0-9]{1,15}")
+
+
+class ErrorsAsJson(APIRoute):
+    """A route whose errors have OpenAI's form."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except ApiError as error:
+                return failure(error)
+            except Exception:
+                logger.exception("%s %s failed", request.method, request.url.path)
+                return failure(ApiError(500, "The server had an error while processing your request."))
+
+        return handler
+
+
+class Query:
+    """The query of a request, read as OpenAI reads it."""
+
+    def __init__(self, request: Request) -> None:
+        self._query = request.query_params
+
+    def text(self, name: str) -> str | None:
+        """The value, or None when it is missing or empty."""
+        return self._query.get(name) or None
+
+    def flag(self, name: str) -> bool:
+        """`true` or `false`; false when it is missing."""
+        value = self._query.get(name, "false").lower()
+        if value not in ("true", "false"):
+            raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
+        return value == "true"
+
+    def integer(self, name: str, low: int, high: int | None) -> int | None:
+        """A whole number from `low` to `high`, or None when it is missing."""
+        if (value := self._query.get(name)) is None:
+            return None
+        if not _NUMBER.fullmatch(value) or int(value) < low or (high is not None and int(value) > high):
+            bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
+        return int(value)
+
+    def order(self) -> Literal["asc", "desc"]:
+        """`asc` or `desc`; OpenAI's default is the newest first."""
+        value = self._query.get("order", "desc")
+        if value not in ("asc", "desc"):
+            raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
+        return cast("Literal['asc', 'desc']", value)
+
+
+def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
+    """A page of a list, in OpenAI's form."""
+    return Json(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": has_more,
+        }
+    )
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body, if it has no more than `limit` bytes; it is not collected past that."""
+    pieces, size = [], 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > limit:
+            raise ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """The body as the JSON object that it is to be."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise bad_request(
+            f"We could not parse the JSON body of your request: {error}. The body must be a JSON object."
+        ) from error
+    if not isinstance(value, dict):
+        raise bad_request("The request's body must be a JSON object.")
+    return value

@@ -1,0 +1,163 @@
+"""The routes under `/v1/containers`."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.sandbox.containers import (
+    Containers,
+    Entry,
+    File,
+    NoContainer,
+    TooMany,
+    files,
+    read_file,
+    write_file,
+)
+
+from .answers import Json
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, decode, page_of, read_body
+
+_MINUTES: Final = 60.0
+
+
+def containers_router(containers: Containers, who: Callable[[], Owner], request_bytes: int) -> APIRouter:
+    """The routes for these containers; `who` says who asks."""
+    routes = _Routes(containers, who, request_bytes)
+    router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=ErrorsAsJson)
+
+    def add(method: str, path: str, answer: Handler, summary: str) -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary)
+
+    add("POST", "", routes.create, "Create a container")
+    add("GET", "", routes.list, "List containers")
+    add("GET", "/{container_id}", routes.retrieve, "Retrieve a container")
+    add("DELETE", "/{container_id}", routes.delete, "Delete a container")
+    add("POST", "/{container_id}/files", routes.create_file, "Put a file into a container")
+    add("GET", "/{container_id}/files", routes.list_files, "List a container's files")
+    add("GET", "/{container_id}/files/{file_id}", routes.retrieve_file, "Retrieve a container's file")
+    add("GET", "/{container_id}/files/{file_id}/content", routes.content, "Retrieve what is in a container's file")
+    return router
+
+
+class _Routes:
+    def __init__(self, containers: Containers, who: Callable[[], Owner], request_bytes: int) -> None:
+        self._containers = containers
+        self._who = who
+        self._request_bytes = request_bytes
+
+    async def create(self, request: Request) -> Response:
+        body = decode(await read_body(request, self._request_bytes))
+        name = body.get("name")
+        if not isinstance(name, str):
+            raise bad_request("Missing required parameter: 'name'.", "name", "missing_required_parameter")
+        try:
+            entry = await self._containers.create(self._who(), name=name, idle_seconds=_idle_seconds(body))
+        except TooMany as error:
+            raise ApiError(429, str(error), retry_after=60) from error
+        return Json(_container(entry))
+
+    async def list(self, request: Request) -> Response:
+        limit = Query(request).integer("limit", 1, MAX_PAGE) or 20
+        entries = self._containers.of(self._who())
+        return page_of([_container(each) for each in entries[:limit]], has_more=len(entries) > limit)
+
+    async def retrieve(self, container_id: str) -> Response:
+        return Json(_container(self._find(container_id)))
+
+    async def delete(self, container_id: str) -> Response:
+        await self._containers.end(self._find(container_id).id)
+        return Json({"id": container_id, "object": "container.deleted", "deleted": True})
+
+    async def create_file(self, container_id: str, request: Request) -> Response:
+        entry = self._find(container_id)
+        async with request.form(max_files=1) as form:
+            upload = form.get("file")
+            if upload is None or isinstance(upload, str):
+                raise bad_request("Missing required parameter: 'file'.", "file", "missing_required_parameter")
+            content = await upload.read(self._request_bytes + 1)
+        if len(content) > self._request_bytes:
+            raise ApiError(413, f"The file is larger than {self._request_bytes} bytes.", code="request_too_large")
+        file = await asyncio.to_thread(write_file, entry, upload.filename or "file", content)
+        return Json(_file(entry, file))
+
+    async def list_files(self, container_id: str, request: Request) -> Response:
+        limit = Query(request).integer("limit", 1, MAX_PAGE) or 20
+        entry = self._find(container_id)
+        found = await asyncio.to_thread(files, entry)
+        return page_of([_file(entry, each) for each in found[:limit]], has_more=len(found) > limit)
+
+    async def retrieve_file(self, container_id: str, file_id: str) -> Response:
+        entry = self._find(container_id)
+        return Json(_file(entry, await self._find_file(entry, file_id)))
+
+    async def content(self, container_id: str, file_id: str) -> Response:
+        entry = self._find(container_id)
+        file = await self._find_file(entry, file_id)
+        content = await asyncio.to_thread(read_file, entry, file)
+        if content is None:
+            raise _no_file(file_id)
+        name = re.sub("[^0-9A-Za-z._-]", "_", file.path.rpartition("/")[2])
+        headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    def _find(self, container_id: str) -> Entry:
+        try:
+            return self._containers.find(container_id, self._who())
+        except NoContainer as error:
+            raise ApiError(404, str(error), param="container_id") from error
+
+    async def _find_file(self, entry: Entry, file_id: str) -> File:
+        for file in await asyncio.to_thread(files, entry):
+            if file.id == file_id:
+                return file
+        raise _no_file(file_id)
+
+
+def _no_file(file_id: str) -> ApiError:
+    return ApiError(404, f"No file with id '{file_id}' is in this container.", param="file_id")
+
+
+def _idle_seconds(body: dict[str, Any]) -> float | None:
+    asked = body.get("expires_after")
+    if asked is None:
+        return None
+    minutes = asked.get("minutes") if isinstance(asked, dict) else None
+    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 1:
+        message = "Invalid value for 'expires_after.minutes': expected an integer of at least 1."
+        raise bad_request(message, "expires_after.minutes", "invalid_value")
+    return minutes * _MINUTES
+
+
+def _container(entry: Entry) -> dict[str, Any]:
+    """A container as `openai.types.ContainerCreateResponse` has it."""
+    return {
+        "id": entry.id,
+        "object": "container",
+        "created_at": entry.created_at,
+        "name": entry.name,
+        "status": "running",
+        "last_active_at": int(entry.last_active_at),
+        "expires_after": {"anchor": "last_active_at", "minutes": max(1, int(entry.idle_seconds / _MINUTES))},
+        "network_policy": {"type": "disabled"},
+    }
+
+
+def _file(entry: Entry, file: File) -> dict[str, Any]:
+    """A file as `openai.types.containers.FileListResponse` has it."""
+    return {
+        "id": file.id,
+        "object": "container.file",
+        "bytes": file.bytes,
+        "container_id": entry.id,
+        "created_at": file.created_at,
+        "path": file.path,
+        "source": "user" if file.by_user else "assistant",
+    }
