@@ -6,13 +6,14 @@ The host that runs the stack is the one in the environment that runs the tests.
 import os
 from collections.abc import Iterator
 from importlib.util import find_spec
+from typing import Any
 
 import openai
 import pytest
 
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
-from tests.support.variants import add_host_provider, variant
+from tests.support.variants import add_containers, add_host_provider, variant
 from tests.support.wire import Wire
 
 
@@ -51,10 +52,16 @@ def stack(
 ) -> Iterator[LiveStack]:
     """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
 
-    Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server.
+    Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server, and
+    containers to run code in.
     """
+
+    def change(config: dict[str, Any]) -> None:
+        add_host_provider(config)
+        add_containers(config)
+
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-    config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", add_host_provider)
+    config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", change)
     with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host) as live:
         yield live
 

@@ -35,6 +35,11 @@ def add_host_provider(config: Json) -> None:
     config["providers"]["inference"].append(found)
 
 
+def add_containers(config: Json) -> None:
+    """Gives a stack containers to run code in."""
+    responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "seconds": 20}
+
+
 def responses_config(config: Json) -> Json:
     """The configuration of the responses provider."""
     found: Json = config["providers"]["responses"][0]["config"]

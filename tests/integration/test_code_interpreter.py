@@ -1,0 +1,172 @@
+"""Code in containers, through the API: calls and their items, files, chains, and what goes wrong."""
+
+import json
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, Json, create, stored, stream
+from tests.support.upstream import Reply, Upstream, reply, text, tool_call
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.live
+
+TOOL: Final[Json] = {"type": "code_interpreter", "container": {"type": "auto"}}
+OUTPUTS: Final = ["code_interpreter_call.outputs"]
+SAID: Final = reply(text("Done."))
+
+
+def python(code: str) -> Reply:
+    """The model calls Python, its arguments cut in pieces."""
+    arguments = json.dumps({"code": code})
+    third = len(arguments) // 3
+    return reply(tool_call(0, "c1", "python", arguments[:third], arguments[third : 2 * third], arguments[2 * third :]))
+
+
+def told(upstream: Upstream, request: int = -1) -> str:
+    """What the model was told of its last call."""
+    [*_, last] = [each for each in upstream.requests(NAME)[request].body["messages"] if each["role"] == "tool"]
+    content: str = last["content"]
+    return content
+
+
+def code_calls(response: Json) -> list[Json]:
+    return [item for item in response["output"] if item["type"] == "code_interpreter_call"]
+
+
+def test_code_is_run_and_its_events_come_in_order(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [python("print('hi')\n6 * 7"), SAID])
+    streamed = stream(client, model=MODEL, input="Hi", tools=[TOOL], include=OUTPUTS)
+    [call] = code_calls(streamed.response)
+    assert (call["status"], call["code"]) == ("completed", "print('hi')\n6 * 7")
+    assert call["outputs"] == [{"type": "logs", "logs": "hi\n42\n"}]
+    assert told(upstream) == "hi\n42"
+    names = [event["type"].removeprefix("response.") for event in streamed.events if event.get("output_index") == 0]
+    deltas = names.count("code_interpreter_call_code.delta")
+    assert deltas > 1
+    assert list(dict.fromkeys(names)) == [
+        "output_item.added",
+        "code_interpreter_call.in_progress",
+        "code_interpreter_call_code.delta",
+        "code_interpreter_call_code.done",
+        "code_interpreter_call.interpreting",
+        "code_interpreter_call.completed",
+        "output_item.done",
+    ]
+
+
+def test_outputs_are_shown_to_those_who_ask_for_them(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [python("1"), SAID])
+    [call] = code_calls(create(client, model=MODEL, input="Hi", tools=[TOOL]))
+    assert call["outputs"] is None
+
+
+def test_the_packages_stream_helper_ends_well(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [python("1 + 1"), SAID])
+    asked: Any = {"model": MODEL, "input": "Hi", "tools": [TOOL]}
+    with client.responses.stream(**asked) as events:
+        final = events.get_final_response()
+    assert [item.type for item in final.output] == ["code_interpreter_call", "message"]
+
+
+def test_variables_live_on_in_the_chain_and_what_was_seen_is_told_again(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    upstream.script(NAME, [python("x = 41"), SAID, python("x + 1"), SAID])
+    first = create(client, model=MODEL, input="Hi", tools=[TOOL])
+    second = create(client, model=MODEL, input="On", tools=[TOOL], previous_response_id=first["id"], include=OUTPUTS)
+    [before], [after] = code_calls(first), code_calls(second)
+    assert before["container_id"] == after["container_id"]
+    assert after["outputs"] == [{"type": "logs", "logs": "42\n"}]
+    replayed = upstream.requests(NAME)[2].body["messages"]
+    assert [each["role"] for each in replayed] == ["user", "assistant", "tool", "assistant", "user"]
+    assert replayed[2]["content"] == "(The code ended without printing anything.)"
+    assert "exchange" not in str(client.responses.input_items.list(second["id"]).to_dict())
+    assert "exchange" not in str(stored(client, first["id"]))
+
+
+def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> None:
+    container = client.containers.create(name="mine")
+    client.containers.files.create(container.id, file=("numbers.csv", b"1,2,3"))
+    upstream.script(
+        NAME, [python("open('sum.txt', 'w').write(str(sum(map(int, open('numbers.csv').read().split(',')))))"), SAID]
+    )
+    create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": container.id}])
+    assert "Files written: /mnt/data/sum.txt" in told(upstream)
+    listed = {file.path: file for file in client.containers.files.list(container.id)}
+    assert {path: file.source for path, file in listed.items()} == {
+        "/mnt/data/numbers.csv": "user",
+        "/mnt/data/sum.txt": "assistant",
+    }
+    made = listed["/mnt/data/sum.txt"]
+    assert client.containers.files.retrieve(made.id, container_id=container.id).bytes == 1
+    assert client.containers.files.content.retrieve(made.id, container_id=container.id).read() == b"6"
+    assert container.id in [each.id for each in client.containers.list()]
+    client.containers.delete(container.id)
+    with pytest.raises(openai.NotFoundError, match="it has expired"):
+        client.containers.retrieve(container.id)
+
+
+def test_uploaded_files_are_in_a_new_container(client: openai.OpenAI, upstream: Upstream) -> None:
+    uploaded = client.files.create(file=("a.txt", b"from the files API"), purpose="assistants")
+    upstream.script(NAME, [python("print(open('a.txt').read())"), SAID])
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [uploaded.id]}}
+    create(client, model=MODEL, input="Hi", tools=[tool])
+    assert told(upstream) == "from the files API"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "news"),
+    [
+        ("1/0", "completed", "ZeroDivisionError"),
+        ("import os\nwhile True: os.fork()", "failed", "The code was stopped. It had more than 64 processes."),
+        ("import socket; socket.create_connection(('127.0.0.1', 80))", "completed", "Connection refused"),
+    ],
+    ids=["an error", "a fork bomb", "the server's own network"],
+)
+def test_what_goes_wrong_is_news_for_the_model(
+    client: openai.OpenAI, upstream: Upstream, code: str, status: str, news: str
+) -> None:
+    upstream.script(NAME, [python(code), SAID])
+    response = create(client, model=MODEL, input="Hi", tools=[TOOL])
+    assert [call["status"] for call in code_calls(response)] == [status]
+    assert news in told(upstream)
+
+
+def test_a_container_that_is_not_there(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [python("1"), SAID])
+    response = create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": "cntr_gone"}])
+    [call] = code_calls(response)
+    assert (call["status"], call["container_id"]) == ("failed", "cntr_gone")
+    assert told(upstream).startswith("Container 'cntr_gone' is not there")
+
+
+def test_the_tool_is_chosen_by_its_type(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [python("1"), SAID])
+    create(client, model=MODEL, input="Hi", tools=[TOOL], tool_choice={"type": "code_interpreter"})
+    assert [request.body["tool_choice"] for request in upstream.requests(NAME)] == ["required", "auto"]
+
+
+def test_code_of_a_client_that_left_is_stopped(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [python("open('begun', 'w')\nwhile True: pass"), SAID])
+    container = client.containers.create(name="left")
+    tool = {"type": "code_interpreter", "container": container.id}
+    asked: Any = {"model": MODEL, "input": "Hi", "tools": [tool]}
+    with client.responses.create(**asked, stream=True) as events:
+        for event in events:
+            if event.type == "response.code_interpreter_call.interpreting":
+                break
+        wait_until(lambda: bool(list(client.containers.files.list(container.id))))
+    upstream.script(NAME, [python("import os; print(os.path.exists('begun'))"), SAID])
+    response = create(client, model=MODEL, input="Hi", tools=[tool])
+    assert [call["status"] for call in code_calls(response)] == ["completed"]
+    assert told(upstream) == "True"
+
+
+def test_a_network_of_its_own_is_refused(client: openai.OpenAI) -> None:
+    allowed = {"type": "allowlist", "allowed_domains": ["example.com"]}
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "network_policy": allowed}}
+    with pytest.raises(openai.BadRequestError, match="have no network") as raised:
+        create(client, model=MODEL, input="Hi", tools=[tool])
+    assert raised.value.param == "tools"
