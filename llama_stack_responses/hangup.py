@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 _ENDED: Final = object()
-_AT_HAND: Final = 10_000
-"""Chunks that are read to their end if they came already: a generator that never waits is only closed."""
+_AT_HAND: Final = 1_000
+"""Chunks that are read because they came already, more than one look at a socket brings. After that the stream is only
+closed: there are generators that never wait, and model servers that send faster than this is read."""
 
 
 @asynccontextmanager

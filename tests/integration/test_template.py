@@ -64,7 +64,7 @@ def check_too_early(stack: LiveStack) -> None:
         for stream in (False, True):
             answer = wire.post({"model": "local/echo", "input": "too early", "stream": stream})
             assert error_of(answer, 502)["message"] == (
-                "The connection to the inference provider failed (ConnectError). "
+                "The connection to the inference provider failed (ConnectionRefusedError). "
                 "Check that the model server is running and that the stack's configuration has its URL."
             )
 

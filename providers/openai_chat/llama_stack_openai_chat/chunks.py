@@ -28,7 +28,11 @@ Json = dict[str, Any]
 Build = Callable[[Any], Any]
 
 _new: Final = object.__new__
-_set: Final = object.__setattr__
+# The four things that a model's instance has, set without a look at what is set.
+_set_values, _set_fields, _set_extra, _set_private = (
+    BaseModel.__dict__[slot].__set__
+    for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+)
 
 
 def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **inner: Build) -> Build:
@@ -43,23 +47,23 @@ def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **
     defaults = {
         name: None if field.default is PydanticUndefined else field.default for name, field in fields.items()
     } | dict(required or {})
-    names = frozenset(fields)
-    builders = tuple(inner.items())
+    count, builders = len(defaults), tuple(inner.items())
 
     def build(raw: Any) -> Any:
         values = defaults | raw
         extra: Json = {}
-        if not raw.keys() <= names:
-            extra = {name: values.pop(name) for name in raw if name not in names}
+        if len(values) != count:
+            extra = {name: values.pop(name) for name in raw if name not in defaults}
         for name, each in builders:
-            if (value := values[name]) is not None:
+            value = values[name]
+            if value is not None:
                 values[name] = each(value)
-        made = _new(model)
         # What pydantic's own `model_construct` comes to in the end.
-        _set(made, "__dict__", values)
-        _set(made, "__pydantic_fields_set__", set(raw))
-        _set(made, "__pydantic_extra__", extra)
-        _set(made, "__pydantic_private__", None)
+        made = _new(model)
+        _set_values(made, values)
+        _set_fields(made, set(raw))
+        _set_extra(made, extra)
+        _set_private(made, None)
         return made
 
     return build

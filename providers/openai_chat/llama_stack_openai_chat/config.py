@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
 Seconds = Annotated[float, Field(gt=0)]
+
+
+def check_header(value: str) -> str:
+    """What goes into the head of a request, if it is one line of ASCII.
+
+    Raises:
+        ValueError: it is not, and could smuggle in something else.
+    """
+    if not (value.isascii() and value.isprintable()):
+        raise ValueError("A key or a header for the model server has characters that a header cannot have.")
+    return value
 
 
 class _Strict(BaseModel):
@@ -59,6 +74,15 @@ class Network(_Strict):
     headers: dict[str, str] = Field(default_factory=dict, description="go with every request")
     idle_seconds: Seconds = Field(60.0, description="after which a connection that nobody uses is closed")
 
+    @field_validator("headers")
+    @classmethod
+    def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
+        for name, text in value.items():
+            if not _TOKEN.fullmatch(name):
+                raise ValueError(f"'{name}' is no name of a header")
+            check_header(text)
+        return value
+
     @field_validator("timeout", mode="before")
     @classmethod
     def _one_number_is_both(cls, value: Any) -> Any:
@@ -90,6 +114,9 @@ class OpenAIChatConfig(_Strict):
     def _is_an_address(cls, value: str) -> str:
         if not value.startswith(("http://", "https://")):
             raise ValueError(f"'{value}' does not begin with http:// or https://")
+        address = urlsplit(check_header(value))
+        if not address.hostname or address.username is not None or address.query or address.fragment:
+            raise ValueError("it has to be of the form https://HOST:PORT/PATH; a key goes into 'api_key'")
         return value.rstrip("/")
 
     @field_validator("api_key")

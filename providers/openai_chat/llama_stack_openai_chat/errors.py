@@ -8,6 +8,7 @@ import httpx2
 import openai
 
 from .body import loads
+from .connection import Head
 
 _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
     400: openai.BadRequestError,
@@ -20,14 +21,15 @@ _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
 }
 
 
-def of_status(response: httpx2.Response) -> openai.APIStatusError:
-    """The error that a read response with a status of 400 or more is."""
+def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.APIStatusError:
+    """The error that a response is whose status is none of success."""
     body: Any
     try:
-        body = loads(response.content)
+        body = loads(content)
     except ValueError:
-        body = response.text
-    status = response.status_code
+        body = content.decode(errors="replace")
+    status = head.status
+    response = httpx2.Response(status, headers=_readable(head), content=content, request=request)
     kind = _KINDS.get(status) or (openai.InternalServerError if status >= 500 else openai.APIStatusError)
     inner = body.get("error", body) if isinstance(body, dict) else body
     return kind(f"Error code: {status} - {body}", response=response, body=inner)
@@ -39,8 +41,14 @@ def of_frame(error: Any, request: httpx2.Request) -> openai.APIError:
     return openai.APIError(str(message or "An error occurred during streaming"), request, body=error)
 
 
-def of_transport(error: httpx2.TransportError, request: httpx2.Request) -> openai.APIConnectionError:
+def of_connection(error: OSError, request: httpx2.Request) -> openai.APIConnectionError:
     """A connection that could not be made, broke, or stayed silent for too long."""
-    if isinstance(error, httpx2.TimeoutException):
+    if isinstance(error, TimeoutError):
         return openai.APITimeoutError(request)
     return openai.APIConnectionError(message=f"Connection error: {error}", request=request)
+
+
+def _readable(head: Head) -> list[tuple[bytes, bytes]]:
+    """The headers of a body that has been read: how it was sent says nothing about it any more."""
+    hidden = (b"content-encoding", b"content-length", b"transfer-encoding")
+    return [(name, value) for name, value in head.headers if name.lower() not in hidden]

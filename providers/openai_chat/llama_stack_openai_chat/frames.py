@@ -22,18 +22,16 @@ class FrameSplitter:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The data of the events that this piece ends."""
-        # Nearly every piece is one event on one line: nothing is held back, and nothing has to be joined.
-        if (
-            not self._rest
-            and not self._data
-            and piece.startswith(b"data: ")
-            and piece.endswith(b"\n\n")
-            and piece.count(b"\n") == 2
-            and b"\r" not in piece
-        ):
-            self._after_cr = self._at_start = False
-            return [piece[6:-2]]
-        return self._lines(piece)
+        if self._data or self._after_cr or piece.find(b"\r") >= 0:
+            return self._lines(piece)
+        # Nearly every piece is whole events of one line each, which are told apart at once.
+        text = self._rest + piece
+        end = text.rfind(b"\n\n")
+        events = text[6:end].split(b"\n\ndata: ")
+        if end < 0 or not text.startswith(b"data: ") or text.count(b"\n") != 2 * len(events):
+            return self._lines(piece)
+        self._at_start, self._rest = False, text[end + 2 :]
+        return events
 
     def end(self) -> list[bytes]:
         """The data of an event whose blank line is missing. A line that was cut off does not count."""

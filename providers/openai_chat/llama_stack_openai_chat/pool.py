@@ -3,53 +3,116 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import ssl
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-import httpx2
-
 from .config import Network, OpenAIChatConfig, Tls
+from .connection import Connection
 
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class Pool:
     """Connections that are kept from request to request, all of one event loop.
 
-    The host initialises its providers in a loop that ends before the one that serves begins, so the first request
-    makes them; should the loop change after that, so do they.
+    The host initialises its providers in a loop that ends before the one that serves begins, so no connection is made
+    before the first request; should the loop change after that, those of the other one are forgotten.
+
+    Args:
+        config: where the server is, and how it is reached.
     """
 
     def __init__(self, config: OpenAIChatConfig) -> None:
         self._network = config.network
-        self._tls = tls_context(config.network.tls) if config.base_url.startswith("https:") else False
-        self._proxy = proxy_url(config.network, config.base_url)
+        self._server = urlsplit(config.base_url)
+        self._tls = tls_context(config.network.tls) if self._server.scheme == "https" else None
+        self._proxy = proxy_of(config.network, self._server)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: httpx2.AsyncHTTPTransport | None = None
+        self._idle: list[tuple[Connection, float]] = []
 
     @property
-    def transport(self) -> httpx2.AsyncHTTPTransport:
-        """That of the running loop."""
+    def prefix(self) -> str:
+        """What stands before the path in the first line of a request: a proxy wants the whole address."""
+        return f"http://{self._server.netloc}" if self._proxy and not self._tls else ""
+
+    @property
+    def proxy_authorization(self) -> str | None:
+        """The header for a proxy that reads the requests."""
+        return _authorization(self._proxy) if self._proxy and not self._tls else None
+
+    def reuse(self) -> Connection | None:
+        """A connection that has served before, the one that was used last; None if there is none."""
         loop = asyncio.get_running_loop()
-        if self._kept is None or self._loop is not loop:
-            self._kept, self._loop = self.another(), loop
-        return self._kept
+        if self._loop is not loop:
+            self._loop, self._idle = loop, []
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if not connection.closed:
+                return connection
+        return None
 
-    def another(self) -> httpx2.AsyncHTTPTransport:
-        """One for a single use, to be closed after it."""
-        limits = httpx2.Limits(
-            max_connections=None, max_keepalive_connections=None, keepalive_expiry=self._network.idle_seconds
+    def keep(self, connection: Connection) -> None:
+        """Takes back a connection whose response has been read; closes it if it cannot serve again."""
+        loop = asyncio.get_running_loop()
+        if not connection.rest():
+            return
+        self._idle.append((connection, loop.time() + self._network.idle_seconds))
+        if len(self._idle) == 1:
+            loop.call_later(self._network.idle_seconds, self._sweep)
+
+    async def connect(self) -> Connection:
+        """A new connection.
+
+        Raises:
+            TimeoutError: it took too long.
+            OSError: it could not be made.
+        """
+        async with asyncio.timeout(self._network.timeout.connect):
+            if self._proxy and self._tls:
+                return await self._through_tunnel(self._proxy)
+            nearest = self._proxy or self._server
+            return await self._to(nearest, self._tls)
+
+    def close(self) -> None:
+        """Closes the connections that nobody uses."""
+        idle, self._idle = self._idle, []
+        if self._loop is not None and not self._loop.is_closed():
+            for connection, _ in idle:
+                connection.close()
+
+    def _sweep(self) -> None:
+        """Closes connections that were idle for long; the oldest are the first."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._idle and (self._idle[0][1] <= now or self._idle[0][0].closed):
+            self._idle.pop(0)[0].close()
+        if self._idle:
+            loop.call_later(self._idle[0][1] - now, self._sweep)
+
+    async def _to(self, address: SplitResult, tls: ssl.SSLContext | None) -> Connection:
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: Connection(self._network.timeout.read),
+            address.hostname or "",
+            address.port or _PORTS[address.scheme],
+            ssl=tls,
         )
-        return httpx2.AsyncHTTPTransport(verify=self._tls, trust_env=False, limits=limits, proxy=self._proxy)
+        return connection
 
-    async def close(self) -> None:
-        """Closes what the running loop has."""
-        if self._kept is not None and self._loop is asyncio.get_running_loop():
-            await self._kept.aclose()
-        self._kept = None
+    async def _through_tunnel(self, proxy: SplitResult) -> Connection:
+        """A connection within one to a proxy, which does not see what goes through."""
+        assert self._tls
+        outer = await self._to(proxy, None)
+        target = f"{self._server.hostname}:{self._server.port or _PORTS['https']}"
+        try:
+            return await outer.tunnel(target, _authorization(proxy), self._tls, self._server.hostname or "")
+        except BaseException:
+            outer.close()
+            raise
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
@@ -64,12 +127,28 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     return context
 
 
-def proxy_url(network: Network, base_url: str) -> str | None:
-    """The proxy between, if there is one."""
+def proxy_of(network: Network, server: SplitResult) -> SplitResult | None:
+    """The proxy between, if there is one.
+
+    Raises:
+        ValueError: it is of a kind that is not known.
+    """
+    url: str | None
     if network.proxy:
-        return network.proxy.url
-    address = urlsplit(base_url)
-    proxies = getproxies()
-    if proxy_bypass(address.netloc):
+        url = network.proxy.url
+    else:
+        proxies = getproxies()
+        url = None if proxy_bypass(server.netloc) else proxies.get(server.scheme) or proxies.get("all")
+    if url is None:
         return None
-    return proxies.get(address.scheme) or proxies.get("all")
+    proxy = urlsplit(url)
+    if proxy.scheme != "http" or not proxy.hostname:
+        raise ValueError("A proxy to the model server has to be of the form http://HOST:PORT.")
+    return proxy
+
+
+def _authorization(proxy: SplitResult) -> str | None:
+    if proxy.username is None:
+        return None
+    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"

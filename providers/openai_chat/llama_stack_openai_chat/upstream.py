@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from time import time
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 import httpx2
 import openai
 
 from . import errors
 from .body import loads
-from .config import OpenAIChatConfig
+from .config import OpenAIChatConfig, check_header
+from .connection import Connection
 from .frames import FrameSplitter
 from .pool import Pool
 
@@ -28,6 +31,19 @@ _LONGEST_PAUSE: Final = 60.0
 """Seconds. A server that asks for more is not asked again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request, as it is sent."""
+
+    method: str
+    url: str
+    data: bytes
+
+    def shown(self) -> httpx2.Request:
+        """What errors have of it, which is not the key."""
+        return httpx2.Request(self.method, self.url)
+
+
 class Upstream:
     """One model server.
 
@@ -39,10 +55,14 @@ class Upstream:
         self._retries = config.max_retries
         self._pool = Pool(config)
         self._base = config.base_url
-        self._headers = [("accept-encoding", "identity"), *config.network.headers.items()]
         self._key = config.api_key.get_secret_value() if config.api_key else None
-        wait = config.network.timeout
-        self._timeouts = {"connect": wait.connect, "read": wait.read, "write": wait.read, "pool": None}
+        address = urlsplit(config.base_url)
+        self._target = f"{self._pool.prefix}{address.path}"
+        headers = {"host": address.netloc, "accept-encoding": "identity", "user-agent": "llama-stack-openai-chat"}
+        headers |= {name.lower(): value for name, value in config.network.headers.items()}
+        if self._pool.proxy_authorization:
+            headers["proxy-authorization"] = self._pool.proxy_authorization
+        self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
     async def post(self, path: str, body: bytes, key: str | None = None) -> Any:
         """The JSON that the server answers with.
@@ -54,9 +74,10 @@ class Upstream:
 
         Raises:
             openai.APIError: it refused, failed, or could not be reached.
+            ValueError: what it answers is no JSON.
         """
-        request = self._request("POST", path, key, body)
-        return await self._json(await self._answer(request), request)
+        asked = self._asked("POST", path, key, body)
+        return loads(await self._rest(await self._answer(asked), asked))
 
     async def open(
         self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None
@@ -69,13 +90,14 @@ class Upstream:
             openai.APIError: the server refused, failed, or could not be reached; also while it streams.
             ValueError: while it streams: an event is not what it should be.
         """
-        request = self._request("POST", path, key, body)
-        response = await self._answer(request)
-        if response.headers.get("content-type", "").startswith("application/json"):
-            raise errors.of_frame(_error_in(await self._json(response, request)), request)
-        events = _events(response, request, build)
+        asked = self._asked("POST", path, key, body)
+        connection = await self._answer(asked)
+        assert connection.head
+        if connection.head.header(b"content-type").startswith(b"application/json"):
+            raise errors.of_frame(_error_in(loads(await self._rest(connection, asked))), asked.shown())
+        events = self._events(connection, asked, build)
         # A generator that was never begun runs no `finally`.
-        weakref.finalize(events, _leave, response, asyncio.get_running_loop()).atexit = False
+        weakref.finalize(events, _abandon, connection, connection.head).atexit = False
         return events
 
     async def models(self, key: str | None = None) -> list[str]:
@@ -87,137 +109,136 @@ class Upstream:
             openai.APIError: it refused, failed, or could not be reached.
             ValueError: what it answers is no list of models.
         """
-        request = self._request("GET", "/models", key)
-        async with self._pool.another() as transport:
-            answer = await self._json(await _checked(transport, request), request)
+        asked = self._asked("GET", "/models", key)
         try:
+            connection = await self._pool.connect()
+            try:
+                await connection.ask(asked.data)
+                await self._check(connection, asked)
+                answer = loads(await connection.read_all())
+            finally:
+                connection.close()
             return [str(model["id"]) for model in answer["data"]]
+        except OSError as error:
+            raise errors.of_connection(error, asked.shown()) from error
         except (KeyError, TypeError) as error:
-            raise ValueError(f"What {request.url} answers is no list of models.") from error
+            raise ValueError(f"What {asked.url} answers is no list of models.") from error
 
     async def close(self) -> None:
-        """Closes the connections that are kept."""
-        await self._pool.close()
+        """Closes the connections that nobody uses."""
+        self._pool.close()
 
-    def _request(self, method: str, path: str, key: str | None, body: bytes | None = None) -> httpx2.Request:
-        headers = list(self._headers)
-        if body is not None:
-            headers.append(("content-type", "application/json"))
-        if key or self._key:
-            headers.append(("authorization", f"Bearer {key or self._key}"))
-        return httpx2.Request(
-            method, self._base + path, headers=headers, content=body, extensions={"timeout": self._timeouts}
-        )
+    def _asked(self, method: str, path: str, key: str | None, body: bytes = b"") -> _Asked:
+        key = key or self._key
+        head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._headers}"
+        if key:
+            head += f"authorization: Bearer {check_header(key)}\r\n"
+        if method == "POST":
+            head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        return _Asked(method, self._base + path, head.encode() + b"\r\n" + body)
 
-    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
+    async def _answer(self, asked: _Asked) -> Connection:
+        """The connection on which a good response has begun."""
         for attempt in range(self._retries):
             try:
-                return await _checked(self._pool.transport, request)
+                return await self._attempt(asked)
             except (openai.APIConnectionError, openai.APIStatusError) as error:
                 pause = _pause(error, attempt)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-        return await _checked(self._pool.transport, request)
+        return await self._attempt(asked)
 
-    async def _json(self, response: httpx2.Response, request: httpx2.Request) -> Any:
+    async def _attempt(self, asked: _Asked) -> Connection:
         try:
-            return loads(await response.aread())
-        except httpx2.TransportError as error:
-            raise errors.of_transport(error, request) from error
+            connection = await self._sent(asked.data)
+            await self._check(connection, asked)
+        except OSError as error:
+            raise errors.of_connection(error, asked.shown()) from error
+        return connection
+
+    async def _sent(self, data: bytes) -> Connection:
+        """The connection on which the response to a request has begun.
+
+        A server drops connections that are idle for long. A request on one that was just being dropped is sent again,
+        once: it was not read. On a new connection it may have been.
+        """
+        if connection := self._pool.reuse():
+            try:
+                await _ask(connection, data)
+                return connection
+            except ConnectionError:
+                if connection.heard:
+                    raise
+        connection = await self._pool.connect()
+        await _ask(connection, data)
+        return connection
+
+    async def _check(self, connection: Connection, asked: _Asked) -> None:
+        """Raises what the server says if it refuses."""
+        head = connection.head
+        assert head
+        if head.status >= 300:
+            raise errors.of_status(asked.shown(), head, await self._rest(connection, asked))
+
+    async def _rest(self, connection: Connection, asked: _Asked) -> bytes:
+        """The whole body of a response, whose connection is free after that."""
+        try:
+            return await connection.read_all()
+        except OSError as error:
+            raise errors.of_connection(error, asked.shown()) from error
         finally:
-            await response.aclose()
+            self._pool.keep(connection)
+
+    async def _events(self, connection: Connection, asked: _Asked, build: Callable[[Any], Any]) -> AsyncGenerator[Any]:
+        splitter = FrameSplitter()
+        try:
+            while piece := await connection.read():
+                for data in splitter.feed(piece):
+                    if data == _DONE:
+                        await _drain(connection)
+                        return
+                    event = loads(data)
+                    if isinstance(event, dict) and event.get("error"):
+                        raise errors.of_frame(event["error"], asked.shown())
+                    yield build(event)
+            for data in splitter.end():
+                if data != _DONE:
+                    yield build(loads(data))
+        except OSError as error:
+            raise errors.of_connection(error, asked.shown()) from error
+        finally:
+            self._pool.keep(connection)
 
 
-async def _checked(transport: httpx2.AsyncBaseTransport, request: httpx2.Request) -> httpx2.Response:
-    """The response, if its status is good."""
+async def _ask(connection: Connection, data: bytes) -> None:
+    """Sends a request; whoever leaves before the response has begun closes the connection."""
     try:
-        response = await _sent(transport, request)
-        if response.status_code < 300:
-            return response
-        await response.aread()
-        await response.aclose()
-    except httpx2.TransportError as error:
-        raise errors.of_transport(error, request) from error
-    response.request = request
-    raise errors.of_status(response)
+        await connection.ask(data)
+    except BaseException:
+        connection.close()
+        raise
 
 
-async def _sent(transport: httpx2.AsyncBaseTransport, request: httpx2.Request) -> httpx2.Response:
-    """The response, once its status line is there.
-
-    A server drops connections that are idle for long. A request on one that was just being dropped is sent again,
-    once: it was not read. On a new connection it may have been.
-    """
-    connected = False
-
-    async def note(event: str, _: Any) -> None:
-        nonlocal connected
-        connected = connected or event.startswith("connection.connect")
-
-    request.extensions["trace"] = note
-    try:
-        return await transport.handle_async_request(request)
-    except (httpx2.ReadError, httpx2.WriteError, httpx2.RemoteProtocolError):
-        if connected:
-            raise
-    return await transport.handle_async_request(request)
-
-
-async def _events(
-    response: httpx2.Response, request: httpx2.Request, build: Callable[[Any], Any]
-) -> AsyncGenerator[Any]:
-    splitter = FrameSplitter()
-    pieces = _pieces(response)
-    try:
-        async for piece in pieces:
-            for data in splitter.feed(piece):
-                if data == _DONE:
-                    await _drain(pieces)
-                    return
-                yield build(_checked_event(loads(data), request))
-        for data in splitter.end():
-            if data != _DONE:
-                yield build(_checked_event(loads(data), request))
-    except httpx2.TransportError as error:
-        raise errors.of_transport(error, request) from error
-    finally:
-        await response.aclose()
-
-
-def _pieces(response: httpx2.Response) -> AsyncIterator[bytes]:
-    """The body as it comes; a server may compress it although it was asked not to."""
-    if "content-encoding" in response.headers:
-        return response.aiter_bytes()
-    assert isinstance(response.stream, httpx2.AsyncByteStream)
-    return aiter(response.stream)
-
-
-async def _drain(pieces: AsyncIterator[bytes]) -> None:
+async def _drain(connection: Connection) -> None:
     """Reads a body to its end, if that is near."""
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in pieces:
-                pass
-    except (TimeoutError, httpx2.TransportError):
+            await connection.read_all()
+    except OSError:
         return
 
 
-def _checked_event(event: Any, request: httpx2.Request) -> Any:
-    if isinstance(event, dict) and event.get("error"):
-        raise errors.of_frame(event["error"], request)
-    return event
+def _abandon(connection: Connection, head: object) -> None:
+    """Closes the connection of a stream that nobody has, unless it serves another one by now."""
+    if connection.head is head and connection.busy:
+        connection.close()
 
 
 def _error_in(body: Any) -> Any:
     """What to say of JSON that came in the place of a stream."""
     error = body.get("error") if isinstance(body, dict) else None
     return error or "it answered with JSON where a stream was asked for"
-
-
-def _leave(response: httpx2.Response, loop: asyncio.AbstractEventLoop) -> None:
-    if not response.is_closed and not loop.is_closed():
-        loop.create_task(response.aclose())
 
 
 def _pause(error: openai.APIError, attempt: int) -> float | None:

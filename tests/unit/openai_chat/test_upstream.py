@@ -162,6 +162,64 @@ def test_one_loop_after_another() -> None:
         asyncio.run(once())
 
 
+async def test_many_at_once_and_after_them_one_that_is_kept() -> None:
+    async with serving(streams) as server, upstream(server) as client:
+        assert await asyncio.gather(*(read(client) for _ in range(20))) == [BOTH] * 20
+        opened_for_them = server.connections
+        assert await asyncio.gather(*(read(client) for _ in range(20))) == [BOTH] * 20
+        assert server.connections == opened_for_them
+
+
+async def test_connections_that_nobody_uses_are_closed() -> None:
+    async with serving(streams) as server, upstream(server, network={"idle_seconds": 0.05}) as client:
+        await asyncio.gather(*(read(client) for _ in range(3)))
+        await over(server, server.connections)
+        assert await read(client) == BOTH
+
+
+async def test_a_server_that_speaks_unasked_is_not_listened_to() -> None:
+    async def babbles(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + DONE + END)
+        await asyncio.sleep(0.02)
+        await peer.send(b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\n\r\n")
+        await peer.left()
+
+    async with serving(babbles) as server, upstream(server) as client:
+        await read(client)
+        await over(server)
+        assert await read(client) == [{"n": 1}]
+
+
+async def test_a_response_that_is_announced_first() -> None:
+    async def announces(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
+        await peer.send(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + OPENING + event({"n": 1}) + DONE + END)
+
+    async with serving(announces) as server, upstream(server) as client:
+        assert await read(client) == [{"n": 1}]
+
+
+async def test_a_reader_that_does_not_read_holds_the_server_up() -> None:
+    size, sent = 1 << 20, 0
+
+    async def floods(peer: Peer) -> None:
+        nonlocal sent
+        await peer.request()
+        await peer.send(OPENING)
+        for _ in range(64):
+            await peer.send(event("x" * size))
+            sent += 1
+        await peer.send(DONE + END)
+
+    async with serving(floods) as server, upstream(server) as client:
+        stream = await opened(client)
+        await asyncio.sleep(0.2)
+        assert sent < 32
+        assert len([each async for each in stream]) == 64
+
+
 # -- leaving -----------------------------------------------------------------------
 
 
@@ -375,6 +433,14 @@ async def test_keys_and_headers() -> None:
         assert configured.line == "POST /v1/chat/completions HTTP/1.1"
 
 
+@pytest.mark.parametrize("key", ["sk\r\nx-admin: yes", "sk\n", "schlüssel"])
+async def test_a_key_smuggles_nothing_in(key: str) -> None:
+    async with serving(streams) as server, upstream(server) as client:
+        with pytest.raises(ValueError, match="characters that a header cannot have"):
+            await opened(client, key=key)
+        assert server.requests == []
+
+
 async def test_the_body_goes_as_it_is() -> None:
     async with serving(streams) as server, upstream(server) as client:
         await opened(client, b'{"a": 1}')
@@ -454,6 +520,67 @@ async def test_proxies(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
         assert asked.requests[0].line == f"POST {address}/chat/completions HTTP/1.1"
 
 
+@pytest.mark.parametrize("user", ["", "ada:p%40ss@"])
+async def test_a_tunnel_through_a_proxy(certificates: Certificates, user: str) -> None:
+    """The proxy is told where to connect and sees no more."""
+    asked: list[Json] = []
+
+    async with serving(streams, certificates.of_server()) as target:
+
+        async def connects(peer: Peer) -> None:
+            seen = await peer.request()
+            asked.append({"line": seen.line, "authorization": seen.headers.get("proxy-authorization")})
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(target.url.split(":")[2].split("/")[0]))
+            await peer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(carry(peer.reader, writer))
+                    both.create_task(carry(reader, peer.writer))
+            finally:
+                writer.close()
+
+        async with serving(connects) as proxy:
+            address = proxy.url.removesuffix("/v1").replace("//", f"//{user}")
+            network = {"proxy": {"url": address}, "tls": {"verify": certificates.path("ca.pem")}}
+            async with upstream(target, network=network) as client:
+                assert [await read(client, key="sk-1") for _ in range(2)] == [BOTH] * 2
+    host = target.url.removeprefix("https://").removesuffix("/v1")
+    expected = "Basic YWRhOnBAc3M=" if user else None  # ada:p@ss
+    assert asked == [{"line": f"CONNECT {host} HTTP/1.1", "authorization": expected}]
+    assert [seen.headers["authorization"] for seen in target.requests] == ["Bearer sk-1"] * 2
+
+
+async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Everything from one side to the other."""
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def test_a_proxy_that_refuses(certificates: Certificates) -> None:
+    async def refuses(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(407, {}))
+        await peer.left()
+
+    async with serving(refuses) as proxy:
+        network = {"proxy": {"url": proxy.url.removesuffix("/v1")}, "tls": {"verify": certificates.path("ca.pem")}}
+        client = Upstream(OpenAIChatConfig.model_validate({"base_url": "https://127.0.0.1:9/v1", "network": network}))
+        with pytest.raises(openai.APIConnectionError, match="407"):
+            await opened(client)
+        await over(proxy)
+
+
+def test_a_proxy_of_a_kind_that_is_not_known() -> None:
+    config = {"base_url": "http://localhost/v1", "network": {"proxy": {"url": "socks5://localhost:9"}}}
+    with pytest.raises(ValueError, match="http://HOST:PORT"):
+        Upstream(OpenAIChatConfig.model_validate(config))
+
+
+# -- settings ----------------------------------------------------------------------
+
+
 def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     for wrong in (
         {"api_keys": "x"},
@@ -461,6 +588,10 @@ def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         {"network": {"tls": {"client_cert": __file__}}},
         {"network": {"timeout": {"read": 0}}},
         {"base_url": "localhost:8000"},
+        {"base_url": "http://ada:secret@localhost/v1"},
+        {"base_url": "http://localhost/v1?x=1"},
+        {"network": {"headers": {"X-Team": "blue\r\nX-Admin: yes"}}},
+        {"network": {"headers": {"X Team": "blue"}}},
     ):
         with pytest.raises(ValueError, match="1 validation error"):
             OpenAIChatConfig.model_validate({"base_url": "http://localhost/v1"} | wrong)
