@@ -1,0 +1,41 @@
+"""The model over a paged KV store: the same layers for a prompt's piece, a decode step, and any mixture of the two."""
+
+import torch
+
+from . import rope
+from .batch import Batch
+from .cache import PAGE
+from .config import ModelConfig
+from .ops import Ops, Store
+from .weights import Weights
+
+
+class Model:
+    """Weights, KV store and rotary tables on one device."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, ops: Ops, pages: int, context: int) -> None:
+        self.config = config
+        self.weights = weights
+        self._ops = ops
+        like = weights.embedding
+        shape = (config.layers, 2, pages, PAGE, config.kv_heads, config.head_size)
+        store = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self._stores = [Store(keys, values) for keys, values in store]
+        self._rope = rope.tables(config, context, like.device)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch) -> torch.Tensor:
+        """Computes the batch's tokens into the store; logits [wanted, vocabulary] in f32 of the rows to be sampled."""
+        ops = self._ops
+        x = self.weights.embedding[batch.tokens]
+        for layer, window, store in zip(self.weights.layers, self.config.windows, self._stores, strict=True):
+            queries = ops.qkv(x, layer, self._rope, batch, store)
+            x = ops.out(ops.attention(queries, layer, window, batch, store), x, layer)
+            normed, scores = ops.route(x, layer)
+            x = ops.down(ops.up(normed, scores, layer), scores, x, layer)
+        return ops.head(x[batch.sampled], self.weights)
+
+
+def page_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
+    """What one page takes over all layers."""
+    return config.layers * 2 * PAGE * config.kv_width * dtype.itemsize

@@ -1,0 +1,49 @@
+"""The steps of a layer that have more than one implementation: Triton kernels, and their twins in plain torch."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from .batch import Batch
+from .config import ModelConfig
+from .weights import Layer, Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The KV store of one layer: keys and values [pages, PAGE, kv_heads, head_size]."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class Ops(Protocol):
+    """x is the residual stream [rows, hidden]; every step but `attention` and `head` is a weight matrix."""
+
+    config: ModelConfig
+
+    def qkv(
+        self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
+    ) -> torch.Tensor:
+        """Norm, projection, bias, rotation. Keys and values go to the store; returns queries [rows, heads, size]."""
+
+    def attention(
+        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
+    ) -> torch.Tensor:
+        """[rows, heads * size]: each row sees the keys up to its own, `window` at most, and its head's sink."""
+
+    def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        """Projection and residual."""
+
+    def route(self, x: torch.Tensor, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+        """The normed rows, and the router's logits [rows, experts] in f32."""
+
+    def up(self, normed: torch.Tensor, scores: torch.Tensor, layer: Layer) -> torch.Tensor:
+        """[rows, chosen, intermediate]: what each chosen expert makes of a row, the best first."""
+
+    def down(self, inner: torch.Tensor, scores: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        """The experts' second projection, summed by their shares, and the residual."""
+
+    def head(self, x: torch.Tensor, weights: Weights) -> torch.Tensor:
+        """Norm and logits [rows, vocabulary] in f32."""

@@ -1,0 +1,80 @@
+"""Engines for tests: over a real model on the CPU, or over a runner that only counts."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from pathlib import Path
+
+import torch
+
+from llama_stack_gpt_oss.engine.cache import Cache
+from llama_stack_gpt_oss.engine.config import read_config
+from llama_stack_gpt_oss.engine.engine import Engine, Request, Update
+from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
+from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.runner import ModelRunner, Runner
+from llama_stack_gpt_oss.engine.scheduler import Limits, Work
+from llama_stack_gpt_oss.engine.sequence import Params, Sampled, TokenMask
+from llama_stack_gpt_oss.engine.weights import load
+
+CPU = torch.device("cpu")
+WIDE = Limits(sequences=64, step_tokens=4096, waiting=4096)
+
+
+def no_mask(_: str) -> TokenMask:
+    raise AssertionError("no test here asks for a mask")
+
+
+def tiny_model(folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32) -> Model:
+    config = read_config(folder)
+    weights = load(folder, config, CPU, dtype, lambda _: None)
+    return Model(config, weights, TorchOps(config), pages, context=pages * 64)
+
+
+class CountingRunner:
+    """Samples a token that follows from the sequence's tokens alone, and checks each step that it is given."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def run(self, works: Sequence[Work]) -> list[Sampled]:
+        assert sum(work.count for work in works) <= self.limits.step_tokens
+        assert len(works) <= self.limits.sequences
+        for work in works:
+            assert work.count > 0
+            assert work.start == work.sequence.computed
+            assert len(work.sequence.holding.pages) * 64 >= work.start + work.count
+        return [Sampled(sum(work.sequence.tokens) * 31 % 1009) for work in works if work.last]
+
+
+def engine_over(
+    runner: Runner,
+    pages: int = 64,
+    limits: Limits = WIDE,
+    context: int = 4096,
+    open_mask: Callable[[str], TokenMask] = no_mask,
+) -> tuple[Engine, Cache]:
+    cache = Cache(pages)
+    return Engine(runner, cache, limits, context, open_mask), cache
+
+
+def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[Engine, Cache]:
+    return engine_over(ModelRunner(model, CPU), pages, limits)
+
+
+def drain(engine: Engine) -> list[Update]:
+    """Steps until nothing is left."""
+    updates: list[Update] = []
+    for _ in count():
+        if not engine.busy:
+            return updates
+        updates += engine.step()
+    raise AssertionError
+
+
+def tokens_of(updates: Sequence[Update], name: str) -> list[int]:
+    return [update.sampled.token for update in updates if update.id == name]
+
+
+def generate(engine: Engine, prompt: list[int], params: Params) -> list[Update]:
+    engine.add(Request(("one",), prompt, params))
+    return drain(engine)

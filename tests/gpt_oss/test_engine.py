@@ -1,0 +1,220 @@
+"""The engine: the same tokens whatever surrounds a request, and no page lost whatever becomes of it."""
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from llama_stack_gpt_oss.engine import reference
+from llama_stack_gpt_oss.engine.cache import PAGE
+from llama_stack_gpt_oss.engine.engine import Request
+from llama_stack_gpt_oss.engine.errors import QueueFullError, RequestError
+from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.scheduler import Limits
+from llama_stack_gpt_oss.engine.sequence import Params
+
+from .support.checkpoints import Size, random_tensors, resized, write_hugging_face
+from .support.engines import WIDE, CountingRunner, drain, engine_over, generate, model_engine, tiny_model, tokens_of
+
+GREEDY = Params(max_tokens=12, temperature=0.0)
+TIGHT = Limits(sequences=4, step_tokens=32, waiting=100)
+
+
+@pytest.fixture(scope="module")
+def model(checkpoint: Path) -> Model:
+    return tiny_model(checkpoint)
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(512), k=length)
+
+
+def reference_tokens(model: Model, start: list[int], count: int) -> list[int]:
+    tokens = list(start)
+    for _ in range(count):
+        logits = reference.logits(model.weights, model.config, torch.tensor(tokens))
+        tokens.append(int(logits[-1].argmax()))
+    return tokens[len(start) :]
+
+
+@pytest.mark.parametrize("length", [1, 15, 63, 64, 65, 150])
+def test_agrees_with_the_reference_over_pages_and_windows(model: Model, length: int) -> None:
+    engine, _ = model_engine(model)
+    updates = generate(engine, prompt(length), replace(GREEDY, max_tokens=6, top_logprobs=3))
+    assert tokens_of(updates, "one") == reference_tokens(model, prompt(length), 6)
+    tokens = torch.tensor(prompt(length) + tokens_of(updates, "one"))
+    shares = reference.logits(model.weights, model.config, tokens).log_softmax(-1)
+    for place, update in enumerate(updates, length - 1):
+        best = shares[place].topk(3)
+        assert update.sampled.logprob == pytest.approx(best.values[0].item(), abs=1e-4)
+        assert [token for token, _ in update.sampled.top] == best.indices.tolist()
+        assert [share for _, share in update.sampled.top] == pytest.approx(best.values.tolist(), abs=1e-4)
+
+
+def test_agrees_with_the_reference_past_the_original_context(tmp_path: Path, size: Size) -> None:
+    small = resized(size, original_context=64)
+    short = tiny_model(write_hugging_face(tmp_path / "short", random_tensors(small), small))
+    engine, _ = model_engine(short)
+    assert tokens_of(generate(engine, prompt(170), GREEDY), "one") == reference_tokens(short, prompt(170), 12)
+
+
+def test_bf16_stays_close_to_the_reference(checkpoint: Path, model: Model) -> None:
+    half = tiny_model(checkpoint, dtype=torch.bfloat16)
+    engine, _ = model_engine(half)
+    (update,) = generate(engine, prompt(100), replace(GREEDY, max_tokens=1, top_logprobs=1))
+    shares = reference.logits(model.weights, model.config, torch.tensor(prompt(100)))[-1].log_softmax(-1)
+    assert update.sampled.logprob == pytest.approx(shares.max().item(), abs=0.2)
+
+
+def test_the_same_tokens_alone_and_in_any_company(model: Model) -> None:
+    requests = {f"r{n}": prompt(random.Random(n).randrange(1, 200), n) for n in range(20)}
+    alone = {}
+    for name, start in requests.items():
+        engine, _ = model_engine(model)
+        alone[name] = tokens_of(generate(engine, start, GREEDY), "one")
+    for limits, pages in ((WIDE, 64), (TIGHT, 64), (replace(TIGHT, sequences=8), 8)):
+        engine, cache = model_engine(model, limits, pages)
+        for name, start in requests.items():
+            engine.add(Request((name,), start, GREEDY))
+        updates = drain(engine)
+        assert {name: tokens_of(updates, name) for name in requests} == alone
+        assert cache.pages.used == 0
+    assert engine.metrics().preemptions > 0
+
+
+def test_the_same_tokens_when_the_prefix_was_there(model: Model) -> None:
+    start = prompt(200)
+    engine, _ = model_engine(model)
+    first, second = (generate(engine, start, GREEDY) for _ in range(2))
+    assert (first[0].cached, second[0].cached) == (0, 3 * PAGE)
+    assert tokens_of(first, "one") == tokens_of(second, "one")
+    longer = [*start, *tokens_of(first, "one"), *prompt(30, 9)]
+    fresh, _ = model_engine(model)
+    assert tokens_of(generate(engine, longer, GREEDY), "one") == tokens_of(generate(fresh, longer, GREEDY), "one")
+
+
+def test_a_seed_gives_the_same_draw_alone_and_in_company(model: Model) -> None:
+    warm = Params(max_tokens=12, temperature=1.0, top_p=0.95, seed=7)
+    engine, _ = model_engine(model)
+    alone = tokens_of(generate(engine, prompt(40), warm), "one")
+    for number in range(5):
+        engine.add(Request((f"other{number}",), prompt(30, number + 1), Params(max_tokens=20, seed=number)))
+    engine.step()
+    assert tokens_of(generate(engine, prompt(40), warm), "one") == alone
+    assert tokens_of(generate(engine, prompt(40), replace(warm, seed=8)), "one") != alone
+
+
+def test_several_answers_share_the_prompt_and_differ(model: Model) -> None:
+    engine, cache = model_engine(model)
+    engine.add(Request(("a", "b", "c"), prompt(150), Params(max_tokens=12, seed=3)))
+    updates = drain(engine)
+    assert len({tuple(tokens_of(updates, name)) for name in "abc"}) == 3
+    # The second and third found the two full pages of the prompt that the first had computed.
+    assert {update.id: update.cached for update in updates} == {"a": 0, "b": 2 * PAGE, "c": 2 * PAGE}
+    assert cache.pages.used == 0
+
+
+def test_a_leader_that_leaves_holds_nobody_up(model: Model) -> None:
+    engine, _ = model_engine(model, TIGHT)
+    engine.add(Request(("a", "b"), prompt(150), GREEDY))
+    engine.step()
+    engine.cancel("a")
+    assert len(tokens_of(drain(engine), "b")) == 12
+
+
+def test_stop_ids_and_length_end_a_sequence(model: Model) -> None:
+    engine, _ = model_engine(model)
+    tokens = tokens_of(generate(engine, prompt(20), GREEDY), "one")
+    updates = generate(engine, prompt(20), replace(GREEDY, stop_ids=frozenset([tokens[3]])))
+    assert tokens_of(updates, "one") == tokens[: tokens.index(tokens[3]) + 1]
+    assert [update.finish for update in updates][-1] == "stop"
+    assert generate(engine, prompt(20), GREEDY)[-1].finish == "length"
+
+
+def test_cancelled_between_two_steps_there_is_no_more_of_it(model: Model) -> None:
+    engine, cache = model_engine(model)
+    engine.add(Request(("a",), prompt(100), GREEDY))
+    engine.add(Request(("b",), prompt(90, 1), GREEDY))
+    engine.step()
+    engine.cancel("a")
+    assert {update.id for update in drain(engine)} == {"b"}
+    assert cache.pages.used == 0
+    engine.cancel("a")  # again, and after its end, is nothing
+
+
+def test_lower_priority_numbers_go_first() -> None:
+    limits = Limits(sequences=1, step_tokens=64, waiting=10)
+    engine, _ = engine_over(CountingRunner(limits), limits=limits)
+    for name, priority in (("late", 5), ("first", -1), ("then", 0)):
+        engine.add(Request((name,), prompt(10), Params(max_tokens=2, priority=priority)))
+    order = [update.id for update in drain(engine) if update.finish]
+    assert order == ["first", "then", "late"]
+
+
+def test_a_full_queue_refuses_and_keeps_nothing() -> None:
+    limits = Limits(sequences=1, step_tokens=64, waiting=2)
+    engine, cache = engine_over(CountingRunner(limits), limits=limits)
+    for number in range(3):
+        engine.add(Request((f"r{number}",), [1], GREEDY))
+    with pytest.raises(QueueFullError, match="3 requests wait already, and no more than 2 may"):
+        engine.add(Request(("over",), [1], GREEDY))
+    assert "over" not in {update.id for update in drain(engine)}
+    assert cache.pages.used == 0
+
+
+def test_what_can_never_run_is_refused() -> None:
+    engine, _ = engine_over(CountingRunner(WIDE), pages=2)
+    with pytest.raises(RequestError, match="The prompt has 128 tokens, and the context of 128 tokens"):
+        engine.add(Request(("x",), prompt(128), GREEDY))
+    with pytest.raises(RequestError, match="The prompt is empty"):
+        engine.add(Request(("x",), [], GREEDY))
+    assert not engine.busy
+
+
+def test_an_answer_ends_where_the_context_does() -> None:
+    engine, _ = engine_over(CountingRunner(WIDE), pages=2)
+    updates = generate(engine, prompt(120), replace(GREEDY, max_tokens=10_000))
+    assert (len(updates), updates[-1].finish) == (8, "length")
+
+
+def test_decoding_goes_on_beside_a_long_prompt() -> None:
+    limits = Limits(sequences=4, step_tokens=16, waiting=10)
+    engine, _ = engine_over(CountingRunner(limits), limits=limits)
+    engine.add(Request(("short",), [1], replace(GREEDY, max_tokens=50)))
+    engine.step()
+    engine.add(Request(("long",), prompt(150), GREEDY))
+    assert all("short" in {update.id for update in engine.step()} for _ in range(10))
+
+
+@pytest.mark.parametrize("pages", [12, 40])
+def test_a_thousand_requests_that_come_and_go_leave_no_page(pages: int) -> None:
+    source = random.Random(pages)
+    limits = Limits(sequences=8, step_tokens=100, waiting=20)
+    engine, cache = engine_over(CountingRunner(limits), pages, limits)
+    expected: dict[str, int] = {}
+    alive: list[str] = []
+    for number in range(1000):
+        common = prompt(source.choice((0, 64, 200)), seed=source.randrange(3))
+        start = common + prompt(source.randrange(1, 250), seed=number)
+        names = tuple(f"{number}.{choice}" for choice in range(source.choice((1, 1, 3))))
+        params = Params(max_tokens=source.randrange(1, 60), priority=source.randrange(3))
+        try:
+            engine.add(Request(names, start, params))
+        except QueueFullError:
+            drained = [update for _ in range(20) for update in engine.step()]
+            alive = [name for name in alive if name not in {u.id for u in drained if u.finish}]
+            continue
+        expected |= dict.fromkeys(names, params.max_tokens)
+        alive += names
+        for _ in range(source.randrange(4)):
+            engine.step()
+        if alive and source.random() < 0.4:
+            for name in source.sample(alive, k=min(len(alive), source.randrange(1, 4))):
+                engine.cancel(name)
+    drain(engine)
+    assert cache.pages.used == 0
+    assert cache.pages.available == pages
+    assert engine.metrics().preemptions > 0 or pages == 40
+    assert engine.metrics().cached_tokens > 0
