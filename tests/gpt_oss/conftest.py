@@ -3,11 +3,18 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.vocabulary import write_tokenizer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Matrices this small are slower on several threads, and far slower where other processes want the cores."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """MXFP4: 32 four-bit floats and the power of two that scales them all."""
 
+from functools import cache
+
 import torch
 
 # The value of each nibble: sign, two bits of exponent, one of mantissa.
@@ -13,8 +15,13 @@ def decode(blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> to
 
     The low nibble of a byte is the element of even index.
     """
-    table = torch.tensor(VALUES, dtype=dtype, device=blocks.device)
-    nibbles = torch.stack((blocks & 0x0F, blocks >> 4), dim=-1).flatten(-2)
-    values = table[nibbles.long()]
-    exponents = scales.to(torch.int32).unsqueeze(-1) - BIAS
-    return torch.ldexp(values, exponents).flatten(-2).to(dtype)
+    pairs, powers = _tables(dtype, blocks.device)
+    return (pairs[blocks.int()].flatten(-2) * powers[scales.int()].unsqueeze(-1)).flatten(-2)
+
+
+@cache
+def _tables(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """The two values of each byte [256, 2], and the power of two of each scale [256]."""
+    pairs = [(VALUES[byte & 0x0F], VALUES[byte >> 4]) for byte in range(256)]
+    powers = [2.0 ** (scale - BIAS) for scale in range(256)]
+    return torch.tensor(pairs, dtype=dtype, device=device), torch.tensor(powers, dtype=dtype, device=device)
