@@ -52,6 +52,10 @@ bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--qu
 bench-durability: $(READY) ## Kill servers while they make background responses, and count what is lost
 	@$(PYTHON) -m benchmarks.durability $(BENCH)
 
+.PHONY: bench-stores
+bench-stores: $(READY) ## Measure each store: responses a second, latencies, bytes
+	@$(PYTHON) -m benchmarks.stores $(BENCH)
+
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
 	.venv/bin/ruff check .

@@ -47,14 +47,14 @@ def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of the process group, of all its threads, and of the children that it has waited for."""
+    """CPU time of the process group and its leader's children, of all threads, and of children that are waited for."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if int(fields[2]) == pid:
+        if str(pid) in fields[1:3]:
             ticks += sum(map(int, fields[11:15]))
     return ticks / _TICKS
 

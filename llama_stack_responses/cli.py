@@ -1,4 +1,4 @@
-"""The command `llama-stack-responses`: it writes a template's config.yaml for `llama stack run`."""
+"""The command `llama-stack-responses`: it writes a template's files, a config.yaml for `llama stack run` among them."""
 
 import argparse
 import shlex
@@ -25,26 +25,28 @@ def template_names() -> list[str]:
     return sorted(path.parent.name for path in templates_folder().glob("*/config.yaml"))
 
 
-def write_template(name: str, folder: Path, *, force: bool) -> Path:
-    """Write the template's config.yaml into `folder`, which is made if need be, and say where it lies."""
+def write_template(name: str, folder: Path, *, force: bool) -> list[Path]:
+    """Write the template's files into `folder`, which is made if need be, and say where they lie; config.yaml first."""
     if name not in template_names():
         raise CommandError(f"There is no template {name!r}; choose one of: {', '.join(template_names())}.")
-    target = folder / "config.yaml"
-    if target.exists() and not force:
-        raise CommandError(f"{target} is already there; use --force to overwrite it, or choose another folder.")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        target.write_bytes((templates_folder() / name / "config.yaml").read_bytes())
-    except OSError as error:
-        raise CommandError(f"Cannot write {target}: {error.strerror or error}.") from error
-    return target
+    sources = sorted((templates_folder() / name).iterdir())
+    targets = [folder / source.name for source in sources]
+    if not force and (there := [target for target in targets if target.exists()]):
+        raise CommandError(f"{there[0]} is already there; use --force to overwrite it, or choose another folder.")
+    for source, target in zip(sources, targets, strict=True):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(source.read_bytes())
+        except OSError as error:
+            raise CommandError(f"Cannot write {target}: {error.strerror or error}.") from error
+    return targets
 
 
 def init(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses init`."""
-    target = write_template(arguments.template, arguments.dir, force=arguments.force)
-    print(f"Wrote {target}. Its first lines say what can be set. Start it with:\n")
-    print(f"  llama stack run {shlex.quote(str(target))}")
+    config, *others = write_template(arguments.template, arguments.dir, force=arguments.force)
+    print(f"Wrote {', '.join(map(str, [config, *others]))}. The first lines say what can be set. Start it with:\n")
+    print(f"  llama stack run {shlex.quote(str(config))}")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -55,11 +57,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('llama-stack-responses')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     command = commands.add_parser(
-        "init", help="write a template's config.yaml into a folder", description="Write a template's config.yaml."
+        "init", help="write a template's files into a folder", description="Write a template's files."
     )
     command.add_argument("template", metavar="TEMPLATE", help=f"one of: {', '.join(template_names())}")
     command.add_argument("dir", metavar="DIR", type=Path, help="the folder to write to; it is made if need be")
-    command.add_argument("--force", action="store_true", help="overwrite a config.yaml that is already there")
+    command.add_argument("--force", action="store_true", help="overwrite files that are already there")
     command.set_defaults(run=init)
     return parser
 

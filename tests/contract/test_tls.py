@@ -57,7 +57,7 @@ def records(kind: str, port: int, trusted: Authority) -> Records:
 
 
 async def test_a_server_that_proves_who_it_is_is_used(kind: str, server: DatabaseServer, ours: Authority) -> None:
-    with Relay(lambda: [server.port], tls=ours.context("localhost"), asks=kind == "postgres") as relay:
+    with Relay(server.port, ours.context("localhost"), asks=kind == "postgres") as relay:
         opened = records(kind, relay.port, ours)
         await opened.commit([Put("a", b"1")])
         assert (await opened.get_many(["a"]))["a"].value == b"1"
@@ -69,7 +69,7 @@ async def test_a_server_that_does_not_is_refused_and_said_so(
     kind: str, server: DatabaseServer, ours: Authority, tmp_path: Path, stranger: bool, name: str
 ) -> None:
     signed = Authority(tmp_path / "theirs") if stranger else ours
-    with Relay(lambda: [server.port], tls=signed.context(name), asks=kind == "postgres") as relay:
+    with Relay(server.port, signed.context(name), asks=kind == "postgres") as relay:
         opened = records(kind, relay.port, ours)
         with pytest.raises(ApiError) as error:
             await opened.get_many(["a"])

@@ -24,6 +24,13 @@ class DatabaseServer(ABC):
         self._child: Child | None = None
 
     @property
+    def pid(self) -> int:
+        """The server's process id."""
+        if self._child is None:
+            raise RuntimeError("the server does not run")
+        return self._child.pid
+
+    @property
     @abstractmethod
     def url(self) -> str:
         """Its address, with the password."""
@@ -63,8 +70,7 @@ class DatabaseServer(ABC):
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        assert self._child is not None
-        pid = self._child.pid
+        pid = self.pid
         # Not its group: each of PostgreSQL's processes has one of its own.
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for each in (pid, *map(int, children)):

@@ -7,9 +7,7 @@ with Relay(lambda: [database.port], tls=authority.context("localhost")) as relay
 import asyncio
 import ssl
 import threading
-from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import count
 from typing import Self
 
 from tests.support.process import free_port
@@ -22,20 +20,17 @@ class Relay:
     """It runs in a thread of its own, for as long as a `with` block.
 
     Args:
-        targets: the ports of the servers behind it; one that takes no connection is passed over.
-        tls: it speaks TLS with its clients.
+        behind: the server's port.
+        tls: what it shows to its clients.
         asks: they ask for TLS before they begin it, as PostgreSQL's do.
     """
 
-    def __init__(
-        self, targets: Callable[[], Sequence[int]], *, tls: ssl.SSLContext | None = None, asks: bool = False
-    ) -> None:
+    def __init__(self, behind: int, tls: ssl.SSLContext, *, asks: bool = False) -> None:
         """Nothing listens yet."""
         self.port = free_port()
-        self._targets = targets
+        self._behind = behind
         self._tls = tls
         self._asks = asks
-        self._turns = count()
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
@@ -66,29 +61,19 @@ class Relay:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # What ends badly is the end of the connection, as its two ends will see.
         with suppress(OSError, EOFError, asyncio.CancelledError):
-            if self._asks and self._tls:
-                await self._upgrade(reader, writer, self._tls)
-            behind, out = await self._connect()
+            if self._asks:
+                await self._upgrade(reader, writer)
+            behind, out = await asyncio.open_connection("127.0.0.1", self._behind)
             async with asyncio.TaskGroup() as both:
                 both.create_task(_copy(reader, out))
                 both.create_task(_copy(behind, writer))
         writer.close()
 
-    async def _upgrade(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: ssl.SSLContext
-    ) -> None:
+    async def _upgrade(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(len(SSL_REQUEST)) == SSL_REQUEST
         writer.write(b"S")
         await writer.drain()
-        await writer.start_tls(context)
-
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        ports = self._targets()
-        first = next(self._turns)
-        for turn in range(len(ports)):
-            with suppress(OSError):
-                return await asyncio.open_connection("127.0.0.1", ports[(first + turn) % len(ports)])
-        raise ConnectionError("no server takes connections")
+        await writer.start_tls(self._tls)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -53,9 +53,9 @@ def traces(folder: Path, needle: str) -> list[str]:
     """
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     found = [str(path.relative_to(folder)) for path in files if needle.encode() in path.read_bytes()]
-    for path in files:
-        if path.read_bytes()[:15] == b"SQLite format 3":
-            found += [f"{path.name}: {where}" for where, text in _rows(path) if needle in text]
+    # All of them before one is opened: that may remove the files beside it which a killed server left.
+    for path in [path for path in files if path.read_bytes()[:15] == b"SQLite format 3"]:
+        found += [f"{path.name}: {where}" for where, text in _rows(path) if needle in text]
     return found
 
 

@@ -1,11 +1,10 @@
 """Plain HTTP to a stack, for tests that judge the wire and not what a client library makes of it."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import httpx
 
-from tests.support.stack import LiveStack
 from tests.support.strict import check_stream, read_sse, validate_response
 
 type Json = dict[str, Any]
@@ -13,10 +12,18 @@ type Json = dict[str, Any]
 ERROR_TYPES = ("invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error")
 
 
+class Served(Protocol):
+    """A stack, or what stands in front of some."""
+
+    @property
+    def base_url(self) -> str:
+        """Its root, without /v1."""
+
+
 class Wire:
     """One client of a stack; use it in a `with` block."""
 
-    def __init__(self, stack: LiveStack, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         """`token` goes along as a bearer token."""
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         self.http = httpx.Client(base_url=f"{stack.base_url}/v1", headers=sent, timeout=60, trust_env=False)

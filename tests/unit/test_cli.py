@@ -29,6 +29,30 @@ def test_the_templates_differ_in_their_store_alone(name: str, tmp_path: Path) ->
     assert config == starter
 
 
+def test_scale_out_is_the_redis_template_before_vllm_with_an_address_in_front(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", "scale-out", str(tmp_path / "scale-out")]) == 0
+    said = capsys.readouterr().out
+    assert f"Wrote {tmp_path}/scale-out/config.yaml, {tmp_path}/scale-out/nginx.conf." in said
+    assert f"llama stack run {tmp_path}/scale-out/config.yaml" in said
+    assert main(["init", "redis", str(tmp_path / "redis")]) == 0
+    config, redis = (yaml.safe_load((tmp_path / name / "config.yaml").read_text()) for name in ("scale-out", "redis"))
+    of_both = [each["providers"]["responses"][0]["config"] for each in (config, redis)]
+    assert of_both[0].pop("background") == {"at_once": 32, "waiting": 5000}
+    assert of_both[0] == of_both[1]
+    assert config["providers"]["inference"][0]["provider_type"] == "remote::vllm"
+    for part in ("storage", "server"):
+        assert config[part] == redis[part]
+
+
+def test_init_overwrites_no_file_of_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "nginx.conf").write_text("mine")
+    assert main(["init", "scale-out", str(tmp_path)]) == 1
+    assert f"{tmp_path}/nginx.conf is already there" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["nginx.conf"]
+
+
 def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "config.yaml"
     target.write_text("mine")
@@ -41,7 +65,7 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_wrong_name_lists_the_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
-    assert "'stater'; choose one of: postgres, redis, starter" in capsys.readouterr().err
+    assert "'stater'; choose one of: postgres, redis, scale-out, starter" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 

@@ -1,0 +1,237 @@
+"""What each store does in a second, how long a response takes to save and to load, and how large a conversation gets.
+
+    .venv/bin/python -m benchmarks.stores                      # about three minutes
+    .venv/bin/python -m benchmarks.stores --seconds 0.5        # the order of magnitude
+    .venv/bin/python -m benchmarks.stores --markdown FILE      # the tables also to FILE
+
+No server of ours runs: one process calls the archive of responses, on real stores that keep what they acknowledge
+(SQLite with WAL, Valkey with `appendfsync always`, PostgreSQL as it comes). The stores take turns within every round.
+The tables go to stdout, progress to stderr. Linux only: CPU time is read from /proc.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+import asyncpg
+from redis.asyncio import Redis
+
+from benchmarks.overhead import INSTRUCTIONS
+from benchmarks.servers import cpu_seconds, stored_bytes
+from benchmarks.texts import texts, tools
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.hashing import Hasher
+from tests.contract.backends import BACKENDS, Backend, Clock, Place
+from tests.contract.conversations import CREATED, assistant, response, user
+from tests.support.database import DatabaseServer
+from tests.support.postgres import Postgres
+from tests.support.valkey import Valkey
+
+type Json = dict[str, Any]
+
+CLIENTS: Final = (1, 32)
+CHARACTERS: Final = 1024  # of the input, and as many of the answer
+FIELDS: Final[Json] = {"instructions": INSTRUCTIONS[:1000], "tools": tools(3, 500)}
+OWNER: Final = Owner("alice")
+SIZED: Final = ("sqlite", "redis", "postgres")
+BASE: Final = "sqlite"
+"""The store that the others are compared with: the default."""
+
+
+@dataclass
+class Measured:
+    """What one kind of call of one store took.
+
+    Attributes:
+        rates: calls a second, by round.
+        took: seconds of each call.
+        here: CPU seconds a call of the calling process, by round.
+        there: those of the store's server; empty for a store that has none.
+    """
+
+    rates: list[float] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    here: list[float] = field(default_factory=list)
+    there: list[float] = field(default_factory=list)
+
+
+class Client:
+    """One client: it holds a conversation and reads what it said."""
+
+    def __init__(self, archive: Archive, said: Sequence[str]) -> None:
+        self._archive = archive
+        self._said = said
+        self._base: str | None = None
+        self._ids: list[str] = []
+
+    async def save(self) -> None:
+        """One more turn."""
+        turn = len(self._ids)
+        asked, answered = (self._said[(2 * turn + side) % len(self._said)] for side in (0, 1))
+        made = response(assistant(answered), previous_response_id=self._ids[-1] if self._ids else None, **FIELDS)
+        items = [user(f"{turn} {asked}")]
+        await self._archive.save(made, owner=OWNER, base=self._base, input_items=items)
+        self._ids.append(made["id"])
+        self._base = Hasher(OWNER).histories(self._base, [*items, *made["output"]])[-1]
+
+    async def load(self) -> None:
+        """A response, as a client retrieves it."""
+        stored = await self._archive.load(self._ids[-1])
+        assert stored is not None
+        assert stored.history == self._base
+
+
+async def measure(
+    calls: Sequence[Callable[[], Any]], seconds: float, server: DatabaseServer | None, into: Measured
+) -> None:
+    """Makes each of `calls` again and again, all at once, for so many seconds."""
+    took: list[float] = []
+
+    async def go_on(call: Callable[[], Any], until: float) -> None:
+        while (begun := time.perf_counter()) < until:
+            await call()
+            took.append(time.perf_counter() - begun)
+
+    here, there = time.process_time(), cpu_seconds(server.pid) if server else 0.0
+    begun = time.perf_counter()
+    await asyncio.gather(*(go_on(call, begun + seconds) for call in calls))
+    into.rates.append(len(took) / (time.perf_counter() - begun))
+    into.took += took
+    into.here.append((time.process_time() - here) / len(took))
+    if server:
+        into.there.append((cpu_seconds(server.pid) - there) / len(took))
+
+
+async def size_of(name: str, place: Place) -> int:
+    """Bytes that a store takes, for all that is in it."""
+    if name == "sqlite":
+        return stored_bytes(place.folder)
+    if name == "redis":
+        async with Redis.from_url(place.url_of(name)) as client:
+            return int((await client.info("memory"))["used_memory"])
+    connection = await asyncpg.connect(place.url_of(name))
+    try:
+        return int(await connection.fetchval("SELECT pg_database_size(current_database())"))
+    finally:
+        await connection.close()
+
+
+async def grow(backend: Backend, place: Place, turns: int) -> int:
+    """What a store grows by, as it takes a conversation of so many turns."""
+    place = place.fresh()
+    records = backend.open(place, Clock(CREATED))
+    client = Client(Archive(records, clock=Clock(CREATED)), texts(64, CHARACTERS))
+    await client.save()
+    before = await size_of(backend.name, place)
+    for _ in range(turns):
+        await client.save()
+    await records.close()
+    return await size_of(backend.name, place) - before
+
+
+async def run(place: Place, servers: Mapping[str, DatabaseServer], rounds: int, seconds: float) -> dict[Any, Measured]:
+    """What the calls took, by the store's name, the call's and how many clients there were."""
+    found: dict[Any, Measured] = defaultdict(Measured)
+    said = texts(64, CHARACTERS)
+    for number in range(rounds):
+        for backend in BACKENDS if number % 2 == 0 else BACKENDS[::-1]:
+            sys.stderr.write(f"round {number + 1} of {rounds}: {backend.name}\n")
+            server = servers.get(backend.name)
+            for count in CLIENTS:
+                records = backend.open(place.fresh(), Clock(CREATED))
+                archive = Archive(records, clock=Clock(CREATED))
+                clients = [Client(archive, said[index:] + said[:index]) for index in range(count)]
+                for client in clients:
+                    await client.save()
+                for name in ("save", "load"):
+                    calls = [getattr(client, name) for client in clients]
+                    await measure(calls, seconds, server, found[backend.name, name, count])
+                await records.close()
+    return found
+
+
+def table(found: Mapping[Any, Measured]) -> list[str]:
+    """The lines of the tables: one for each call and number of clients."""
+    lines: list[str] = []
+    for name in ("save", "load"):
+        for count in CLIENTS:
+            rows = {backend.name: found[backend.name, name, count] for backend in BACKENDS}
+            base = median(rows[BASE].rates)
+            lines += [
+                f"**{name}, {count} client{'s' if count > 1 else ''}**",
+                "",
+                f"| store | a second | of `{BASE}` | p50 | p95 | CPU here | CPU of the store's server |",
+                "| --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+                *(_row(store, measured, base) for store, measured in rows.items()),
+                "",
+            ]
+    return lines
+
+
+def _row(store: str, measured: Measured, base: float) -> str:
+    p95 = quantiles(measured.took, n=20, method="inclusive")[-1]
+    there = f"{median(measured.there) * 1e6:.0f} µs" if measured.there else ""
+    rate = median(measured.rates)
+    return (
+        f"| {store} | {rate:,.0f} | {rate / base:.2f} | {median(measured.took) * 1e3:.1f} ms | {p95 * 1e3:.1f} ms "
+        f"| {median(measured.here) * 1e6:.0f} µs | {there} |"
+    )
+
+
+def sizes(grown: Mapping[str, int], turns: int) -> list[str]:
+    """The lines of the table of what a conversation comes to."""
+    content = turns * 2 * CHARACTERS
+    return [
+        f"**a conversation of {turns:,} turns, {content:,} bytes of text**",
+        "",
+        "| store | bytes | of the text |",
+        "| --- | ---: | ---: |",
+        *(f"| {store} | {size:,} | {size / content:.2f} |" for store, size in grown.items()),
+    ]
+
+
+def main() -> int:
+    """Measures, and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each store has its turn (default: 3)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement (default: 1.5)")
+    parser.add_argument("--turns", type=int, default=1000, help="of the long conversation (default: 1000)")
+    parser.add_argument("--markdown", type=Path, help="write the tables to this file too")
+    arguments = parser.parse_args()
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="stores-")))
+        servers: dict[str, DatabaseServer] = {
+            "redis": Valkey(folder / "valkey"),
+            "postgres": Postgres(folder / "postgres"),
+            "host-redis": Valkey(folder / "host-valkey"),
+        }
+        for server in servers.values():
+            running.enter_context(server)
+        place = Place(folder, lambda kind: servers[kind].url)
+        found = asyncio.run(run(place, servers, arguments.rounds, arguments.seconds))
+        grown = {
+            backend.name: asyncio.run(grow(backend, place, arguments.turns))
+            for backend in BACKENDS
+            if backend.name in SIZED
+        }
+    text = "\n".join([*table(found), *sizes(grown, arguments.turns)]) + "\n"
+    sys.stdout.write(text)
+    if arguments.markdown:
+        arguments.markdown.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

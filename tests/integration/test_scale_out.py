@@ -1,0 +1,147 @@
+"""The scale-out template as it stands: two servers and their nginx, a Valkey with a password behind TLS."""
+
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.authority import Authority
+from tests.support.nginx import Nginx
+from tests.support.reader import Reader
+from tests.support.relay import Relay
+from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.strict import check_stream
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.valkey import Valkey
+from tests.support.variants import traces
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, final, output_text, said
+
+pytestmark = pytest.mark.live
+
+TEMPLATE: Final = REPOSITORY / "templates" / "scale-out"
+ADDRESSES: Final = ("127.0.0.1:8321", "127.0.0.1:8322")
+PASSWORD: Final = "open-sesame-4711"
+TURNS: Final = 6
+SOON: Final = 2.0  # seconds in which the model server must see that nobody waits any more
+HELD: Final = reply(text("one ", "two ", "three"), hold=2)
+WHOLE: Final = reply(text("one ", "two ", "three"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where everything lies that the servers leave."""
+    return tmp_path_factory.mktemp("scale-out")
+
+
+@pytest.fixture(scope="module")
+def servers(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, folder: Path
+) -> Iterator[list[LiveStack]]:
+    """The two servers, each with its own folder."""
+    authority = Authority(folder / "authority")
+    with (
+        Valkey(folder / "valkey", password=PASSWORD) as valkey,
+        Relay(valkey.port, authority.context("localhost")) as relay,
+        ThreadPoolExecutor(len(ADDRESSES)) as starters,  # a child ends with the thread that started it
+    ):
+        env = {
+            **stack_env,
+            "INFERENCE_URL": upstream_process.client.base_url,
+            "REDIS_URL": f"rediss://localhost:{relay.port}/0?ssl_ca_certs={authority.certificate}",
+            "REDIS_PASSWORD": PASSWORD,
+        }
+        made = [LiveStack(TEMPLATE / "config.yaml", env, folder / f"server-{n}", host=host) for n in (1, 2)]
+        try:
+            list(starters.map(LiveStack.start, made))
+            yield made
+        finally:
+            for each in made:
+                each.stop()
+
+
+@pytest.fixture(scope="module")
+def address(servers: list[LiveStack], folder: Path) -> Iterator[Nginx]:
+    """What stands in front of them."""
+    behind = {name: f"127.0.0.1:{server.port}" for name, server in zip(ADDRESSES, servers, strict=True)}
+    with Nginx((TEMPLATE / "nginx.conf").read_text(), folder, "127.0.0.1:8320", behind) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(address: Nginx, upstream: Upstream) -> Iterator[Wire]:
+    """A client that knows the one address."""
+    with Wire(address) as wire:
+        yield wire
+
+
+def test_a_conversation_goes_over_whichever_server(
+    address: Nginx, servers: list[LiveStack], upstream: Upstream
+) -> None:
+    made: list[Json] = []
+    for turn in range(TURNS):
+        with Wire(address) as wire:
+            before = made[-1]["id"] if made else None
+            asked = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": before}
+            made.append(final(wire.stream(**asked)) if turn % 2 else wire.create(**asked))
+    for server in servers:
+        with Wire(server) as direct:
+            assert [direct.retrieve(each["id"]) for each in made] == made
+    contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+    assert contents == [f"turn {turn}" for turn in range(TURNS) for _ in ("asked", "echoed")][:-1]
+
+
+def test_who_leaves_ends_the_generation_behind_the_address_too(wire: Wire, upstream: Upstream) -> None:
+    upstream.script("m", HELD)
+    with Reader.asking(wire, model="local/m", input="Count.") as reader:
+        reader.read_to("two ")
+    assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
+
+
+def test_a_server_that_dies_is_passed_over_and_its_work_goes_on(
+    wire: Wire, address: Nginx, servers: list[LiveStack], upstream: Upstream
+) -> None:
+    """One stream on each server, as the fewest connections have it; only one of them breaks."""
+    upstream.script("m", HELD)
+    upstream.script("work", [HELD, WHOLE])
+    work = wire.create(model="local/work", input="Count.", background=True)["id"]
+    upstream.wait_for("work", chunks=2)
+    with (
+        Wire(address) as other,
+        Reader.asking(wire, model="local/m", input="Count.") as one,
+        Reader.asking(other, model="local/m", input="Count.") as two,
+    ):
+        for reader in (one, two):
+            reader.read_to("two ")
+        servers[0].kill()
+        upstream.release("m")
+        ended = [whole(reader) for reader in (one, two)]
+    assert sorted(ended) == [False, True]
+    upstream.release("work")
+    for number in range(4):
+        with Wire(address) as another:
+            assert output_text(another.create(model="local/echo", input=f"number {number}")) == f"number {number}"
+    wait_until(lambda: wire.retrieve(work)["status"] == "completed", seconds=20)
+    assert output_text(wire.retrieve(work)).endswith("one two three")
+    paths = [f"/{reader.response_id}" for reader in (one, two)]
+    wait_until(lambda: all(wire.get(path).is_success for path in paths), seconds=20)
+    assert sorted(wire.get(path).json()["status"] for path in paths) == ["completed", "failed"]
+
+
+def whole(reader: Reader) -> bool:
+    """Whether the stream came to its end."""
+    try:
+        return bool(check_stream(reader.read_to_end())["status"] == "completed")
+    except httpx.TransportError:
+        return False
+
+
+def test_the_password_is_nowhere(servers: list[LiveStack], folder: Path) -> None:
+    assert servers[1].stop() in (0, -signal.SIGTERM)
+    for server in servers:
+        assert "rediss://localhost" in server.log.read_text(errors="replace")  # the host logs its configuration
+    assert traces(folder, PASSWORD) == []
