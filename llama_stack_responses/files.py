@@ -57,5 +57,7 @@ async def read_files(items: Iterable[Json], files: Files) -> dict[str, FileConte
 def _file_ids(items: Iterable[Json]) -> Iterator[str]:
     for item in items:
         parts = item.get("content") or item.get("output") or ()
+        if isinstance(parts, dict):
+            parts = [parts]
         if isinstance(parts, list):
             yield from (part["file_id"] for part in parts if part.get("file_id"))

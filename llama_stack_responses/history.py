@@ -7,6 +7,7 @@ from typing import Any
 
 from .access import Access
 from .core.errors import ApiError, bad_request
+from .core.items import ANSWERS
 from .core.owner import Owner
 from .store.archive import Archive, StoredResponse
 
@@ -87,9 +88,9 @@ def without_cut_calls(items: list[Json]) -> list[Json]:
 
     Nobody could run those, so they have no output either.
     """
-    answered = {item["call_id"] for item in items if item["type"] == "function_call_output"}
+    answered = {item["call_id"] for item in items if item["type"] in ANSWERS.values() and "call_id" in item}
     return [item for item in items if not _is_cut_call(item) or item["call_id"] in answered]
 
 
 def _is_cut_call(item: Json) -> bool:
-    return item["type"] == "function_call" and item.get("status") == "incomplete"
+    return item["type"] in ANSWERS and item.get("status") == "incomplete"

@@ -137,7 +137,8 @@ class Turn:
         Raises:
             ApiError: the provider failed. What was said so far stands open in the assembler.
         """
-        await self._toolset.prepare(self._items, self._answering)
+        output = self._assembler.response["output"]
+        await self._toolset.prepare([*self._items, *output], self._answering)
         if self._waiting:
             await self._answer(again=True)
         while not self._ends and self._rounds < self._limits.rounds:
@@ -209,6 +210,7 @@ class Turn:
             instructions=self._request.instructions,
             files=self._files,
             all_reasoning=self._all_reasoning(),
+            names=self._toolset.names,
         )
         return chat_request(self._request, self._profile, messages, self._toolset.offer(), max_tokens)
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import orjson
 
+from llama_stack_responses.core.calls import CUSTOM_INPUT
 from llama_stack_responses.core.deltas import (
     Annotation,
     Delta,
@@ -72,8 +73,8 @@ class ChunkReader:
 
     It knows: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between
     inline tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose
-    index is always 0; usage in a chunk of its own or in every chunk (the last one counts); chunks without
-    choices; null content.
+    index is always 0; calls of custom tools; usage in a chunk of its own or in every chunk (the last one
+    counts); chunks without choices; null content.
     """
 
     def __init__(self, profile: Profile) -> None:
@@ -83,6 +84,7 @@ class ChunkReader:
         self._usage: Any = None
         self._mender = SurrogateMender()
         self._calls: dict[int, _CallSoFar] = {}
+        self._custom: set[tuple[int, int]] = set()
         self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta]:
@@ -117,6 +119,7 @@ class ChunkReader:
         if reason is None:
             logger.warning("unknown finish reason %r is taken as 'stop'", self._finish)
         rest = _pieces(self._splitter.end()) if self._splitter else []
+        rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom)]
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
@@ -164,8 +167,10 @@ class ChunkReader:
         if index is None:
             # Such calls come whole, several in one chunk, and not always with ids.
             index = position
-        function = _get(call, "function")
+        function, custom = _get(call, "function"), _get(call, "custom")
         name, arguments = _get(function, "name") or "", _get(function, "arguments") or ""
+        if custom:
+            name, arguments = _get(custom, "name") or "", _get(custom, "input") or ""
         if not isinstance(arguments, str):
             arguments = orjson.dumps(arguments).decode()
         known = self._calls.get(index)
@@ -173,7 +178,16 @@ class ChunkReader:
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
         known.add(call_id, name, arguments)
         key = (index, known.number)
-        return ToolCall(key, name, call_id, self._mender.feed(key, arguments))
+        arguments = self._mender.feed(key, arguments)
+        if custom:
+            arguments = self._as_json(key, arguments)
+        return ToolCall(key, name, call_id, arguments)
+
+    def _as_json(self, key: tuple[int, int], text: str) -> str:
+        """A piece of a custom tool's input, as a piece of arguments: a call of such a tool looks like others."""
+        opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
+        self._custom.add(key)
+        return opening + orjson.dumps(text).decode()[1:-1]
 
 
 def _get(value: Any, name: str) -> Any:

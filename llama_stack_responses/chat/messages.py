@@ -12,6 +12,7 @@ import orjson
 
 from llama_stack_responses.core.errors import bad_request
 
+from .client_calls import Names
 from .exchanges import as_functions
 from .profile import Profile
 
@@ -40,6 +41,7 @@ def chat_messages(
     instructions: str | None = None,
     files: Mapping[str, FileContent] | None = None,
     all_reasoning: bool = False,
+    names: Names | None = None,
 ) -> list[Json]:
     """The chat messages that say what `items` say.
 
@@ -49,11 +51,12 @@ def chat_messages(
         instructions: the first system message.
         files: the stored files that the items name by id.
         all_reasoning: replay the reasoning of all turns, not only what came since the last user message.
+        names: what the model calls the client's functions, where that is not the client's name for them.
 
     Raises:
         ApiError: an item holds media that the model does not take.
     """
-    items = list(as_functions(items))
+    items = list(as_functions(items, names or {}))
     builder = _Builder(profile, files or {}, _outputs(items), 0 if all_reasoning else _turn_start(items))
     if instructions:
         builder.system("system", instructions)
@@ -125,7 +128,7 @@ class _Builder:
         message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
         self._add_reasoning(message, "\n".join(filter(None, assistant.reasoning)))
         if assistant.calls:
-            message["tool_calls"] = [_chat_call(call) for call in assistant.calls]
+            message["tool_calls"] = [self._chat_call(call) for call in assistant.calls]
         self._messages.append(message)
         self._tool_messages(assistant.calls)
 
@@ -139,6 +142,12 @@ class _Builder:
             message["content"] = f"{opening}\n{reasoning}\n{closing}\n\n{message['content'] or ''}"
         else:
             message[where] = reasoning
+
+    def _chat_call(self, call: Json) -> Json:
+        if "input" in call and self._profile.custom_tools == "custom":
+            return {"id": call["call_id"], "type": "custom", "custom": {"name": call["name"], "input": call["input"]}}
+        function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
+        return {"id": call["call_id"], "type": "function", "function": function}
 
     def _tool_messages(self, calls: Iterable[Json]) -> None:
         media: list[Json] = []
@@ -239,11 +248,6 @@ def _reasoning_text(item: Json) -> str:
     """The reasoning itself, or its summary where that is all there is."""
     parts = item.get("content") or item.get("summary") or ()
     return "\n".join(part["text"] for part in parts)
-
-
-def _chat_call(call: Json) -> Json:
-    function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
-    return {"id": call["call_id"], "type": "function", "function": function}
 
 
 def _arguments(text: str) -> str:

@@ -39,6 +39,8 @@ class Profile(BaseModel):
         tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
         images, files, audio: whether the model takes such input; a request with it is refused if not.
         inline_thinking: set for models whose server does not separate the reasoning from the text.
+        custom_tools: whether the model's server knows custom tools and holds the model to their grammar (`custom`),
+            or sees each as a function with one string, the grammar in its description (`function`).
         max_tokens_field: the chat request's name for the bound on output tokens.
     """
 
@@ -54,6 +56,7 @@ class Profile(BaseModel):
     files: bool = True
     audio: bool = True
     inline_thinking: InlineThinking | None = None
+    custom_tools: Literal["function", "custom"] = "function"
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
 
 

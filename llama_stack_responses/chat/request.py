@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from llama_stack_responses.core.calls import CUSTOM_INPUT
 from llama_stack_responses.core.request import CreateRequest
 
 from .profile import Profile
@@ -57,7 +58,8 @@ def chat_request(
         chat[profile.max_tokens_field] = max_tokens
     if request.reasoning and request.reasoning.get("effort"):
         chat["reasoning_effort"] = request.reasoning["effort"]
-    _add_tools(chat, request, *offer)
+    tools, choice = offer
+    _add_tools(chat, request, [_chat_tool(tool, profile) for tool in tools], choice)
     _add_text(chat, request)
     _add_logprobs(chat, request)
     return chat
@@ -71,6 +73,30 @@ def _add_tools(chat: Json, request: CreateRequest, tools: list[Json], choice: st
         chat["tool_choice"] = choice
     if request.parallel_tool_calls is not None:
         chat["parallel_tool_calls"] = request.parallel_tool_calls
+
+
+def _chat_tool(tool: Json, profile: Profile) -> Json:
+    if tool["type"] != "custom" or profile.custom_tools == "custom":
+        return tool
+    custom = tool["custom"]
+    text: Json = {"type": "string", "description": "The whole input of the tool, as plain text."}
+    parameters = {
+        "type": "object",
+        "properties": {CUSTOM_INPUT: text},
+        "required": [CUSTOM_INPUT],
+        "additionalProperties": False,
+    }
+    description = "\n\n".join(filter(None, [custom.get("description"), _grammar(custom.get("format"))]))
+    function = {"name": custom["name"], "description": description, "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _grammar(form: Json | None) -> str:
+    if form is None:
+        return ""
+    grammar = form["grammar"]
+    what = "Lark grammar" if grammar["syntax"] == "lark" else "regular expression"
+    return f"'{CUSTOM_INPUT}' must match this {what}:\n{grammar['definition']}"
 
 
 def _add_text(chat: Json, request: CreateRequest) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Literal, Protocol
 
 from . import events
+from .argument_text import ArgumentText
 from .events import CallTextEvent, Json, StageEvent
+
+CUSTOM_INPUT: Final = "input"
+"""The one argument of a custom tool, where the model sees it as a function."""
 
 Stage = Literal["in_progress", "searching", "interpreting", "completed", "failed"]
 
@@ -107,10 +112,6 @@ class ServerCall:
     index: int | None = None
 
 
-def _function_fields(name: str, call_id: str) -> Json:
-    return {"call_id": call_id, "name": name}
-
-
 FUNCTION_CALL: Final = ItemForm(
     "function_call",
     "fc",
@@ -120,7 +121,6 @@ CUSTOM_TOOL_CALL: Final = ItemForm(
     "custom_tool_call",
     "ctc",
     Streamed("input", "", events.custom_tool_call_input_delta, events.custom_tool_call_input_done),
-    has_status=False,
 )
 MCP_CALL: Final = ItemForm(
     "mcp_call",
@@ -175,6 +175,12 @@ CODE_INTERPRETER_CALL: Final = ItemForm(
     },
     results={"outputs": None},
 )
+LOCAL_SHELL_CALL: Final = ItemForm("local_shell_call", "lsh")
+SHELL_CALL: Final = ItemForm("shell_call", "sh")
+APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
+COMPUTER_CALL: Final = ItemForm("computer_call", "cu")
+TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
+TOOL_SEARCH_OUTPUT: Final = ItemForm("tool_search_output", "tso")
 FORMS: Final[Mapping[str, ItemForm]] = {
     form.type: form
     for form in (
@@ -186,9 +192,33 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         WEB_SEARCH_CALL,
         FILE_SEARCH_CALL,
         CODE_INTERPRETER_CALL,
+        LOCAL_SHELL_CALL,
+        SHELL_CALL,
+        APPLY_PATCH_CALL,
+        COMPUTER_CALL,
+        TOOL_SEARCH_CALL,
+        TOOL_SEARCH_OUTPUT,
     )
 }
 """The forms, by type."""
 
-FUNCTION: Final = CallKind(FUNCTION_CALL, _function_fields)
+
+def named(name: str, call_id: str) -> Json:
+    """The fields of a call that the client knows by the name that the model uses."""
+    return {"call_id": call_id, "name": name}
+
+
+def by_call_id(_: str, call_id: str) -> Json:
+    """The fields of a call of a tool that has no name of its own."""
+    return {"call_id": call_id}
+
+
+def in_namespace(kind: CallKind, namespace: str, name: str) -> CallKind:
+    """Calls of a function that the client knows by this name in this namespace."""
+    return replace(kind, fields=lambda _, call_id: {"call_id": call_id, "name": name, "namespace": namespace})
+
+
+FUNCTION: Final = CallKind(FUNCTION_CALL, named)
 """A call of a function of the client's."""
+CUSTOM: Final = CallKind(CUSTOM_TOOL_CALL, named, decoder=partial(ArgumentText, CUSTOM_INPUT))
+"""A call of a tool of the client's that takes free text."""

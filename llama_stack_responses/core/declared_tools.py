@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from .client_tools import CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLIENT_TOOLS, COMPUTER_TYPES, check_names
 from .errors import bad_request
 from .shapes import (
     At,
     Check,
-    an_object,
     array,
     boolean,
     check_count,
-    invalid,
     invalid_type,
     one_of,
     record,
@@ -21,27 +20,6 @@ from .shapes import (
     string,
     tagged,
 )
-
-_FUNCTION: Final = record(
-    {
-        "name": string(1, 128, "[a-zA-Z0-9_.-]+"),
-        "description": string(),
-        "parameters": an_object,
-        "strict": boolean,
-        "allowed_callers": array(one_of("direct", "programmatic")),
-        "async": boolean,
-        "defer_loading": boolean,
-        "output_schema": an_object,
-    },
-    "name",
-)
-
-
-def _function(value: Any, at: At) -> dict[str, Any]:
-    """A function that the client runs. OpenAI's type has `parameters` and `strict` always, if need be as null."""
-    checked = _FUNCTION(value, at)
-    return {"name": checked["name"], "parameters": None, "strict": None, **checked}
-
 
 _LOCATION: Final = record(
     {
@@ -95,25 +73,17 @@ _CODE_INTERPRETER: Final = record({"container": _container}, "container")
 
 _TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
-    "function": _function,
+    **CLIENT_TOOLS,
     **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH),
 }
 """The tools that this server takes, by type."""
 
 _UNSUPPORTED_TOOLS: Final = frozenset(
     {
-        "apply_patch",
-        "computer",
-        "computer_use_preview",
-        "custom",
         "file_search",
         "image_generation",
-        "local_shell",
         "mcp",
-        "namespace",
         "programmatic_tool_calling",
-        "shell",
-        "tool_search",
     }
 )
 """The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
@@ -125,25 +95,24 @@ def tools(value: Any, at: At) -> list[dict[str, Any]]:
     """The `tools` of a request, each with a name of its own if it has one."""
     declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
     check_count(declared, at, at.limits.max_tools)
-    seen: set[str] = set()
-    for position, tool in enumerate(declared):
-        if (name := tool.get("name")) in seen:
-            raise invalid(at.index(position).key("name"), f"another tool has the name '{name}' already.")
-        seen |= {name} if name else set()
+    check_names(declared, at)
     return declared
 
 
-_TOOL_NAMES: Final[Mapping[str, Check]] = {
-    "function": record({"name": string(1, 128)}, "name"),
-    "code_interpreter": record({}),
-    **dict.fromkeys(WEB_SEARCH_TYPES, record({})),
-}
-"""How a choice names a tool, by the tool's type."""
+_HOSTED_NAMES: Final[Mapping[str, Check]] = dict.fromkeys((*WEB_SEARCH_TYPES, "code_interpreter"), record({}))
+"""How a choice names a tool that the server runs, by the tool's type."""
+
+_TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
+"""How a list of allowed tools names one, by the tool's type."""
+
+_KINDS: Final = {**dict.fromkeys(WEB_SEARCH_TYPES, "web_search"), **dict.fromkeys(COMPUTER_TYPES, "computer")}
+"""What a tool is that has several names, by name."""
 
 _CHOICE_MODE: Final = one_of("none", "auto", "required")
 
 _CHOICES: Final[Mapping[str, Check]] = {
-    **_TOOL_NAMES,
+    **CLIENT_CHOICES,
+    **_HOSTED_NAMES,
     "allowed_tools": record(
         {
             "mode": one_of("auto", "required"),
@@ -157,16 +126,10 @@ _CHOICES: Final[Mapping[str, Check]] = {
 
 _UNSUPPORTED_CHOICES: Final = frozenset(
     {
-        "apply_patch",
-        "computer",
-        "computer_use",
-        "computer_use_preview",
-        "custom",
         "file_search",
         "image_generation",
         "mcp",
         "programmatic_tool_calling",
-        "shell",
     }
 )
 """The choices that OpenAI takes and this server does not yet; one that it learns moves to `_CHOICES`."""
@@ -189,14 +152,16 @@ def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -
             message = "Tool choice 'required' must be specified with 'tools' parameter."
             raise bad_request(message, "tool_choice")
         return
-    known = {_identity(tool) for tool in declared}
+    known = {identity for tool in declared for identity in _identities(tool)}
     for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
-        if _identity(wanted) not in known:
+        if known.isdisjoint(_identities(wanted)):
             message = f"Tool choice '{shown(wanted.get('name') or wanted['type'])}' not found in 'tools' parameter."
             raise bad_request(message, "tool_choice")
 
 
-def _identity(entry: dict[str, Any]) -> tuple[str, str | None]:
-    """What a tool and a choice of it have in common."""
-    kind = "web_search" if entry["type"] in WEB_SEARCH_TYPES else entry["type"]
-    return kind, entry.get("name")
+def _identities(entry: dict[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
+    """What a tool and a choice of it have in common; a choice need not say in which namespace a tool is."""
+    yield _KINDS.get(entry["type"], entry["type"]), entry.get("name"), entry.get("namespace")
+    for tool in entry.get("tools", ()):
+        yield tool["type"], tool["name"], entry["name"]
+        yield tool["type"], tool["name"], None

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from .client_items import CLIENT_ITEMS
 from .errors import bad_request
+from .item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
 from .shapes import (
     DEFAULT_LIMITS,
     At,
@@ -31,13 +33,19 @@ from .shapes import (
     tagged,
 )
 
-_ID: Final = string(1, 512)
-_OWN_ID: Final = string(0, 512)
-"""Clients whose types require an id send an empty one for an item that has none."""
-_NAME: Final = string(1, 512)
-_TEXT: Final = string()
+ANSWERS: Final[Mapping[str, str]] = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+    "tool_search_call": "tool_search_output",
+}
+"""What answers a call that the client runs, by the type of the call."""
+_ANSWERED: Final = {output: call for call, output in ANSWERS.items()}
+
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
-_STATUS: Final = one_of("in_progress", "completed", "incomplete")
 _INDEX: Final = integer(0)
 
 
@@ -77,32 +85,35 @@ def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str,
 
 
 def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
-    """A 400 unless every function call has its output after it, and every output its call before it.
+    """A 400 unless every call of the client's has its output after it, and every output its call before it.
 
     Args:
         items: the whole conversation, oldest first: the history and the new input.
     """
-    seen: set[str] = set()
+    seen: set[tuple[str, str]] = set()
     # An ordered set. A model that numbers its calls anew in each turn uses a call_id again: the later call is open.
-    unanswered: dict[str, None] = {}
+    unanswered: dict[tuple[str, str], None] = {}
     for item in items:
-        if item["type"] == "function_call":
-            seen.add(item["call_id"])
-            unanswered[item["call_id"]] = None
-        elif item["type"] == "function_call_output":
-            if item["call_id"] not in seen:
-                message = f"No tool call found for function call output with call_id {item['call_id']}."
-                raise bad_request(message, "input")
-            unanswered.pop(item["call_id"], None)
-    for call_id in unanswered:
-        raise bad_request(f"No tool output found for function call {call_id}.", "input")
+        kind, call_id = item["type"], item.get("call_id")
+        if call_id is None or item.get("execution") == "server":
+            continue
+        if kind in ANSWERS:
+            seen.add((kind, call_id))
+            unanswered[kind, call_id] = None
+        elif kind in _ANSWERED:
+            if (_ANSWERED[kind], call_id) not in seen:
+                what = _ANSWERED[kind].replace("_", " ")
+                raise bad_request(f"No tool call found for {what} output with call_id {call_id}.", "input")
+            unanswered.pop((_ANSWERED[kind], call_id), None)
+    for kind, call_id in unanswered:
+        raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
 
 
 # Parts
 
 
 def _one_text(kind: str, value: str, at: At) -> list[dict[str, Any]]:
-    part = {"type": kind, "text": _TEXT(value, at)}
+    part = {"type": kind, "text": TEXT(value, at)}
     return [{**part, "annotations": []} if kind == "output_text" else part]
 
 
@@ -135,14 +146,14 @@ def _needing(check: Check, *names: str) -> Check:
 
 _BREAKPOINT: Final = record({"mode": one_of("explicit"), "ttl": one_of("30m", "12h")}, "mode")
 
-_INPUT_TEXT: Final = record({"text": _TEXT, "prompt_cache_breakpoint": _BREAKPOINT}, "text")
+_INPUT_TEXT: Final = record({"text": TEXT, "prompt_cache_breakpoint": _BREAKPOINT}, "text")
 
 _INPUT_IMAGE: Final = _needing(
     record(
         {
             "detail": one_of("low", "high", "auto", "original"),
             "image_url": data,
-            "file_id": _ID,
+            "file_id": ID,
             "prompt_cache_breakpoint": _BREAKPOINT,
         },
         defaults={"detail": "auto"},
@@ -156,7 +167,7 @@ _INPUT_FILE: Final = _needing(
         {
             "detail": one_of("auto", "low", "high"),
             "file_data": data,
-            "file_id": _ID,
+            "file_id": ID,
             "file_url": data,
             "filename": string(0, 1024),
             "prompt_cache_breakpoint": _BREAKPOINT,
@@ -182,26 +193,26 @@ _INPUT_PARTS: Final[Mapping[str, Check]] = {**_OUTPUT_PARTS, "input_audio": _INP
 """What a message to the model may hold, by type."""
 
 _ANNOTATIONS: Final[Mapping[str, Check]] = {
-    "file_citation": record({"file_id": _ID, "filename": _TEXT, "index": _INDEX}, "file_id", "filename", "index"),
+    "file_citation": record({"file_id": ID, "filename": TEXT, "index": _INDEX}, "file_id", "filename", "index"),
     "url_citation": record(
-        {"url": _TEXT, "title": _TEXT, "start_index": _INDEX, "end_index": _INDEX},
+        {"url": TEXT, "title": TEXT, "start_index": _INDEX, "end_index": _INDEX},
         "url",
         "title",
         "start_index",
         "end_index",
     ),
     "container_file_citation": record(
-        {"container_id": _ID, "file_id": _ID, "filename": _TEXT, "start_index": _INDEX, "end_index": _INDEX},
+        {"container_id": ID, "file_id": ID, "filename": TEXT, "start_index": _INDEX, "end_index": _INDEX},
         "container_id",
         "file_id",
         "filename",
         "start_index",
         "end_index",
     ),
-    "file_path": record({"file_id": _ID, "index": _INDEX}, "file_id", "index"),
+    "file_path": record({"file_id": ID, "index": _INDEX}, "file_id", "index"),
 }
 
-_TOKEN: Final[Mapping[str, Check]] = {"token": _TEXT, "bytes": array(integer(0, 255)), "logprob": number()}
+_TOKEN: Final[Mapping[str, Check]] = {"token": TEXT, "bytes": array(integer(0, 255)), "logprob": number()}
 
 _LOGPROB: Final = record(
     {**_TOKEN, "top_logprobs": array(record(_TOKEN, *_TOKEN))},
@@ -210,12 +221,12 @@ _LOGPROB: Final = record(
 )
 
 _OUTPUT_TEXT: Final = record(
-    {"text": _TEXT, "annotations": array(tagged("annotation", _ANNOTATIONS)), "logprobs": array(_LOGPROB)},
+    {"text": TEXT, "annotations": array(tagged("annotation", _ANNOTATIONS)), "logprobs": array(_LOGPROB)},
     "text",
     defaults={"annotations": []},
 )
 
-_SPOKEN_PART: Final = tagged("content", {"output_text": _OUTPUT_TEXT, "refusal": record({"refusal": _TEXT}, "refusal")})
+_SPOKEN_PART: Final = tagged("content", {"output_text": _OUTPUT_TEXT, "refusal": record({"refusal": TEXT}, "refusal")})
 
 
 def _spoken_part(value: Any, at: At) -> dict[str, Any]:
@@ -230,21 +241,21 @@ def _spoken_part(value: Any, at: At) -> dict[str, Any]:
 
 _MESSAGE: Final = record(
     {
-        "id": _OWN_ID,
+        "id": OWN_ID,
         "role": _ROLE,
         "content": _content("input_text", tagged("content", _INPUT_PARTS)),
-        "status": _STATUS,
+        "status": STATUS,
     },
     "content",
 )
 
 _ASSISTANT_MESSAGE: Final = record(
     {
-        "id": _OWN_ID,
+        "id": OWN_ID,
         "role": _ROLE,
         "content": _content("output_text", _spoken_part),
         "phase": one_of("commentary", "final_answer"),
-        "status": _STATUS,
+        "status": STATUS,
     },
     "content",
 )
@@ -271,7 +282,7 @@ def _thoughts(kind: str) -> Check:
 
     So the same text that one client keeps as it came and another flattens is stored in one form.
     """
-    part = record({"type": one_of(kind, "text"), "text": _TEXT}, "text")
+    part = record({"type": one_of(kind, "text"), "text": TEXT}, "text")
 
     def check(value: Any, at: At) -> dict[str, Any]:
         checked = part({"text": value} if isinstance(value, str) else value, at)
@@ -288,27 +299,25 @@ def _thoughts(kind: str) -> Check:
 
 _REASONING: Final = record(
     {
-        "id": _OWN_ID,
+        "id": OWN_ID,
         "summary": _thoughts("summary_text"),
         "content": _thoughts("reasoning_text"),
         "encrypted_content": data,
-        "status": _STATUS,
+        "status": STATUS,
     },
     defaults={"summary": []},
 )
 
-_CALLER: Final = tagged("caller", {"direct": record({}), "program": record({"caller_id": _ID}, "caller_id")})
-
 _FUNCTION_CALL: Final = record(
     {
-        "id": _OWN_ID,
-        "call_id": _ID,
-        "name": _NAME,
-        "namespace": _NAME,
-        "arguments": _TEXT,
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
+        "arguments": TEXT,
         "async": boolean,
-        "caller": _CALLER,
-        "status": _STATUS,
+        "caller": CALLER,
+        "status": STATUS,
     },
     "call_id",
     "name",
@@ -322,22 +331,42 @@ def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
     """A call's output: a string stays one, since a tool's text and a list that holds one text are different things."""
     if not isinstance(value, str | list):
         raise invalid_type(value, at, "one of a string or an array of objects")
-    output: str | list[dict[str, Any]] = (_TEXT if isinstance(value, str) else _OUTPUT)(value, at)
+    output: str | list[dict[str, Any]] = (TEXT if isinstance(value, str) else _OUTPUT)(value, at)
     return output
 
 
 _FUNCTION_CALL_OUTPUT: Final = record(
     {
-        "id": _OWN_ID,
-        "call_id": _ID,
-        "name": _NAME,
-        "namespace": _NAME,
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
         "output": _call_output,
-        "caller": _CALLER,
-        "status": _STATUS,
+        "caller": CALLER,
+        "status": STATUS,
     },
     "call_id",
     "output",
+)
+
+_CUSTOM_TOOL_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
+        "input": TEXT,
+        "async": boolean,
+        "caller": CALLER,
+        "status": STATUS,
+    },
+    "call_id",
+    "name",
+    "input",
+)
+
+_CUSTOM_TOOL_CALL_OUTPUT: Final = record(
+    {"id": OWN_ID, "call_id": ID, "output": _call_output, "caller": CALLER, "status": STATUS}, "call_id", "output"
 )
 
 _ITEMS: Final[Mapping[str, Check]] = {
@@ -345,37 +374,27 @@ _ITEMS: Final[Mapping[str, Check]] = {
     "reasoning": _REASONING,
     "function_call": _FUNCTION_CALL,
     "function_call_output": _FUNCTION_CALL_OUTPUT,
-    "item_reference": record({"id": _ID}, "id"),
+    "custom_tool_call": _CUSTOM_TOOL_CALL,
+    "custom_tool_call_output": _CUSTOM_TOOL_CALL_OUTPUT,
+    **CLIENT_ITEMS,
+    "item_reference": record({"id": ID}, "id"),
 }
 """The items that this server takes, by type."""
 
 _UNSUPPORTED_ITEMS: Final = frozenset(
     {
-        "additional_tools",
-        "apply_patch_call",
-        "apply_patch_call_output",
         "code_interpreter_call",
         "compaction",
         "compaction_trigger",
-        "computer_call",
-        "computer_call_output",
         "configuration_update",
-        "custom_tool_call",
-        "custom_tool_call_output",
         "file_search_call",
         "image_generation_call",
-        "local_shell_call",
-        "local_shell_call_output",
         "mcp_approval_request",
         "mcp_approval_response",
         "mcp_call",
         "mcp_list_tools",
         "program",
         "program_output",
-        "shell_call",
-        "shell_call_output",
-        "tool_search_call",
-        "tool_search_output",
         "web_search_call",
     }
 )

@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
+from .calls import FORMS
 from .exchanges import without_exchange
 from .ids import new_id
 
 Json = dict[str, Any]
 
-_ID_PREFIXES: Final = {"message": "msg", "reasoning": "rs", "function_call": "fc", "function_call_output": "fco"}
+_ID_PREFIXES: Final = {
+    "message": "msg",
+    "reasoning": "rs",
+    "function_call_output": "fco",
+    "custom_tool_call_output": "ctco",
+    "local_shell_call_output": "lsho",
+    "shell_call_output": "sho",
+    "apply_patch_call_output": "apco",
+    "computer_call_output": "cuo",
+    "additional_tools": "at",
+    **{form.type: form.id_prefix for form in FORMS.values()},
+}
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:

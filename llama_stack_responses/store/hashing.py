@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
+from ..core.items import ANSWERS
 from ..core.owner import Owner
 from . import codec
 
@@ -59,12 +60,13 @@ def canonical(item: Mapping[str, Any]) -> bytes:
     """What makes an item the same item, although a client sends it back in fewer words than it got it.
 
     Its id, its status, fields that are null, and an output text's annotations and logprobs do not count; a message's
-    content may be a string or a list with that text alone. Only a call that was cut off is another than the whole one:
-    nobody can run it.
+    content may be a string or a list with that text alone. Only a call that was cut off is another than the whole one,
+    since nobody can run it, and what failed is another than what worked.
     """
     kept = _without(item, "id", "status")
-    if item.get("type") == "function_call" and item.get("status") == "incomplete":
-        kept["status"] = "incomplete"
+    status = item.get("status")
+    if status == "failed" or (status == "incomplete" and item.get("type") in ANSWERS):
+        kept["status"] = status
     kept.setdefault("type", "message")
     kind = "output_text" if kept.get("role") == "assistant" else "input_text"
     if kept["type"] == "message" and isinstance(kept.get("content"), str):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from llama_stack_responses.core.calls import FUNCTION
+from llama_stack_responses.core.calls import FUNCTION, in_namespace
 from llama_stack_responses.core.request import CreateRequest
 
+from .naming import chat_name
 from .tool import Function, Json, chat_function
 
 
@@ -15,9 +16,7 @@ class FunctionTool:
 
     def __init__(self, declared: Json, _: CreateRequest) -> None:
         self._name: str = declared["name"]
-        strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
-        chat = chat_function(self._name, declared.get("description"), declared.get("parameters"), **strict)
-        self._functions = (Function(chat, FUNCTION),)
+        self._functions = (client_function(declared),)
 
     def functions(self) -> Sequence[Function]:
         """The one function."""
@@ -25,4 +24,19 @@ class FunctionTool:
 
     def chosen(self, choice: Json) -> Collection[str]:
         """It is chosen by its name."""
-        return [self._name] if choice["type"] == "function" and choice["name"] == self._name else []
+        return [self._name] if is_chosen(choice, "function", self._name) else []
+
+
+def client_function(declared: Json, namespace: str | None = None) -> Function:
+    """The function of an entry of `tools`, or of a namespace among them."""
+    name: str = declared["name"]
+    strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
+    chat = chat_function(chat_name(namespace, name), declared.get("description"), declared.get("parameters"), **strict)
+    kind = in_namespace(FUNCTION, namespace, name) if namespace else FUNCTION
+    return Function(chat, kind, origin=(namespace, name), deferred=declared.get("defer_loading", False))
+
+
+def is_chosen(choice: Json, kind: str, name: str, namespace: str | None = None) -> bool:
+    """Whether a choice means the tool that the client knows by this name; it need not say the namespace."""
+    meant = choice.get("namespace", namespace)
+    return (choice["type"], choice.get("name"), meant) == (kind, name, namespace)

@@ -9,8 +9,14 @@ from functools import partial
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers
 
+from .apply_patch import apply_patch_tool
 from .code_interpreter import CodeInterpreterTool, Uploaded
+from .computer import computer_tool
+from .custom import CustomTool
 from .function import FunctionTool
+from .namespace import NamespaceTool
+from .shell import local_shell_tool, shell_tool
+from .tool_search import tool_search_tool
 from .toolset import Makers
 
 
@@ -41,7 +47,17 @@ def tool_makers(services: Services) -> Makers:
 
 def client_tools() -> Makers:
     """Those that the client runs: they need nothing of the server."""
-    return {"function": FunctionTool}
+    return {
+        "function": FunctionTool,
+        "custom": CustomTool,
+        "namespace": NamespaceTool,
+        "tool_search": tool_search_tool,
+        "local_shell": local_shell_tool,
+        "shell": shell_tool,
+        "apply_patch": apply_patch_tool,
+        "computer": computer_tool,
+        "computer_use_preview": computer_tool,
+    }
 
 
 def _hosted_tools(services: Services) -> Makers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import orjson
@@ -100,21 +100,30 @@ class Function:
     """A function that the model can call.
 
     Attributes:
-        chat: its entry in a chat request's `tools`.
+        chat: its entry in a chat request's `tools`, of type `function` or `custom`.
         kind: how a call of it looks to the client.
         run: runs a call; None when the client does. It raises `ToolError` when the call does not work out.
         repeatable: whether a call that may have run already may be run once more.
+        origin: the namespace, if any, and the name by which the client knows it, if it gave it one.
+        deferred: whether the model sees it only after a search for tools, where there is one.
     """
 
     chat: Json
     kind: CallKind
     run: Callable[[Invocation], Awaitable[Outcome]] | None = None
     repeatable: bool = False
+    origin: tuple[str | None, str] | None = None
+    deferred: bool = False
 
     @property
     def name(self) -> str:
         """The name by which the model calls it."""
-        return str(self.chat["function"]["name"])
+        return str(self.chat[self.chat["type"]]["name"])
+
+    def renamed(self, name: str) -> Function:
+        """The function under another name."""
+        form = self.chat["type"]
+        return replace(self, chat={**self.chat, form: {**self.chat[form], "name": name}})
 
 
 class Tool(Protocol):
@@ -139,6 +148,15 @@ class NeedsPreparation(Protocol):
         Raises:
             ApiError: the response cannot be made without it.
         """
+        ...
+
+
+@runtime_checkable
+class FindsTools(Protocol):
+    """A tool that finds others, which the model does not see before."""
+
+    def found(self) -> Sequence[Json]:
+        """Those that were found, as entries of a request's `tools`."""
         ...
 
 

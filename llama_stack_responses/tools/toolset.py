@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from llama_stack_responses.core.calls import CallKind, ServerCall
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.request import CreateRequest
 
-from .tool import Function, NeedsPreparation, Stagehand, Tool
+from .catalog import Catalog
+from .tool import FindsTools, Function, NeedsPreparation, Stagehand, Tool
 
 Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 """What makes a tool of an entry of a request's `tools`, and of what else the request says, by the entry's type."""
+
+_CARRIERS: Final = ("tool_search_output", "additional_tools")
+"""The items that bring tools with them."""
 
 
 class Toolset:
@@ -31,12 +35,13 @@ class Toolset:
         ApiError: 400 for a tool that this stack does not have.
     """
 
-    def __init__(
-        self,
-        request: CreateRequest,
-        makers: Makers,
-    ) -> None:
-        self._tools = [_made(request, position, makers) for position in range(len(request.tools))]
+    def __init__(self, request: CreateRequest, makers: Makers) -> None:
+        self._request = request
+        self._makers = makers
+        self._entries = list(request.tools)
+        self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(self._entries)]
+        self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
+        self._loaded: set[tuple[str | None, str] | None] = set()
         self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
         self._parallel = request.parallel_tool_calls is not False and not self._by_name
@@ -49,21 +54,32 @@ class Toolset:
         """Has the tools find out what functions they have.
 
         Args:
-            items: the history and the input.
+            items: the history and the input, and what there is of the output; tools may stand among them.
 
         Raises:
             ApiError: the response cannot be made with these tools.
         """
+        for item in items:
+            if item["type"] in _CARRIERS:
+                self._load(item["tools"])
         for tool in self._tools:
             if isinstance(tool, NeedsPreparation):
                 await tool.prepare(items, stagehand)
         self._index()
 
+    @property
+    def names(self) -> Mapping[tuple[str | None, str], str]:
+        """What the model calls the functions that the client knows by a namespace, if any, and a name."""
+        return self._catalog.names
+
     def offer(self) -> tuple[list[Json], str | None]:
         """The `tools` of a chat request, and its `tool_choice`."""
         self._in_round = 0
+        for tool in self._tools:
+            if isinstance(tool, FindsTools):
+                self._load(tool.found())
         # Where a list allows only some, all stay visible, which keeps the prompt's prefix cached; calls are held to it.
-        seen = [each.chat for each in self._functions.values() if each.name in self._allowed or not self._by_name]
+        seen = [each.chat for each in self._functions.values() if self._is_seen(each)]
         if self.hosted_calls and self._choice is not None:
             return seen, "auto"  # the model has called what it had to, and may answer now
         if not isinstance(self._choice, dict):
@@ -100,8 +116,33 @@ class Toolset:
             return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
         return f"The tool '{call.name}' may not be called in this turn. Tools that may be called: {names}."
 
+    def _is_seen(self, function: Function) -> bool:
+        if self._by_name:
+            return function.name in self._allowed
+        return not (self._searches and function.deferred) or function.origin in self._loaded
+
+    def _load(self, entries: Sequence[Json]) -> None:
+        """Has tools seen that were found, declared ones or others."""
+        for entry in entries:
+            tool = self._made(entry, "input")
+            self._loaded |= {each.origin for each in tool.functions()}
+            if entry not in self._entries:
+                self._entries.append(entry)
+                self._tools.append(tool)
+        self._index()
+
+    def _made(self, entry: Json, param: str) -> Tool:
+        make = self._makers.get(entry["type"])
+        if make is None:
+            message = (
+                f"This stack has no provider for tools of the type '{entry['type']}'; its operator can configure one."
+            )
+            raise bad_request(message, param, "unsupported_value")
+        return make(entry, self._request)
+
     def _index(self) -> None:
-        self._functions = {each.name: each for tool in self._tools for each in tool.functions()}
+        self._catalog = Catalog(self._tools)
+        self._functions = self._catalog.functions
         self._allowed = frozenset(self._chosen())
 
     def _chosen(self) -> Iterable[str]:
@@ -109,14 +150,4 @@ class Toolset:
             return ()
         if not isinstance(self._choice, dict):
             return self._functions
-        entries = [self._choice] if self._by_name else self._choice["tools"]
-        return [name for entry in entries for tool in self._tools for name in tool.chosen(entry)]
-
-
-def _made(request: CreateRequest, position: int, makers: Makers) -> Tool:
-    entry = request.tools[position]
-    make = makers.get(entry["type"])
-    if make is None:
-        message = f"This stack has no provider for tools of the type '{entry['type']}'; its operator can configure one."
-        raise bad_request(message, f"tools[{position}].type", "unsupported_value")
-    return make(entry, request)
+        return self._catalog.chosen([self._choice] if self._by_name else self._choice["tools"])

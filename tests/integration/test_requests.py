@@ -345,10 +345,10 @@ WRONG: Final[dict[str, tuple[Any, str, str | None, str]]] = {
     "an output before its call": ([user("a"), OUTPUT, CALL], "input", None, "with call_id c1"),
     "one of two outputs": ([user("a"), CALL, OTHER_CALL, OUTPUT], "input", None, "function call c2"),
     "an item that this server does not take": (
-        [{"type": "shell_call"}],
+        [{"type": "program"}],
         "input[0].type",
         "unsupported_value",
-        "'shell_call'",
+        "'program'",
     ),
     "an empty reference": ([{"type": "item_reference", "id": ""}], "input[0].id", "empty_string", "'input[0].id'"),
 }

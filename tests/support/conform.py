@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_args, get_origin
 
-from openai.types.responses import Response, ResponseError, ResponseStreamEvent
+from openai.types.responses import Response, ResponseCustomToolCall, ResponseError, ResponseStreamEvent
 from openai.types.responses.response_text_delta_event import Logprob as DeltaLogprob
 from openai.types.responses.response_text_delta_event import LogprobTopLogprob as DeltaTopLogprob
 from openai.types.responses.response_text_done_event import Logprob as DoneLogprob
@@ -25,9 +25,11 @@ ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
     (ResponseError, "code"): ("context_length_exceeded",)
 }
 # - OpenAI and the Open Responses specification send `bytes` with the logprobs of an event as in those of a part.
-ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = dict.fromkeys(
-    (DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})
-)
+# - OpenAI sends a status with the call of a custom tool, which its type has only in lists of items.
+ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
+    **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
+    ResponseCustomToolCall: frozenset({"status"}),
+}
 DISCRIMINATORS: Final = ("type", "role", "mode")
 
 type Tag = tuple[str, Any]

@@ -6,20 +6,35 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from openai.types.responses import ResponseInputItem, ResponseInputItemParam
+from openai.types.responses.response_computer_tool_call_param import ResponseComputerToolCallParam
+from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
+from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
 from openai.types.responses.response_function_tool_call_param import ResponseFunctionToolCallParam
 from openai.types.responses.response_input_audio_param import ResponseInputAudioParam
 from openai.types.responses.response_input_file_param import ResponseInputFileParam
 from openai.types.responses.response_input_image_param import ResponseInputImageParam
-from openai.types.responses.response_input_item_param import FunctionCallOutput, ItemReference
+from openai.types.responses.response_input_item_param import (
+    AdditionalTools,
+    ApplyPatchCall,
+    ApplyPatchCallOutput,
+    ComputerCallOutput,
+    FunctionCallOutput,
+    ItemReference,
+    LocalShellCall,
+    ShellCall,
+    ShellCallOutput,
+    ToolSearchCall,
+)
 from openai.types.responses.response_input_text_param import ResponseInputTextParam
 from openai.types.responses.response_output_message_param import ResponseOutputMessageParam
 from openai.types.responses.response_output_refusal_param import ResponseOutputRefusalParam
 from openai.types.responses.response_output_text_param import ResponseOutputTextParam
 from openai.types.responses.response_reasoning_item_param import ResponseReasoningItemParam
+from openai.types.responses.response_tool_search_output_item_param_param import ResponseToolSearchOutputItemParamParam
 from pydantic import TypeAdapter
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items import check_call_pairs, check_ids, parse_input
+from llama_stack_responses.core.items import ANSWERS, check_call_pairs, check_ids, parse_input
 from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
@@ -107,6 +122,127 @@ OUTPUT: Json = {
     "caller": {"type": "direct"},
     "status": "completed",
 }
+CUSTOM_CALL: Json = {
+    "type": "custom_tool_call",
+    "id": "ctc_1",
+    "call_id": "call_2",
+    "name": "apply_patch",
+    "namespace": "files",
+    "input": "*** Begin Patch",
+    "async": False,
+    "caller": {"type": "direct"},
+}
+CUSTOM_OUTPUT: Json = {
+    "type": "custom_tool_call_output",
+    "id": "ctco_1",
+    "call_id": "call_2",
+    "output": [INPUT_TEXT, INPUT_IMAGE, INPUT_FILE],
+    "caller": {"type": "direct"},
+}
+LOCAL_SHELL_CALL: Json = {
+    "type": "local_shell_call",
+    "id": "lsh_1",
+    "call_id": "call_3",
+    "action": {
+        "type": "exec",
+        "command": ["ls", "-l"],
+        "env": {"LANG": "C"},
+        "timeout_ms": 1000,
+        "user": "nobody",
+        "working_directory": "/",
+    },
+    "status": "completed",
+}
+LOCAL_SHELL_OUTPUT: Json = {
+    "type": "local_shell_call_output",
+    "id": "lsho_1",
+    "call_id": "call_3",
+    "output": "{}",
+    "status": "completed",
+}
+SHELL_CALL: Json = {
+    "type": "shell_call",
+    "id": "sh_1",
+    "call_id": "call_4",
+    "action": {"commands": ["ls"], "timeout_ms": 1000, "max_output_length": 100},
+    "environment": {"type": "local", "skills": [{"name": "s", "description": "d", "path": "/s"}]},
+    "caller": {"type": "direct"},
+    "status": "completed",
+}
+SHELL_OUTPUT: Json = {
+    "type": "shell_call_output",
+    "id": "sho_1",
+    "call_id": "call_4",
+    "output": [
+        {"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": -9}},
+        {"stdout": "", "stderr": "b", "outcome": {"type": "timeout"}},
+    ],
+    "max_output_length": 100,
+    "caller": {"type": "direct"},
+    "status": "completed",
+}
+PATCH_CALL: Json = {
+    "type": "apply_patch_call",
+    "id": "apc_1",
+    "call_id": "call_5",
+    "operation": {"type": "update_file", "path": "a.txt", "diff": "@@\n-a\n+b"},
+    "caller": {"type": "direct"},
+    "status": "completed",
+}
+PATCH_OUTPUT: Json = {
+    "type": "apply_patch_call_output",
+    "id": "apco_1",
+    "call_id": "call_5",
+    "output": "Done.",
+    "caller": {"type": "direct"},
+    "status": "failed",
+}
+CHECKS: list[Json] = [{"id": "sc_1", "code": "malicious", "message": "Look."}]
+COMPUTER_CALL: Json = {
+    "type": "computer_call",
+    "id": "cu_1",
+    "call_id": "call_6",
+    "action": {"type": "wait"},
+    "actions": [
+        {"type": "click", "button": "left", "x": 1, "y": 2, "keys": ["CTRL"]},
+        {"type": "double_click", "x": 1, "y": 2, "keys": ["CTRL"]},
+        {"type": "drag", "path": [{"x": 1, "y": 2}], "keys": ["CTRL"]},
+        {"type": "keypress", "keys": ["ENTER"]},
+        {"type": "move", "x": -1, "y": 2, "keys": ["CTRL"]},
+        {"type": "screenshot"},
+        {"type": "scroll", "scroll_x": 0, "scroll_y": -5, "x": 1, "y": 2, "keys": ["CTRL"]},
+        {"type": "type", "text": "a"},
+        {"type": "wait"},
+    ],
+    "pending_safety_checks": CHECKS,
+    "status": "completed",
+}
+COMPUTER_OUTPUT: Json = {
+    "type": "computer_call_output",
+    "id": "cuo_1",
+    "call_id": "call_6",
+    "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA==", "file_id": "file_1"},
+    "acknowledged_safety_checks": CHECKS,
+    "status": "completed",
+}
+FUNCTION: Json = {"type": "function", "name": "f", "parameters": {}, "strict": True, "defer_loading": True}
+SEARCH_CALL: Json = {
+    "type": "tool_search_call",
+    "id": "tsc_1",
+    "call_id": "call_7",
+    "execution": "client",
+    "arguments": {"query": "a"},
+    "status": "completed",
+}
+SEARCH_OUTPUT: Json = {
+    "type": "tool_search_output",
+    "id": "tso_1",
+    "call_id": "call_7",
+    "execution": "client",
+    "tools": [FUNCTION, {"type": "namespace", "name": "n", "description": "d", "tools": [FUNCTION]}],
+    "status": "completed",
+}
+ADDITIONAL: Json = {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [FUNCTION]}
 REFERENCE: Json = {"type": "item_reference", "id": "msg_1"}
 
 WHOLE: list[tuple[Json, Any]] = [
@@ -115,6 +251,19 @@ WHOLE: list[tuple[Json, Any]] = [
     (REASONING, ResponseReasoningItemParam),
     (CALL, ResponseFunctionToolCallParam),
     (OUTPUT, FunctionCallOutput),
+    (CUSTOM_CALL, ResponseCustomToolCallParam),
+    (CUSTOM_OUTPUT, ResponseCustomToolCallOutputParam),
+    (LOCAL_SHELL_CALL, LocalShellCall),
+    (LOCAL_SHELL_OUTPUT, None),
+    (SHELL_CALL, ShellCall),
+    (SHELL_OUTPUT, ShellCallOutput),
+    (PATCH_CALL, ApplyPatchCall),
+    (PATCH_OUTPUT, ApplyPatchCallOutput),
+    (COMPUTER_CALL, ResponseComputerToolCallParam),
+    (COMPUTER_OUTPUT, ComputerCallOutput),
+    (SEARCH_CALL, ToolSearchCall),
+    (SEARCH_OUTPUT, ResponseToolSearchOutputItemParamParam),
+    (ADDITIONAL, AdditionalTools),
     (REFERENCE, ItemReference),
 ]
 """Every supported item with every key that OpenAI declares for it, and the type that declares them."""
@@ -247,6 +396,18 @@ def test_reasoning_in_every_form(sent: Json, kept: Json) -> None:
     assert parsed({"type": "reasoning", **sent}) == {"type": "reasoning", "summary": [], **kept}
 
 
+def test_a_local_shells_output_names_its_call_in_either_way() -> None:
+    kept = {"type": "local_shell_call_output", "call_id": "call_3", "output": "{}"}
+    assert parsed({"type": "local_shell_call_output", "id": "call_3", "output": "{}"}) == kept
+    assert parsed(kept) == kept
+
+
+@pytest.mark.parametrize("kind", ["computer_screenshot", "input_image"])
+def test_a_screenshot_is_one_by_either_name(kind: str) -> None:
+    item = {"type": "computer_call_output", "call_id": "c", "output": {"type": kind, "file_id": "file_1"}}
+    assert parsed(item)["output"] == {"type": "computer_screenshot", "file_id": "file_1"}
+
+
 @pytest.mark.parametrize("item", [{"id": "msg_1"}, {"id": "msg_1", "type": None}, REFERENCE])
 def test_an_id_alone_is_a_reference(item: Json) -> None:
     assert parsed(item) == REFERENCE
@@ -305,6 +466,29 @@ def test_input_is_a_string_or_an_array(value: Any) -> None:
         ({"type": "reasoning", "content": [3]}, ".content[0]", "invalid_type"),
         ({"type": "item_reference"}, ".id", "missing_required_parameter"),
         ({**CALL, "caller": {"type": "program"}}, ".caller.caller_id", "missing_required_parameter"),
+        ({"type": "local_shell_call_output", "output": ""}, ".call_id", "missing_required_parameter"),
+        ({**LOCAL_SHELL_CALL, "action": {"command": []}}, ".action.command", "empty_array"),
+        ({**LOCAL_SHELL_CALL, "action": {"command": ["a"], "env": {"b": 1}}}, ".action.env.b", "invalid_type"),
+        ({**SHELL_CALL, "environment": {"type": "container_auto"}}, ".environment.type", "invalid_value"),
+        (
+            {**SHELL_OUTPUT, "output": [{"stdout": "", "stderr": ""}]},
+            ".output[0].outcome",
+            "missing_required_parameter",
+        ),
+        (
+            {**PATCH_CALL, "operation": {"type": "update_file", "path": "a"}},
+            ".operation.diff",
+            "missing_required_parameter",
+        ),
+        ({**PATCH_OUTPUT, "status": "incomplete"}, ".status", "invalid_value"),
+        ({**COMPUTER_CALL, "actions": [{"type": "click"}]}, ".actions[0].x", "missing_required_parameter"),
+        (
+            {**COMPUTER_OUTPUT, "output": {"type": "computer_screenshot"}},
+            ".output.image_url",
+            "missing_required_parameter",
+        ),
+        ({**SEARCH_OUTPUT, "tools": [{"type": "function"}]}, ".tools[0].name", "missing_required_parameter"),
+        ({**ADDITIONAL, "role": "user"}, ".role", "invalid_value"),
     ],
 )
 def test_a_wrong_item_is_refused_where_it_is_wrong(item: Any, param: str, code: str) -> None:
@@ -427,7 +611,7 @@ def test_limits() -> None:
 
 
 def test_a_message_shows_little_of_what_the_client_sent() -> None:
-    assert len(refused([{"type": "x" * 10_000}]).message) < 400
+    assert refused([{"type": "x" * 10_000}]).message.count("x" * 10) < 10
 
 
 def test_text_that_cannot_be_written_is_refused() -> None:
@@ -439,12 +623,12 @@ def test_text_that_cannot_be_written_is_refused() -> None:
 # Calls and their outputs
 
 
-def call(call_id: str) -> Json:
-    return {"type": "function_call", "call_id": call_id}
+def call(call_id: str, kind: str = "function_call") -> Json:
+    return {"type": kind, "call_id": call_id}
 
 
-def output(call_id: str) -> Json:
-    return {"type": "function_call_output", "call_id": call_id}
+def output(call_id: str, kind: str = "function_call_output") -> Json:
+    return {"type": kind, "call_id": call_id}
 
 
 @pytest.mark.parametrize(
@@ -457,6 +641,9 @@ def output(call_id: str) -> Json:
         [call("a"), output("a"), output("a")],
         [call("a"), output("a"), call("a"), output("a")],
         [call("a"), *parse_input("hi"), output("a")],
+        *([call("a", kind), output("a", answer)] for kind, answer in ANSWERS.items()),
+        [{"type": "tool_search_call", "execution": "server"}],
+        [call("a", "shell_call"), call("a"), output("a"), output("a", "shell_call_output")],
     ],
 )
 def test_pairs_that_hold(items: list[Json]) -> None:
@@ -471,6 +658,9 @@ def test_pairs_that_hold(items: list[Json]) -> None:
         ([call("a")], "No tool output found for function call a."),
         ([call("a"), output("a"), call("a")], "No tool output found for function call a."),
         ([call("a"), call("b"), output("b"), *parse_input("hi")], "No tool output found for function call a."),
+        ([call("a", "custom_tool_call"), output("a")], "No tool call found for function call output with call_id a."),
+        ([call("a", "custom_tool_call")], "No tool output found for custom tool call a."),
+        ([output("a", "tool_search_output")], "No tool call found for tool search call output with call_id a."),
     ],
 )
 def test_pairs_that_do_not_hold(items: list[Json], message: str) -> None:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from typing import Any, Final, get_args, get_type_hints
 
 import pytest
-from openai.types.responses import FunctionToolParam, ToolParam
+from openai.types.responses import (
+    ApplyPatchToolParam,
+    ComputerToolParam,
+    ComputerUsePreviewToolParam,
+    CustomToolParam,
+    FunctionShellToolParam,
+    FunctionToolParam,
+    NamespaceToolParam,
+    ToolParam,
+    ToolSearchToolParam,
+)
 from openai.types.responses.response_create_params import ToolChoice
+from openai.types.responses.tool_param import LocalShell
 
+from llama_stack_responses.core.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.request import parse_create
@@ -15,7 +27,7 @@ from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
 
-TAKEN: Final = {"code_interpreter", "function", *WEB_SEARCH_TYPES}
+TAKEN: Final = {"code_interpreter", *CLIENT_TOOL_NAMES, *WEB_SEARCH_TYPES}
 """The types of the tools that are taken; they are no longer refused by name."""
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -100,10 +112,7 @@ def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: 
 
 def test_messages() -> None:
     assert refused([{"type": "mcp"}]).message == "Unsupported tool type 'mcp' on this server."
-    assert refused([{"type": "x"}]).message == (
-        "Invalid value: 'x'. Supported values are: 'code_interpreter', 'function', 'web_search', 'web_search_2025_08_26', "
-        "'web_search_preview', and 'web_search_preview_2025_03_11'."
-    )
+    assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
     )
@@ -112,6 +121,73 @@ def test_messages() -> None:
         "Invalid 'tools[0].name': string does not match pattern. "
         "Expected a string that matches the pattern '^[a-zA-Z0-9_.-]+$'."
     )
+
+
+LARK: Final[Json] = {"type": "grammar", "syntax": "lark", "definition": "start: /a/"}
+CUSTOM: Final[Json] = {
+    "type": "custom",
+    "name": "c",
+    "description": "d",
+    "format": LARK,
+    "allowed_callers": ["direct"],
+    "async": False,
+    "defer_loading": True,
+}
+NAMESPACE: Final[Json] = {"type": "namespace", "name": "n", "description": "d", "tools": [WHOLE, CUSTOM]}
+SHELL: Final[Json] = {
+    "type": "shell",
+    "environment": {"type": "local", "skills": [{"name": "s", "description": "d", "path": "/s"}]},
+    "allowed_callers": ["direct"],
+}
+DISPLAY: Final[Json] = {
+    "type": "computer_use_preview",
+    "display_height": 1,
+    "display_width": 2,
+    "environment": "browser",
+}
+
+
+@pytest.mark.parametrize(
+    ("tool", "declared"),
+    [
+        (CUSTOM, CustomToolParam),
+        (NAMESPACE, NamespaceToolParam),
+        (
+            {"type": "tool_search", "description": "d", "execution": "client", "parameters": {}},
+            ToolSearchToolParam,
+        ),
+        ({"type": "local_shell"}, LocalShell),
+        (SHELL, FunctionShellToolParam),
+        ({"type": "apply_patch", "allowed_callers": ["direct"]}, ApplyPatchToolParam),
+        ({"type": "computer"}, ComputerToolParam),
+        (DISPLAY, ComputerUsePreviewToolParam),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_tool_with_every_declared_key_is_left_as_it_is(tool: Json, declared: Any) -> None:
+    assert tools(tool) == [tool]
+    assert tool.keys() == get_type_hints(declared).keys()
+
+
+@pytest.mark.parametrize(
+    ("tool", "param", "code"),
+    [
+        ({"type": "custom"}, ".name", "missing_required_parameter"),
+        ({**CUSTOM, "format": {**LARK, "syntax": "gbnf"}}, ".format.syntax", "invalid_value"),
+        ({**NAMESPACE, "tools": [{"type": "mcp"}]}, ".tools[0].type", "invalid_value"),
+        ({**NAMESPACE, "tools": [WHOLE, WHOLE]}, ".tools[1].name", "invalid_value"),
+        ({"type": "tool_search", "execution": "both"}, ".execution", "invalid_value"),
+        ({"type": "shell", "environment": {"type": "container_auto"}}, ".environment.type", "unsupported_value"),
+        ({**DISPLAY, "environment": "phone"}, ".environment", "invalid_value"),
+    ],
+)
+def test_a_wrong_client_tool_is_refused_where_it_is_wrong(tool: Json, param: str, code: str) -> None:
+    error = refused([tool])
+    assert (error.param, error.code) == (f"tools[0]{param}", code)
+
+
+def test_a_namespace_may_have_the_name_of_a_tool() -> None:
+    assert tools(function("n"), NAMESPACE)
 
 
 @pytest.mark.parametrize("declared", [{}, "function", 1])
@@ -181,6 +257,38 @@ def test_allowed_tools(mode: str) -> None:
 def test_a_wrong_choice_is_refused_where_it_is_wrong(chosen: Any, param: str, code: str | None) -> None:
     error = refused([function("f")], chosen)
     assert (error.param, error.code) == (param, code)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "tool"),
+    [
+        ({"type": "custom", "name": "c"}, CUSTOM),
+        ({"type": "shell"}, SHELL),
+        ({"type": "apply_patch"}, {"type": "apply_patch"}),
+        ({"type": "computer_use"}, {"type": "computer"}),
+        ({"type": "computer"}, DISPLAY),
+        ({"type": "custom", "name": "c"}, NAMESPACE),
+    ],
+)
+def test_a_choice_of_a_client_tool(chosen: Json, tool: Json) -> None:
+    assert choice(chosen, tool) == chosen
+    error = refused([function("f")], chosen)
+    assert (error.param, error.code) == ("tool_choice", None)
+
+
+@pytest.mark.parametrize(
+    ("entry", "tool"),
+    [
+        ({"type": "custom", "name": "c", "namespace": "n"}, NAMESPACE),
+        ({"type": "namespace", "name": "n"}, NAMESPACE),
+        ({"type": "local_shell"}, {"type": "local_shell"}),
+        ({"type": "tool_search"}, {"type": "tool_search"}),
+    ],
+)
+def test_a_client_tool_is_allowed(entry: Json, tool: Json) -> None:
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [entry]}
+    assert choice(allowed, tool) == allowed
+    assert refused([function("f")], allowed).param == "tool_choice"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -88,3 +89,14 @@ def test_a_history_is_named_by_its_items_alone() -> None:
     for stranger in (Owner("bob"), Owner("alice", tenant="north"), Owner("", tenant="alice")):
         assert not {*names} & {*Hasher(stranger).histories(None, items)}
     assert not {*names} & {*Hasher(Owner("alice")).histories(None, items[1:])}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "custom_tool_call", "call_id": "c", "name": "f", "input": "a", "status": "incomplete"},
+        {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"},
+    ],
+)
+def test_what_did_not_work_is_another_item(item: dict[str, Any]) -> None:
+    assert canonical(item) != canonical(item | {"status": "completed"})

@@ -1,0 +1,128 @@
+"""The calls of the client's tools, and what came of them, as the function calls that the model made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.calls import CUSTOM_INPUT
+
+Json = dict[str, Any]
+Names = Mapping[tuple[str | None, str], str]
+"""The names by which the model calls what the client knows by a namespace, if any, and a name."""
+
+
+def as_call(item: Json, names: Names) -> Json | None:
+    """A client's call as a `function_call`; one of a custom tool has its text as `input` too. None for other items."""
+    make = _CALLS.get(item["type"])
+    return {"type": "function_call", "call_id": item["call_id"], **make(item, names)} if make else None
+
+
+def as_output(item: Json) -> Json | None:
+    """What came of a client's call, as a `function_call_output`; None for other items."""
+    make = _OUTPUTS.get(item["type"])
+    return {"type": "function_call_output", "call_id": item["call_id"], "output": make(item)} if make else None
+
+
+def called(item: Json, names: Names) -> str:
+    """The name by which the model called a function or a custom tool."""
+    namespace = item.get("namespace")
+    plain = f"{namespace}__{item['name']}" if namespace else item["name"]
+    return names.get((namespace, item["name"]), plain)
+
+
+def _function(item: Json, names: Names) -> Json:
+    return {"name": called(item, names), "arguments": item["arguments"]}
+
+
+def _custom(item: Json, names: Names) -> Json:
+    return {**_call(called(item, names), {CUSTOM_INPUT: item["input"]}), "input": item["input"]}
+
+
+def _local_shell(item: Json, _: Names) -> Json:
+    action = item["action"]
+    return _call("local_shell", {key: action[key] for key in action if key != "type" and action[key]})
+
+
+def _shell(item: Json, _: Names) -> Json:
+    return _call("shell", _given(item["action"]))
+
+
+def _apply_patch(item: Json, _: Names) -> Json:
+    return _call("apply_patch", item["operation"])
+
+
+def _computer(item: Json, _: Names) -> Json:
+    actions = item.get("actions") or [item["action"]] * ("action" in item)
+    return _call("computer", {"actions": [_given(action) for action in actions]})
+
+
+def _tool_search(item: Json, _: Names) -> Json:
+    return _call("tool_search", item["arguments"])
+
+
+def _call(name: str, arguments: Any) -> Json:
+    return {"name": name, "arguments": orjson.dumps(arguments).decode()}
+
+
+def _given(value: Json) -> Json:
+    return {key: member for key, member in value.items() if member is not None}
+
+
+_CALLS: Final[Mapping[str, Callable[[Json, Names], Json]]] = {
+    "function_call": _function,
+    "custom_tool_call": _custom,
+    "local_shell_call": _local_shell,
+    "shell_call": _shell,
+    "apply_patch_call": _apply_patch,
+    "computer_call": _computer,
+    "tool_search_call": _tool_search,
+}
+
+
+def _output(item: Json) -> Any:
+    return item["output"]
+
+
+def _shell_output(item: Json) -> str:
+    return "\n".join(_ran(entry) for entry in item["output"])
+
+
+def _ran(entry: Json) -> str:
+    outcome = entry["outcome"]
+    ended = "The time was up." if outcome["type"] == "timeout" else f"Exit code: {outcome['exit_code']}"
+    texts = [entry["stdout"], entry["stderr"] and f"stderr:\n{entry['stderr']}"]
+    return "\n".join([ended, *filter(None, texts)])
+
+
+def _patched(item: Json) -> str:
+    return "\n".join(filter(None, [f"Status: {item['status']}", item.get("output")]))
+
+
+def _screenshot(item: Json) -> list[Json]:
+    return [{**item["output"], "type": "input_image"}]
+
+
+def _loaded(item: Json) -> str:
+    names = ", ".join(_names_of(item["tools"]))
+    return f"Tools that can be called now: {names}." if names else "No such tools were found."
+
+
+def _names_of(tools: Iterable[Json]) -> Iterable[str]:
+    for tool in tools:
+        members = tool.get("tools")
+        name = tool.get("name") or tool["type"]
+        yield name if members is None else f"{name} ({', '.join(member['name'] for member in members)})"
+
+
+_OUTPUTS: Final[Mapping[str, Callable[[Json], Any]]] = {
+    "function_call_output": _output,
+    "custom_tool_call_output": _output,
+    "local_shell_call_output": _output,
+    "shell_call_output": _shell_output,
+    "apply_patch_call_output": _patched,
+    "computer_call_output": _screenshot,
+    "tool_search_output": _loaded,
+}

@@ -1,0 +1,131 @@
+"""The tools that the client runs: what a request says of each, and how a choice names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .item_fields import TEXT
+from .shapes import At, Check, an_object, array, boolean, integer, invalid, one_of, record, string, tagged
+
+_NAME: Final = string(1, 128, "[a-zA-Z0-9_.-]+")
+_CALLERS: Final = array(one_of("direct", "programmatic"))
+
+_FUNCTION: Final = record(
+    {
+        "name": _NAME,
+        "description": string(),
+        "parameters": an_object,
+        "strict": boolean,
+        "allowed_callers": _CALLERS,
+        "async": boolean,
+        "defer_loading": boolean,
+        "output_schema": an_object,
+    },
+    "name",
+)
+
+
+def _function(value: Any, at: At) -> dict[str, Any]:
+    """A function that the client runs. OpenAI's type has `parameters` and `strict` always, if need be as null."""
+    checked = _FUNCTION(value, at)
+    return {"name": checked["name"], "parameters": None, "strict": None, **checked}
+
+
+_GRAMMAR: Final = record({"syntax": one_of("lark", "regex"), "definition": TEXT}, "syntax", "definition")
+
+_CUSTOM: Final = record(
+    {
+        "name": _NAME,
+        "description": TEXT,
+        "format": tagged("format", {"text": record({}), "grammar": _GRAMMAR}),
+        "allowed_callers": _CALLERS,
+        "async": boolean,
+        "defer_loading": boolean,
+    },
+    "name",
+)
+
+_MEMBERS: Final = array(tagged("tool", {"function": _function, "custom": _CUSTOM}))
+
+_NAMESPACE: Final = record({"name": _NAME, "description": TEXT, "tools": _MEMBERS}, "name", "description", "tools")
+
+
+def _namespace(value: Any, at: At) -> dict[str, Any]:
+    checked: dict[str, Any] = _NAMESPACE(value, at)
+    check_names(checked["tools"], at.key("tools"))
+    return checked
+
+
+_TOOL_SEARCH: Final = record({"description": TEXT, "execution": one_of("server", "client"), "parameters": an_object})
+
+_SKILL: Final = record({"name": TEXT, "description": TEXT, "path": TEXT}, "name", "description", "path")
+
+_CONTAINERS: Final = ("container_auto", "container_reference")
+"""Where this server would run the commands."""
+
+_LOCAL: Final = record({"skills": array(_SKILL)})
+
+_SHELL: Final = record(
+    {"environment": tagged("environment", {"local": _LOCAL}, _CONTAINERS), "allowed_callers": _CALLERS}
+)
+
+_PIXELS: Final = integer(1)
+
+_COMPUTER_USE_PREVIEW: Final = record(
+    {
+        "display_height": _PIXELS,
+        "display_width": _PIXELS,
+        "environment": one_of("windows", "mac", "linux", "ubuntu", "browser"),
+    },
+    "display_height",
+    "display_width",
+    "environment",
+)
+
+CLIENT_TOOLS: Final[Mapping[str, Check]] = {
+    "function": _function,
+    "custom": _CUSTOM,
+    "namespace": _namespace,
+    "tool_search": _TOOL_SEARCH,
+    "local_shell": record({}),
+    "shell": _SHELL,
+    "apply_patch": record({"allowed_callers": _CALLERS}),
+    "computer": record({}),
+    "computer_use_preview": _COMPUTER_USE_PREVIEW,
+}
+"""The tools, by type."""
+
+COMPUTER_TYPES: Final = ("computer", "computer_use", "computer_use_preview")
+"""The names of one tool, in tools and in choices."""
+
+_BY_NAME: Final = record({"name": string(1, 128)}, "name")
+_IN_NAMESPACE: Final = record({"name": string(1, 128), "namespace": string(1, 128)}, "name")
+
+CLIENT_CHOICES: Final[Mapping[str, Check]] = {
+    "function": _BY_NAME,
+    "custom": _BY_NAME,
+    **dict.fromkeys(("shell", "apply_patch", *COMPUTER_TYPES), record({})),
+}
+"""How a choice names the one tool that is to be called, by the tool's type."""
+
+CLIENT_TOOL_NAMES: Final[Mapping[str, Check]] = {
+    **CLIENT_CHOICES,
+    "function": _IN_NAMESPACE,
+    "custom": _IN_NAMESPACE,
+    "namespace": _BY_NAME,
+    **dict.fromkeys(("tool_search", "local_shell"), record({})),
+}
+"""How a list of allowed tools names one, by the tool's type."""
+
+
+def check_names(declared: list[dict[str, Any]], at: At) -> None:
+    """A 400 unless each of the tools that have names has one of its own."""
+    seen: set[tuple[bool, str]] = set()
+    for position, tool in enumerate(declared):
+        if "name" not in tool:
+            continue
+        name = (tool["type"] == "namespace", tool["name"])
+        if name in seen:
+            raise invalid(at.index(position).key("name"), f"another tool has the name '{name[1]}' already.")
+        seen.add(name)

@@ -1,0 +1,158 @@
+"""Tools that the client runs, other than functions: what streams, what is stored, and how the next request goes on."""
+
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stream
+from tests.support.upstream import Upstream, interleaved_calls, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+PATCH: Final[Any] = {"type": "custom", "name": "patch", "description": "Patches."}
+FILES: Final[Any] = {
+    "type": "namespace",
+    "name": "mcp__files",
+    "description": "Files.",
+    "tools": [function("read", "path")],
+}
+SAID: Final = reply(text("Done."))
+
+
+def test_a_custom_tool(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "c1", "patch", '{"inp', 'ut":"a\\', 'nb"}')), SAID])
+    streamed = stream(client, model=MODEL, input="Hi", tools=[PATCH])
+    [call] = streamed.response["output"]
+    assert (call["type"], call["input"]) == ("custom_tool_call", "a\nb")
+    assert streamed.texts("custom_tool_call_input") == ["a", "\nb"]
+    output: Any = {"type": "custom_tool_call_output", "call_id": "c1", "output": "Patched."}
+    create(client, model=MODEL, input=[output], tools=[PATCH], previous_response_id=streamed.response["id"])
+    called, told = messages(upstream)[1:]
+    assert called["tool_calls"][0]["function"] == {"name": "patch", "arguments": '{"input":"a\\nb"}'}
+    assert told["content"] == "Patched."
+    with client.responses.stream(model=MODEL, input="Hi", tools=[PATCH]) as helper:
+        assert helper.get_final_response().output_text == "Done."
+
+
+def test_a_custom_call_that_is_cut_off_is_left_behind(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "c1", "patch", '{"input":"a'), [{"finish_reason": "length"}]), SAID])
+    response = stream(client, model=MODEL, input="Hi", tools=[PATCH]).response
+    assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
+    create(client, model=MODEL, input="Go on.", tools=[PATCH], previous_response_id=response["id"])
+    assert [message["role"] for message in messages(upstream)] == ["user", "user"]
+
+
+def test_a_call_without_its_output(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(tool_call(0, "c1", "patch", '{"input":"a"}')))
+    response = create(client, model=MODEL, input="Hi", tools=[PATCH])
+    with pytest.raises(openai.BadRequestError, match="No tool output found for custom tool call c1"):
+        client.responses.create(model=MODEL, input="Hi", previous_response_id=response["id"])
+
+
+def test_a_namespace(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "c1", "mcp__files__read", '{"path":"a"}')), SAID])
+    streamed = stream(client, model=MODEL, input="Hi", tools=[FILES])
+    [call] = streamed.response["output"]
+    assert (call["namespace"], call["name"], call["arguments"]) == ("mcp__files", "read", '{"path":"a"}')
+    output: Any = {"type": "function_call_output", "call_id": "c1", "output": "A."}
+    create(client, model=MODEL, input=[output], tools=[FILES], previous_response_id=streamed.response["id"])
+    assert messages(upstream)[1]["tool_calls"][0]["function"]["name"] == "mcp__files__read"
+    with client.responses.stream(model=MODEL, input="Hi", tools=[FILES]) as helper:
+        helper.until_done()
+
+
+def test_calls_of_all_kinds_in_one_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+    tools: list[Any] = [
+        PATCH,
+        FILES,
+        {"type": "shell"},
+        {"type": "apply_patch"},
+        {"type": "local_shell"},
+        {"type": "computer"},
+    ]
+    calls = interleaved_calls(
+        ("c1", "patch", '{"input":', '"a"}'),
+        ("c2", "mcp__files__read", '{"path":', '"a"}'),
+        ("c3", "shell", '{"commands":', '["ls"]}'),
+        ("c4", "apply_patch", '{"type":"delete_file",', '"path":"a"}'),
+        ("c5", "local_shell", '{"command":', '["ls"]}'),
+        ("c6", "computer", '{"actions":[{"type":', '"screenshot"}]}'),
+    )
+    upstream.script(NAME, [reply(calls), SAID])
+    response = stream(client, model=MODEL, input="Hi", tools=tools).response
+    assert {item["call_id"]: item["type"] for item in response["output"]} == {
+        "c1": "custom_tool_call",
+        "c2": "function_call",
+        "c3": "shell_call",
+        "c4": "apply_patch_call",
+        "c5": "local_shell_call",
+        "c6": "computer_call",
+    }
+    exit_code = {"type": "exit", "exit_code": 0}
+    outputs: list[Any] = [
+        {"type": "custom_tool_call_output", "call_id": "c1", "output": "1"},
+        {"type": "function_call_output", "call_id": "c2", "output": "2"},
+        {"type": "shell_call_output", "call_id": "c3", "output": [{"stdout": "3", "stderr": "", "outcome": exit_code}]},
+        {"type": "apply_patch_call_output", "call_id": "c4", "status": "completed"},
+        {"type": "local_shell_call_output", "id": "c5", "output": "5"},
+        {
+            "type": "computer_call_output",
+            "call_id": "c6",
+            "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA=="},
+        },
+    ]
+    again = create(client, model=MODEL, input=outputs, tools=tools, previous_response_id=response["id"])
+    heard = {message["tool_call_id"]: message["content"] for message in messages(upstream) if message["role"] == "tool"}
+    assert heard == {
+        "c1": "1",
+        "c2": "2",
+        "c3": "Exit code: 0\n3",
+        "c4": "Status: completed",
+        "c5": "5",
+        "c6": "(see the attachment in the next message)",
+    }
+    listed = client.responses.input_items.list(again["id"], limit=100).data
+    assert len(listed) == 1 + len(calls_of(response)) + len(outputs)
+
+
+def calls_of(response: Json) -> list[Json]:
+    """The calls of a response."""
+    return [item for item in response["output"] if "call_id" in item]
+
+
+def test_tools_are_searched_on_the_server(client: openai.OpenAI, upstream: Upstream) -> None:
+    tools: list[Any] = [function("weather", "city", defer_loading=True), {"type": "tool_search"}]
+    upstream.script(
+        NAME,
+        [
+            reply(tool_call(0, "c1", "tool_search", '{"paths":["weather"]}')),
+            reply(tool_call(0, "c2", "weather", '{"city":"Oslo"}')),
+            SAID,
+        ],
+    )
+    streamed = stream(client, model=MODEL, input="Hi", tools=tools)
+    kinds = [item["type"] for item in streamed.response["output"]]
+    assert kinds == ["tool_search_call", "tool_search_output", "function_call"]
+    output: Any = {"type": "function_call_output", "call_id": "c2", "output": "Snow."}
+    create(client, model=MODEL, input=[output], tools=tools, previous_response_id=streamed.response["id"])
+    offered = [[tool["function"]["name"] for tool in each.body["tools"]] for each in upstream.requests(NAME)]
+    assert offered == [["tool_search"], ["weather", "tool_search"], ["weather", "tool_search"]]
+    roles = [message["role"] for message in messages(upstream)]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("kind", ["image_generation", "programmatic_tool_calling"])
+def test_tools_that_this_server_does_not_have(client: openai.OpenAI, upstream: Upstream, kind: str) -> None:
+    tool: Any = {"type": kind}
+    with pytest.raises(openai.BadRequestError, match=f"Unsupported tool type '{kind}' on this server") as raised:
+        client.responses.create(model=MODEL, input="Hi", tools=[tool])
+    assert raised.value.param == "tools[0].type"
+
+
+def test_a_choice_of_a_custom_tool(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(tool_call(0, "c1", "patch", '{"input":"a"}')))
+    choice: Any = {"type": "custom", "name": "patch"}
+    create(client, model=MODEL, input="Hi", tools=[PATCH, FILES], tool_choice=choice)
+    chat = sent(upstream)
+    assert ([tool["function"]["name"] for tool in chat["tools"]], chat["tool_choice"]) == (["patch"], "required")
