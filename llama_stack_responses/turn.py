@@ -15,8 +15,10 @@ from .chat.profile import Profile
 from .chat.request import chat_request
 from .core.assembler import Assembler
 from .core.calls import ServerCall
+from .core.citing import Citing
 from .core.deltas import Delta, Finish, FinishReason
 from .core.errors import ApiError
+from .core.exchanges import with_exchanges
 from .core.request import SERVICE_TIERS, CreateRequest
 from .hangup import hanging_up
 from .outbox import Outbox
@@ -137,7 +139,7 @@ class Turn:
         Raises:
             ApiError: the provider failed. What was said so far stands open in the assembler.
         """
-        output = self._assembler.response["output"]
+        output = with_exchanges(self._assembler.response["output"], self.exchanges)
         await self._toolset.prepare([*self._items, *output], self._answering)
         if self._waiting:
             await self._answer(again=True)
@@ -170,12 +172,12 @@ class Turn:
             with Watchdog(self._limits.idle_seconds) as watchdog:
                 stream = await self._inference.open(self._chat_request(max_tokens))
                 self._accept()
-                reader = ChunkReader(self._profile)
+                reader, citing = ChunkReader(self._profile), self._toolset.citing()
                 read = 0
                 async with hanging_up(stream) as chunks:
                     async for chunk in chunks:
                         watchdog.pat()
-                        for delta in reader.read(chunk):
+                        for delta in _cited(reader.read(chunk), citing):
                             self._outbox.put(self._assembler.feed(delta))
                         if self._outbox.full:
                             with watchdog.asleep():
@@ -187,14 +189,14 @@ class Turn:
             raise
         except Exception as error:
             raise self._inference.explain(error) from error
-        return self._finish(reader)
+        return self._finish(reader, citing)
 
     def _accept(self) -> None:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    def _finish(self, reader: ChunkReader) -> FinishReason:
-        deltas: list[Delta] = reader.end()
+    def _finish(self, reader: ChunkReader, citing: Citing | None) -> FinishReason:
+        deltas = _cited(reader.end(), citing)
         for delta in deltas:
             self._outbox.put(self._assembler.feed(delta))
         if reader.service_tier in SERVICE_TIERS:
@@ -256,3 +258,8 @@ class Turn:
     async def _step(self) -> None:
         if self._after_step:
             await self._after_step(Progress(self._rounds, self._said, list(self._waiting.values()), self._ends))
+
+
+def _cited(deltas: list[Delta], citing: Citing | None) -> list[Delta]:
+    """The deltas, with the citations that the model wrote into its text."""
+    return deltas if citing is None else [shown for delta in deltas for shown in citing.feed(delta)]

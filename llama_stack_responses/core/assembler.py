@@ -134,7 +134,7 @@ class Assembler:
             case Refusal():
                 return self._refuse(delta)
             case Annotation():
-                return self._annotate(delta.value)
+                return self._annotate(delta)
             case Finish():
                 self._used += delta.usage
                 self.response["usage"] = usage_of(self._used)
@@ -226,11 +226,14 @@ class Assembler:
         self._append(out, self._reasoning, part, delta.text)
         return out
 
-    def _annotate(self, annotation: Json) -> list[Event]:
+    def _annotate(self, delta: Annotation) -> list[Event]:
         item = self._message
         if item is None or item.part is None or item.part.kind is not OUTPUT_TEXT:
             return []
         part = item.part
+        annotation = delta.value
+        if delta.length is not None:
+            annotation = annotation | _places(annotation["type"], sum(map(len, part.fragments)), delta.length)
         index = len(part.annotations)
         part.annotations.append(annotation)
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
@@ -309,6 +312,11 @@ class Assembler:
 
     def _snapshot(self) -> dict[str, Any]:
         return self.response | {"output": list(self._output.items)}
+
+
+def _places(kind: str, end: int, length: int) -> dict[str, int]:
+    """Where an annotation of this type says that it is, if it is on the `length` characters before `end`."""
+    return {"index": end} if kind == "file_citation" else {"start_index": end - length, "end_index": end}
 
 
 def _joined(first: Text | None, second: Text) -> Text:

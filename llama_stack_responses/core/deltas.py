@@ -44,9 +44,13 @@ class Reasoning:
 
 @dataclass(slots=True)
 class Annotation:
-    """A citation on the text so far: one of `ResponseOutputText.annotations`."""
+    """A citation on the text so far: one of `ResponseOutputText.annotations`.
+
+    `length` says on how many characters, at the end of that text; its places are filled in then. None: they are there.
+    """
 
     value: dict[str, Any]
+    length: int | None = None
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 import orjson
 
 from llama_stack_responses.core.calls import CallKind, ItemForm, ServerCall, Stage
+from llama_stack_responses.core.citing import Citation
 
 Json = dict[str, Any]
 Output = str | list[Json]
@@ -140,10 +141,10 @@ class Tool(Protocol):
 
 @runtime_checkable
 class NeedsPreparation(Protocol):
-    """A tool that has to ask somebody what its functions are."""
+    """A tool that has to ask somebody what its functions are, or to know what was said before."""
 
     async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
-        """Asks; `items` are the history and the input, in which the answer may stand.
+        """Asks; `items` are the conversation so far, in which the answer may stand.
 
         Raises:
             ApiError: the response cannot be made without it.
@@ -157,6 +158,15 @@ class FindsTools(Protocol):
 
     def found(self) -> Sequence[Json]:
         """Those that were found, as entries of a request's `tools`."""
+        ...
+
+
+@runtime_checkable
+class Cites(Protocol):
+    """A tool whose results the model cites by markers."""
+
+    def cite(self, key: str, place: str) -> Citation | None:
+        """What a marker with this key cites; `place` is what stands behind its dagger."""
         ...
 
 

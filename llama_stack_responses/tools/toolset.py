@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from llama_stack_responses.core.calls import CallKind, ServerCall
+from llama_stack_responses.core.citing import Citation, Citing
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.request import CreateRequest
 
 from .catalog import Catalog
-from .tool import FindsTools, Function, NeedsPreparation, Stagehand, Tool
+from .tool import Cites, FindsTools, Function, NeedsPreparation, Stagehand, Tool
 
 Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
@@ -86,6 +87,15 @@ class Toolset:
             return seen, self._choice
         # Not every server knows a choice by name; all that can force a call at all know this one.
         return seen, "required" if self._by_name else str(self._choice["mode"])
+
+    def citing(self) -> Citing | None:
+        """What makes citations of the markers in a round's text; None where no tool's results are cited."""
+        citable = [tool for tool in self._tools if isinstance(tool, Cites)]
+
+        def cite(key: str, place: str) -> Citation | None:
+            return next((found for tool in citable if (found := tool.cite(key, place))), None)
+
+        return Citing(cite) if citable else None
 
     def kind_of(self, name: str) -> CallKind | None:
         """How a call that the model begins looks to the client; None when it does not go through."""

@@ -404,6 +404,19 @@ def test_an_annotation_on_no_text_is_dropped(before: list[Delta]) -> None:
     driver.end()
 
 
+def test_the_places_of_a_citation_are_filled_in() -> None:
+    on_text, at_text = (
+        {"type": "url_citation", "url": "u", "title": "t"},
+        {"type": "file_citation", "file_id": "f", "filename": "n"},
+    )
+    [message] = run(Text("ab"), Text("cde"), Annotation(on_text, 3), Annotation(at_text, 0), STOP)
+    assert message["content"][0]["annotations"] == [
+        on_text | {"start_index": 2, "end_index": 5},
+        at_text | {"index": 5},
+    ]
+    assert "start_index" not in on_text
+
+
 def test_logprobs_are_shown_when_asked_for() -> None:
     driver = Driver(show_logprobs=True)
     driver.feed(Text("a", [LOGPROB]), Text("b", None), Text("c", [LOGPROB, LOGPROB]), STOP)

@@ -1,0 +1,123 @@
+"""Markers in streamed text become citations, wherever the chunks are cut."""
+
+from collections.abc import Iterable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.citing import Citation, Citing
+from llama_stack_responses.core.deltas import Annotation, Delta, Finish, Reasoning, Text
+
+type Json = dict[str, object]
+
+A = {"type": "url_citation", "url": "https://a.example/", "title": "A"}
+F = {"type": "file_citation", "file_id": "file-1", "filename": "f.txt"}
+LINK = "([a.example](https://a.example/))"
+
+
+def cite(key: str, place: str) -> Citation | None:
+    return {"1": Citation(LINK, A), "F1": Citation("", F)}.get(key)
+
+
+def read(*texts: str) -> list[Delta]:
+    citing = Citing(cite)
+    return [shown for delta in [*map(Text, texts), Finish("stop")] for shown in citing.feed(delta)]
+
+
+def shown(deltas: Iterable[Delta]) -> tuple[str, list[tuple[int, int, str]]]:
+    """The text, and of each citation what it is on and of which type it is."""
+    text, citations = "", []
+    for delta in deltas:
+        if isinstance(delta, Text):
+            text += delta.text
+        elif isinstance(delta, Annotation):
+            assert delta.length is not None
+            citations.append((len(text) - delta.length, len(text), str(delta.value["type"])))
+    return text, citations
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("Otters swim 【1】.", (f"Otters swim {LINK}.", [(12, 12 + len(LINK), "url_citation")])),
+        ("Otters swim【1†L3-L5】.", (f"Otters swim {LINK}.", [(12, 12 + len(LINK), "url_citation")])),
+        ("【1】", (LINK, [(0, len(LINK), "url_citation")])),
+        ("Otters【F1】 swim", ("Otters swim", [(6, 6, "file_citation")])),
+        ("Nobody【7†source】 said【1†】", (f"Nobody said {LINK}", [(12, 12 + len(LINK), "url_citation")])),
+        ("【7】 and 【注意】 and 【", ("【7】 and 【注意】 and 【", [])),
+        ("【【1】】", (f"【 {LINK}】", [(2, 2 + len(LINK), "url_citation")])),
+        ("【1", ("【1", [])),
+        ("【1†" + "x" * 101 + "】", ("【1†" + "x" * 101 + "】", [])),
+        ("【1†a\nb】", ("【1†a\nb】", [])),
+    ],
+)
+def test_markers(text: str, result: tuple[str, list[tuple[int, int, str]]]) -> None:
+    assert shown(read(text)) == result
+    assert shown(read(*text)) == result
+
+
+def test_text_without_a_marker_goes_through_as_it_is() -> None:
+    citing, delta = Citing(cite), Text("Otters")
+    assert citing.feed(delta)[0] is delta
+
+
+def test_what_cannot_become_a_marker_is_shown_at_once() -> None:
+    citing = Citing(cite)
+    assert shown(citing.feed(Text("a【1"))) == ("a", [])
+    assert shown(citing.feed(Text("x"))) == ("【1x", [])
+
+
+def test_other_deltas_end_a_marker() -> None:
+    citing = Citing(cite)
+    citing.feed(Text("【1"))
+    assert list(citing.feed(Reasoning("hm"))) == [Text("【1"), Reasoning("hm")]
+    assert shown(citing.feed(Text("】"))) == ("】", [])
+
+
+PIECES = st.sampled_from(
+    ["【1】", "【1†L3-L5】", "【F1】", "【7】", "【7†x】", "【", "】", "†", "1", "F", "ä", " ", "word", "\n"]
+)
+
+
+@st.composite
+def cut(draw: st.DrawFn) -> tuple[str, Sequence[str]]:
+    text = "".join(draw(st.lists(PIECES, max_size=8)))
+    places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
+    return text, [text[a:b] for a, b in zip([0, *places], [*places, len(text)], strict=True)]
+
+
+@given(cut())
+def test_cuts_make_no_difference(given_text: tuple[str, Sequence[str]]) -> None:
+    text, pieces = given_text
+    assert shown(read(*pieces)) == shown(read(text))
+
+
+def token(text: str | bytes) -> Json:
+    encoded = text.encode() if isinstance(text, str) else text
+    return {"token": encoded.decode(errors="replace"), "bytes": list(encoded), "logprob": -0.5, "top_logprobs": []}
+
+
+def logprobs(deltas: Iterable[Delta]) -> list[list[str]]:
+    return [[entry["token"] for entry in delta.logprobs or ()] for delta in deltas if isinstance(delta, Text)]
+
+
+def test_logprobs_go_with_their_text() -> None:
+    citing = Citing(cite)
+    whole = Text("é: b【1】 c", [token(each) for each in ("é", ":", " b【", "1", "】", " c")])
+    assert logprobs(citing.feed(whole)) == [["é", ":", " b"], [], [" c"]]
+
+
+def test_logprobs_of_a_marker_over_several_chunks() -> None:
+    citing = Citing(cite)
+    deltas = [Text(each, [token(each)]) for each in ("a ", "【", "1", "】.", " b")]
+    assert logprobs(shown for delta in deltas for shown in citing.feed(delta)) == [["a "], [], ["."], [" b"]]
+
+
+def test_logprobs_of_what_was_no_marker() -> None:
+    citing = Citing(cite)
+    deltas: list[Delta] = [Text("【", [token(b"\xe3\x80"), token(b"\x90")]), Text("1", [token("1")]), Finish("stop")]
+    [held, _] = [shown for delta in deltas for shown in citing.feed(delta)]
+    assert isinstance(held, Text)
+    assert held.logprobs is not None
+    assert (held.text, len(held.logprobs)) == ("【1", 3)
