@@ -46,7 +46,7 @@ class SqliteStore(BaseModel):
     path: Path = Path("~/.llama-stack-responses/responses.db")
 
 
-def _address(*schemes: str) -> Callable[[str], str]:
+def address(*schemes: str) -> Callable[[str], str]:
     """A check of a server's address."""
 
     def check(url: str) -> str:
@@ -73,7 +73,7 @@ class RedisStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["redis"]
-    url: Annotated[str, AfterValidator(_address("redis", "rediss"))]
+    url: Annotated[str, AfterValidator(address("redis", "rediss"))]
     password: SecretStr | None = None
     prefix: str = "responses:"
     connections: int = Field(default=16, ge=1)
@@ -92,7 +92,7 @@ class PostgresStore(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["postgres"]
-    url: Annotated[str, AfterValidator(_address("postgresql", "postgres"))]
+    url: Annotated[str, AfterValidator(address("postgresql", "postgres"))]
     password: SecretStr | None = None
     schema_name: str = Field(default="responses", pattern=r"^[a-z_][a-z0-9_]{0,62}$")
     connections: int = Field(default=16, ge=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
@@ -42,6 +42,7 @@ class ItemForm:
         streamed: the field that the model streams; without one, the item stands there only once its call is whole.
         stages: the events of a call that the server runs.
         results: the fields that are known at its end, as they are before it.
+        late: the fields that are not there before its end.
         has_status: whether the item has a `status`.
     """
 
@@ -50,11 +51,14 @@ class ItemForm:
     streamed: Streamed | None = None
     stages: Mapping[Stage, StageEvent] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
+    late: Collection[str] = ()
     has_status: bool = True
 
     def blank(self, item: Json) -> Json:
         """The item as it was added, whatever of it is known by now."""
         begun = {**item, **self.ended("in_progress"), **self.results}
+        for key in self.late:
+            begun.pop(key, None)
         if self.streamed:
             begun[self.streamed.key] = ""
         if "sources" in begun.get("action", ()):
@@ -153,6 +157,7 @@ WEB_SEARCH_CALL: Final = ItemForm(
         "searching": events.web_search_call_searching,
         "completed": events.web_search_call_completed,
     },
+    late=("results",),
 )
 FILE_SEARCH_CALL: Final = ItemForm(
     "file_search_call",

@@ -58,7 +58,7 @@ class Citing:
         held = self._held
         if held is None:
             if OPENS not in delta.text:
-                self._before = delta.text
+                self._before = delta.text or self._before
                 return (delta,)
         else:
             delta = Text(held.text + delta.text, [*(held.logprobs or ()), *(delta.logprobs or ())] or None)

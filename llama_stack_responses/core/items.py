@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from .client_items import CLIENT_ITEMS
 from .errors import bad_request
+from .hosted_items import HOSTED_ITEMS
 from .item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
 from .shapes import (
     DEFAULT_LIMITS,
@@ -377,6 +378,8 @@ _ITEMS: Final[Mapping[str, Check]] = {
     "custom_tool_call": _CUSTOM_TOOL_CALL,
     "custom_tool_call_output": _CUSTOM_TOOL_CALL_OUTPUT,
     **CLIENT_ITEMS,
+    **HOSTED_ITEMS,
+    **HOSTED_ITEMS,
     "item_reference": record({"id": ID}, "id"),
 }
 """The items that this server takes, by type."""
@@ -395,7 +398,6 @@ _UNSUPPORTED_ITEMS: Final = frozenset(
         "mcp_list_tools",
         "program",
         "program_output",
-        "web_search_call",
     }
 )
 """The items that OpenAI takes and this server does not yet; one that it learns moves to `_ITEMS`."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
-from llama_stack_responses.config import HostStore, ResponsesConfig
+from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
 from llama_stack_responses.containers import open_containers
+from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
+from llama_stack_responses.fetch.guard import Guard
+from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.files import NoFiles, uploaded_with
 from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.stores import open_records
@@ -16,6 +20,7 @@ from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
 from .platform import AccessRule, Api
+from .tool_runtime import HostToolRuntime
 
 __all__ = ["get_provider_impl"]
 
@@ -36,6 +41,15 @@ async def get_provider_impl(
     services = Services(
         who=access.who,
         uploaded=uploaded_with(files),
+        runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else None,
+        pages=_pages(config.fetch),
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
     )
     return OpenAIResponsesImpl(config, open_records(config.store, backend), inference, files, services, access)
+
+
+def _pages(fetching: Fetching) -> Pages | None:
+    if find_spec("trafilatura") is None:
+        return None
+    limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
+    return Pages(Fetcher(Guard(fetching.allowed_networks), limits))

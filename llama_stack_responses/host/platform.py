@@ -20,7 +20,14 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.server import fastapi_router_registry
     from llama_stack.core.storage.datatypes import KVStoreReference
     from llama_stack.core.storage.kvstore import kvstore_impl
-    from llama_stack_api import Api, InlineProviderSpec
+    from llama_stack_api import (
+        Api,
+        InlineProviderSpec,
+        ListToolDefsResponse,
+        RemoteProviderSpec,
+        ToolDef,
+        ToolInvocationResult,
+    )
     from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
     from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
@@ -35,7 +42,14 @@ else:
     from ogx.core.server import fastapi_router_registry
     from ogx.core.storage.datatypes import KVStoreReference
     from ogx.core.storage.kvstore import kvstore_impl
-    from ogx_api import Api, InlineProviderSpec
+    from ogx_api import (
+        Api,
+        InlineProviderSpec,
+        ListToolDefsResponse,
+        RemoteProviderSpec,
+        ToolDef,
+        ToolInvocationResult,
+    )
     from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
@@ -47,11 +61,15 @@ __all__ = [
     "ChatRequest",
     "InlineProviderSpec",
     "KVStoreReference",
+    "ListToolDefsResponse",
     "ModelNotFoundError",
     "ModelTypeError",
+    "RemoteProviderSpec",
     "RequestProviderDataContext",
     "RetrieveFileContentRequest",
     "RetrieveFileRequest",
+    "ToolDef",
+    "ToolInvocationResult",
     "UnsupportedModelError",
     "User",
     "fastapi_router_registry",

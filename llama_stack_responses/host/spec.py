@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from .platform import Api, InlineProviderSpec
+from .platform import Api, InlineProviderSpec, RemoteProviderSpec
 
 
-def get_provider_spec() -> InlineProviderSpec:
-    """The provider `inline::kv` of the host's `responses` API."""
+def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
+    """The providers that a stack's configuration can name; the host takes the one whose type it names."""
+    return [_responses(), _searxng()]
+
+
+def _responses() -> InlineProviderSpec:
     return InlineProviderSpec(
         api=Api.responses,
         provider_type="inline::kv",
@@ -14,6 +18,19 @@ def get_provider_spec() -> InlineProviderSpec:
         config_class="llama_stack_responses.config.ResponsesConfig",
         pip_packages=["llama-stack-responses"],
         api_dependencies=[Api.inference],
-        optional_api_dependencies=[Api.files],
+        optional_api_dependencies=[Api.files, Api.tool_runtime],
         description="OpenAI's Responses API with its own wire, kept in a key-value store.",
+    )
+
+
+def _searxng() -> RemoteProviderSpec:
+    return RemoteProviderSpec(
+        api=Api.tool_runtime,
+        adapter_type="searxng",
+        provider_type="remote::searxng",
+        module="llama_stack_responses.host.searxng",
+        config_class="llama_stack_responses.host.searxng.SearxngConfig",
+        pip_packages=["llama-stack-responses"],
+        toolgroup_id="builtin::websearch",
+        description="Web search by a SearXNG server, which needs no key.",
     )

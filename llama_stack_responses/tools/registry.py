@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.sandbox.containers import Containers
 
 from .apply_patch import apply_patch_tool
@@ -15,9 +17,11 @@ from .computer import computer_tool
 from .custom import CustomTool
 from .function import FunctionTool
 from .namespace import NamespaceTool
+from .runtime import ToolRuntime
 from .shell import local_shell_tool, shell_tool
 from .tool_search import tool_search_tool
 from .toolset import Makers
+from .web_search import WebSearch
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +31,15 @@ class Services:
     Attributes:
         who: the user who asks.
         uploaded: reads uploaded files.
+        runtime: the stack's own tools, its web search among them.
+        pages: opens web pages.
         containers: where code runs.
     """
 
     who: Callable[[], Owner]
     uploaded: Uploaded
+    runtime: ToolRuntime | None = None
+    pages: Pages | None = None
     containers: Containers | None = None
 
     async def close(self) -> None:
@@ -66,4 +74,7 @@ def _hosted_tools(services: Services) -> Makers:
         containers = services.containers
         code = partial(CodeInterpreterTool, containers=containers, who=services.who, uploaded=services.uploaded)
         hosted = {**hosted, "code_interpreter": code}
+    if services.runtime:
+        search = partial(WebSearch, runtime=services.runtime, pages=services.pages)
+        hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, search)}
     return hosted

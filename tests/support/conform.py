@@ -11,7 +11,13 @@ from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_args, get_origin
 
-from openai.types.responses import Response, ResponseCustomToolCall, ResponseError, ResponseStreamEvent
+from openai.types.responses import (
+    Response,
+    ResponseCustomToolCall,
+    ResponseError,
+    ResponseFunctionWebSearch,
+    ResponseStreamEvent,
+)
 from openai.types.responses.response_text_delta_event import Logprob as DeltaLogprob
 from openai.types.responses.response_text_delta_event import LogprobTopLogprob as DeltaTopLogprob
 from openai.types.responses.response_text_done_event import Logprob as DoneLogprob
@@ -29,6 +35,8 @@ ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
 ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
     ResponseCustomToolCall: frozenset({"status"}),
+    # `include` can ask for them, and the type does not have them.
+    ResponseFunctionWebSearch: frozenset({"results"}),
 }
 DISCRIMINATORS: Final = ("type", "role", "mode")
 

@@ -6,7 +6,8 @@
         web.url("/page")
         web.seen                                                    # the requests, oldest first
 
-With `certificate`, it speaks TLS. A path may also be answered by a function of the request.
+With `certificate`, it speaks TLS; with `intercepts`, it is a proxy that answers for every server it is asked to reach.
+A path may also be answered by a function of the request.
 """
 
 import json
@@ -49,8 +50,15 @@ class Answer:
 class Web:
     """The server, from `with` to the end of the block."""
 
-    def __init__(self, host: str = "127.0.0.1", port: int = 0, certificate: ssl.SSLContext | None = None) -> None:
-        """`certificate` is a server's context."""
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        certificate: ssl.SSLContext | None = None,
+        intercepts: ssl.SSLContext | None = None,
+    ) -> None:
+        """`certificate` and `intercepts` are contexts of servers."""
+        self.intercepts = intercepts
         self.answers: dict[str, Answer | Callable[[Asked], Answer]] = {}
         self.seen: list[Asked] = []
         self._server = _Server((host, port), _handler(self))
@@ -87,6 +95,11 @@ class Web:
         """Answer a path with JSON."""
         self.say(path, json.dumps(value), "application/json")
 
+    def reset(self) -> None:
+        """Forget what was asked and what is to be answered."""
+        self.answers.clear()
+        self.seen.clear()
+
     def answer(self, asked: Asked) -> Answer:
         """What a request gets."""
         self.seen.append(asked)
@@ -115,6 +128,15 @@ def _handler(web: Web) -> type[BaseHTTPRequestHandler]:
                 self._send(answer)
 
         do_POST = do_GET  # noqa: N815 (the name that the library calls)
+
+        def do_CONNECT(self) -> None:
+            assert web.intercepts
+            self.send_response(200)
+            self.end_headers()
+            self.connection = web.intercepts.wrap_socket(self.connection, server_side=True)
+            self.rfile = self.connection.makefile("rb")
+            self.wfile = self.connection.makefile("wb", buffering=0)
+            self.close_connection = False
 
         def _send(self, answer: Answer) -> None:
             self.send_response(answer.status)

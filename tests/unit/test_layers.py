@@ -54,6 +54,7 @@ ONLY_IN: Final = {
         "signals",
         "store",
         "sweeper",
+        "tools",
         "turn",
         "watchdog",
         "wire",

@@ -22,7 +22,8 @@ def cite(key: str, place: str) -> Citation | None:
 
 def read(*texts: str) -> list[Delta]:
     citing = Citing(cite)
-    return [shown for delta in [*map(Text, texts), Finish("stop")] for shown in citing.feed(delta)]
+    deltas: list[Delta] = [*map(Text, texts), Finish("stop")]
+    return [each for delta in deltas for each in citing.feed(delta)]
 
 
 def shown(deltas: Iterable[Delta]) -> tuple[str, list[tuple[int, int, str]]]:
@@ -111,13 +112,13 @@ def test_logprobs_go_with_their_text() -> None:
 def test_logprobs_of_a_marker_over_several_chunks() -> None:
     citing = Citing(cite)
     deltas = [Text(each, [token(each)]) for each in ("a ", "【", "1", "】.", " b")]
-    assert logprobs(shown for delta in deltas for shown in citing.feed(delta)) == [["a "], [], ["."], [" b"]]
+    assert logprobs(each for delta in deltas for each in citing.feed(delta)) == [["a "], [], ["."], [" b"]]
 
 
 def test_logprobs_of_what_was_no_marker() -> None:
     citing = Citing(cite)
     deltas: list[Delta] = [Text("【", [token(b"\xe3\x80"), token(b"\x90")]), Text("1", [token("1")]), Finish("stop")]
-    [held, _] = [shown for delta in deltas for shown in citing.feed(delta)]
+    [held, _] = [each for delta in deltas for each in citing.feed(delta)]
     assert isinstance(held, Text)
     assert held.logprobs is not None
     assert (held.text, len(held.logprobs)) == ("【1", 3)

@@ -10,6 +10,7 @@ from openai.types.responses.response_computer_tool_call_param import ResponseCom
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
 from openai.types.responses.response_function_tool_call_param import ResponseFunctionToolCallParam
+from openai.types.responses.response_function_web_search_param import ResponseFunctionWebSearchParam
 from openai.types.responses.response_input_audio_param import ResponseInputAudioParam
 from openai.types.responses.response_input_file_param import ResponseInputFileParam
 from openai.types.responses.response_input_image_param import ResponseInputImageParam
@@ -245,6 +246,18 @@ SEARCH_OUTPUT: Json = {
 ADDITIONAL: Json = {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": [FUNCTION]}
 REFERENCE: Json = {"type": "item_reference", "id": "msg_1"}
 
+WEB_SEARCH_CALL: Json = {
+    "type": "web_search_call",
+    "id": "ws_1",
+    "action": {
+        "type": "search",
+        "query": "a",
+        "queries": ["a"],
+        "sources": [{"type": "url", "url": "https://a.example/"}],
+    },
+    "status": "completed",
+}
+
 WHOLE: list[tuple[Json, Any]] = [
     (USER, None),
     (ASSISTANT, ResponseOutputMessageParam),
@@ -265,6 +278,7 @@ WHOLE: list[tuple[Json, Any]] = [
     (SEARCH_OUTPUT, ResponseToolSearchOutputItemParamParam),
     (ADDITIONAL, AdditionalTools),
     (REFERENCE, ItemReference),
+    (WEB_SEARCH_CALL, ResponseFunctionWebSearchParam),
 ]
 """Every supported item with every key that OpenAI declares for it, and the type that declares them."""
 
@@ -320,6 +334,20 @@ def test_an_item_with_every_declared_key_is_left_as_it_is(item: Json) -> None:
 def test_the_samples_have_every_declared_key(whole: Json, declared: Any) -> None:
     if declared is not None:
         assert whole.keys() == get_type_hints(declared).keys()
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        {"type": "search", "query": "a"},
+        {"type": "open_page"},
+        {"type": "open_page", "url": "https://a.example/"},
+        {"type": "find_in_page", "url": "https://a.example/", "pattern": "a"},
+    ],
+)
+def test_what_a_web_search_did(action: Json) -> None:
+    item = {**WEB_SEARCH_CALL, "action": action}
+    assert parsed(item) == item
 
 
 def test_undeclared_keys_and_nulls_are_dropped() -> None:

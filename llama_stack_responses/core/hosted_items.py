@@ -1,0 +1,26 @@
+"""The items of the tools that this server runs, as clients send them back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from .item_fields import OWN_ID, TEXT
+from .shapes import Check, array, one_of, record, tagged
+
+_CALL_STATUS: Final = one_of("in_progress", "searching", "completed", "failed", "incomplete")
+
+_SOURCES: Final = array(tagged("source", {"url": record({"url": TEXT}, "url")}))
+
+_WEB_SEARCH_ACTIONS: Final[Mapping[str, Check]] = {
+    "search": record({"query": TEXT, "queries": array(TEXT), "sources": _SOURCES}),
+    "open_page": record({"url": TEXT}),
+    "find_in_page": record({"url": TEXT, "pattern": TEXT}, "url", "pattern"),
+}
+
+HOSTED_ITEMS: Final[Mapping[str, Check]] = {
+    "web_search_call": record(
+        {"id": OWN_ID, "action": tagged("action", _WEB_SEARCH_ACTIONS), "status": _CALL_STATUS}, "action"
+    ),
+}
+"""The items, by type."""

@@ -1,0 +1,81 @@
+"""The host's tool runtimes."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from llama_stack_responses.tools.tool import ToolError
+
+Json = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_FILTER_THEMSELVES: Final = frozenset(
+    {"remote::searxng", "remote::exa-search", "remote::serply-search", "remote::nimble-search"}
+)
+"""The providers that keep a search to `allowed_domains`; for others, the query says it."""
+
+
+class HostToolRuntime:
+    """Calls tools through the host's router.
+
+    Args:
+        router: the host's implementation of its tool runtime API.
+    """
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+        self._known: set[str] = set()
+
+    async def has(self, name: str) -> bool:
+        """Whether one of the stack's tool groups has a tool of this name."""
+        if name not in self._known:
+            # It also makes the host find tools of groups that were registered before it was started.
+            listed = await self._router.list_runtime_tools()
+            self._known |= {tool.name for tool in listed.data}
+        return name in self._known
+
+    async def invoke(self, name: str, arguments: Json) -> str:
+        """Calls a tool.
+
+        Raises:
+            ToolError: it did not work out; the message holds nothing of what the provider was told.
+        """
+        try:
+            result = await self._router.invoke_tool(name, await self._fitted(name, arguments))
+        except Exception as error:
+            raise _failure(name, error) from error
+        if result.error_message or result.error_code:
+            raise ToolError(f"The tool '{name}' failed: {result.error_message or result.error_code}")
+        return _text(result.content)
+
+    async def _fitted(self, name: str, arguments: Json) -> Json:
+        domains = arguments.get("allowed_domains")
+        if not domains:
+            return arguments
+        provider = await self._router.routing_table.get_provider_impl(name)
+        if provider.__provider_spec__.provider_type in _FILTER_THEMSELVES:
+            return arguments
+        sites = " OR ".join(f"site:{domain}" for domain in domains)
+        return {**arguments, "query": f"{arguments['query']} ({sites})"}
+
+
+def _failure(name: str, error: Exception) -> ToolError:
+    # Their messages may hold what was sent, keys included.
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        logger.warning("the provider of the tool '%s' was answered %s by its service", name, status)
+        return ToolError(f"The service behind the tool '{name}' answered {status}.")
+    logger.warning("the tool '%s' failed (%s)", name, type(error).__name__)
+    if isinstance(error, ValueError) and "API Key" in str(error):
+        return ToolError(f"The tool '{name}' has no API key for its service.")
+    return ToolError(f"The tool '{name}' failed ({type(error).__name__}).")
+
+
+def _text(content: Any) -> str:
+    """The text of what the host calls interleaved content."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(part if isinstance(part, str) else getattr(part, "text", "") for part in parts)

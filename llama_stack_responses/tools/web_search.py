@@ -1,0 +1,350 @@
+"""Web search: the stack's search service finds pages, and the model opens them and finds passages in them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.calls import WEB_SEARCH_CALL, CallKind
+from llama_stack_responses.core.citing import CLOSES, DAGGER, OPENS, Citation
+from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.exchanges import EXCHANGE
+from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.fetch.guard import Refused
+from llama_stack_responses.fetch.pages import Page, Pages
+
+from .runtime import ToolRuntime
+from .search_results import Result, is_within, results_of, web_host
+from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
+from .tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+
+Json = dict[str, Any]
+
+_SERVICE: Final = "web_search"
+_MOST_QUERIES: Final = 5
+_MOST_MATCHES: Final = 20
+_AROUND: Final = 2
+"""Lines that are shown before and after one that matches."""
+_KEPT_PAGES: Final = 16
+_LONGEST_LINE: Final = 500
+_LONGEST_PAGE: Final = 1_000_000
+"""Characters of a page that can be read; what stands behind them cannot."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much the model is shown: results of a search, characters of each, and characters of a page at a time."""
+
+    results: int
+    snippet: int
+    page: int
+
+
+_SIZES: Final = {"low": _Size(3, 300, 6_000), "medium": _Size(6, 800, 16_000), "high": _Size(12, 2_000, 48_000)}
+
+
+class Browsing:
+    """What one response's search does, whatever it looks like to the model.
+
+    Args:
+        declared: the request's tool.
+        request: what the client asked for.
+        runtime: has the search service.
+        pages: opens pages; None: nothing is opened.
+    """
+
+    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
+        self.size = _SIZES[declared.get("search_context_size") or "medium"]
+        self.location: Json = declared.get("user_location") or {}
+        self.domains: Sequence[str] = (declared.get("filters") or {}).get("allowed_domains") or ()
+        self._declared = declared
+        self._include = request.include
+        self._runtime = runtime
+        self._pages = pages if declared.get("external_web_access") is not False else None
+        self._opened: dict[str, Page] = {}
+
+    @property
+    def opens(self) -> bool:
+        """Whether pages can be opened."""
+        return self._pages is not None
+
+    async def check(self) -> None:
+        """A 400 if the stack has no search service."""
+        if not await self._runtime.has(_SERVICE):
+            raise bad_request(
+                "This stack has no provider of a web search; its operator can configure one.",
+                "tools",
+                "unsupported_value",
+            )
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        """The best results of all queries.
+
+        Raises:
+            ToolError: none of the searches worked out.
+        """
+        asked = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [results_of(answer) for answer in answers if isinstance(answer, str)]
+        if not found:
+            raise next(answer for answer in answers if isinstance(answer, BaseException))
+        best = {each.url: each for each in chain.from_iterable(zip_longest(*found)) if each}
+        allowed = [each for each in best.values() if not self.domains or is_within(each.url, self.domains)]
+        return allowed[: self.size.results * len(queries)]
+
+    async def open(self, url: str) -> Page:
+        """A page; one that was opened before is not fetched again.
+
+        Raises:
+            ToolError: it cannot be read, or may not.
+        """
+        assert self._pages
+        if (known := self._opened.get(url)) is not None:
+            return known
+        try:
+            self._allow(url)
+            page = await self._pages.open(url)
+            self._allow(page.url)
+        except Refused as error:
+            raise ToolError(f"{url} cannot be opened. {error}") from None
+        while len(self._opened) >= _KEPT_PAGES:
+            self._opened.pop(next(iter(self._opened)))
+        self._opened[url] = page
+        return page
+
+    def fields(self, action: Json, results: Sequence[Result]) -> Json:
+        """What a search's item says at its end."""
+        fields: Json = {"action": action}
+        if "web_search_call.action.sources" in self._include:
+            fields["action"] = action | {"sources": sources_of(each.url for each in results)}
+        if "web_search_call.results" in self._include:
+            fields["results"] = [{"url": each.url, "title": each.title, "snippet": each.snippet} for each in results]
+        return fields
+
+    def where(self) -> str:
+        """What the model is to know of where the user is and where it may look."""
+        places = [self.location[key] for key in ("city", "region", "country", "timezone") if self.location.get(key)]
+        near = f" The user is near: {', '.join(places)}." if places else ""
+        return near + (f" Only pages of these domains are found: {', '.join(self.domains)}." if self.domains else "")
+
+    def _asking(self, query: str) -> Json:
+        arguments: Json = {"query": query}
+        if self.domains:
+            arguments["allowed_domains"] = list(self.domains)
+        if self.location:
+            arguments["user_location"] = self.location
+        if size := self._declared.get("search_context_size"):
+            arguments["search_context_size"] = size
+        return arguments
+
+    def _allow(self, url: str) -> None:
+        if self.domains and not is_within(url, self.domains):
+            raise Refused(f"Only pages of these domains may be opened: {', '.join(self.domains)}.")
+
+
+def hosted_search(whole: Callable[[str], Json | None]) -> CallKind:
+    """The kind of a call that makes a `web_search_call`; `whole` makes the item's fields."""
+    return CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, hosted=True)
+
+
+def _no_fields(_: str, __: str) -> Json:
+    return {}
+
+
+class WebSearch:
+    """The tool as three functions: `web_search`, `open_page` and `find_in_page`."""
+
+    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
+        self._browsing = browsing = Browsing(declared, request, runtime, pages)
+        self._sources = Sources()
+        search = Function(_search_function(browsing), hosted_search(_searched), self._search, repeatable=True)
+        opens = Function(_OPEN_PAGE, hosted_search(self._opened), self._open, repeatable=True)
+        finds = Function(_FIND_IN_PAGE, hosted_search(self._looked), self._find, repeatable=True)
+        self._functions = (search, opens, finds) if browsing.opens else (search,)
+
+    def functions(self) -> Sequence[Function]:
+        """What the model can call."""
+        return self._functions
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by any of its types."""
+        return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
+
+    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
+        """Finds the pages again that the model has been told of."""
+        await self._browsing.check()
+        names = {each.name for each in self._functions}
+        for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
+            if exchange["name"] in names and isinstance(exchange["output"], str):
+                self._sources.learn(exchange["output"])
+
+    def cite(self, key: str, _: str) -> Citation | None:
+        """A page is cited by its number."""
+        source = self._sources.get(int(key)) if key.isdecimal() else None
+        return url_citation(source) if source else None
+
+    async def _search(self, invocation: Invocation) -> Outcome:
+        invocation.advance("searching")
+        action = invocation.item["action"]
+        results = await self._browsing.search(action["queries"])
+        return Outcome(self._listed(results), self._browsing.fields(action, results))
+
+    def _listed(self, results: Sequence[Result]) -> str:
+        if not results:
+            return "Nothing was found. Try other words."
+        shown = []
+        for each in results:
+            heading = self._sources.heading(self._sources.number(each.url, each.title))
+            shown.append(f"{heading}\n{tamed(each.snippet)[: self._browsing.size.snippet]}".rstrip())
+        return "\n\n".join([_CITE, *shown])
+
+    async def _open(self, invocation: Invocation) -> Outcome:
+        arguments = invocation.arguments()
+        number, lines = await self._lines(invocation)
+        first = _line(arguments.get("line"), len(lines))
+        last, room = first, self._browsing.size.page
+        while last <= len(lines) and (room := room - len(lines[last - 1])) >= 0:
+            last += 1
+        last = max(last - 1, first)
+        where = f"Lines {first} to {last} of {len(lines)}."
+        more = f" Call open_page with 'line': {last + 1} for what follows." if last < len(lines) else ""
+        return Outcome("\n".join([self._sources.heading(number), where + more, "", *_numbered(lines, first, last)]))
+
+    async def _find(self, invocation: Invocation) -> Outcome:
+        pattern = invocation.item["action"]["pattern"]
+        number, lines = await self._lines(invocation)
+        sought = pattern.casefold()
+        matches = [at for at, line in enumerate(lines, 1) if sought in line.casefold()]
+        if not matches:
+            return Outcome(f"{self._sources.heading(number)}\n'{tamed(pattern)}' does not stand on this page.")
+        where = f"{len(matches)} lines have '{tamed(pattern)}'."
+        shown = [where if len(matches) <= _MOST_MATCHES else f"{where} These are the first {_MOST_MATCHES}."]
+        for at in matches[:_MOST_MATCHES]:
+            shown += ["", *_numbered(lines, max(at - _AROUND, 1), min(at + _AROUND, len(lines)))]
+        return Outcome("\n".join([self._sources.heading(number), *shown]))
+
+    async def _lines(self, invocation: Invocation) -> tuple[int, Sequence[str]]:
+        """The number and the lines of the page that a call names."""
+        invocation.advance("searching")
+        url = invocation.item["action"].get("url")
+        if url is None or web_host(url) is None:
+            raise ToolError("There is no such page. Name one by the number in front of it, or by its whole URL.")
+        page = await self._browsing.open(url)
+        number = self._sources.number(page.url, page.title)
+        return number, wrapped(tamed_lines(page.text[:_LONGEST_PAGE]), _LONGEST_LINE)
+
+    def _opened(self, arguments: str) -> Json | None:
+        named = _object(arguments)
+        return {"action": {"type": "open_page", "url": self._url(named.get("page"))}} if named else None
+
+    def _looked(self, arguments: str) -> Json | None:
+        named = _object(arguments)
+        pattern = named.get("pattern")
+        if not isinstance(pattern, str) or not pattern:
+            return None
+        url = self._url(named.get("page")) or str(named.get("page"))
+        return {"action": {"type": "find_in_page", "url": url, "pattern": pattern}}
+
+    def _url(self, page: Any) -> str | None:
+        """The URL of a page that the model names by its number or its URL."""
+        name = str(page).strip(f" {OPENS}{CLOSES}")
+        if name.isdecimal() and name.isascii():
+            source = self._sources.get(int(name))
+            return source.url if source else None
+        return name if web_host(name) else None
+
+
+_CITE: Final = (
+    f"Results, the best first. Cite what you use by its number right behind what it supports, as in: "
+    f"Otters hold hands{OPENS}1{CLOSES}."
+)
+_PAGE: Final = {
+    "type": "string",
+    "description": "The number of a result or of a page that was opened, such as 3; or the URL of any page.",
+}
+_OPEN_PAGE: Final = chat_function(
+    "open_page",
+    f"Shows the text of a web page, line by line. Cite it by its number, if you like with lines: "
+    f"{OPENS}1{DAGGER}L3-L5{CLOSES}.",
+    {
+        "type": "object",
+        "properties": {
+            "page": _PAGE,
+            "line": {"type": "integer", "description": "The line to begin with; 1 if left out."},
+        },
+        "required": ["page"],
+    },
+)
+_FIND_IN_PAGE: Final = chat_function(
+    "find_in_page",
+    "Shows the lines of a web page in which a text stands, upper and lower case alike.",
+    {
+        "type": "object",
+        "properties": {"page": _PAGE, "pattern": {"type": "string", "description": "The text to look for."}},
+        "required": ["page", "pattern"],
+    },
+)
+
+
+def _search_function(browsing: Browsing) -> Json:
+    queries = {
+        "type": "array",
+        "items": {"type": "string"},
+        "minItems": 1,
+        "maxItems": _MOST_QUERIES,
+        "description": "What to search for; several queries look at several sides of a question at once.",
+    }
+    description = f"Searches the web and shows the results, numbered.{browsing.where()}"
+    return chat_function(
+        _SERVICE, description, {"type": "object", "properties": {"queries": queries}, "required": ["queries"]}
+    )
+
+
+def _searched(arguments: str) -> Json | None:
+    """The action of a search; models that know other search tools send one `query`."""
+    named = _object(arguments)
+    given = named.get("queries") or named.get("query")
+    queries = [given] if isinstance(given, str) else given
+    if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
+        return None
+    queries = queries[:_MOST_QUERIES]
+    return {"action": {"type": "search", "query": queries[0], "queries": queries}}
+
+
+def _object(arguments: str) -> Mapping[str, Any]:
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _line(value: Any, last: int) -> int:
+    try:
+        return max(1, min(int(value), last))
+    except (TypeError, ValueError, OverflowError):
+        return 1
+
+
+def _numbered(lines: Sequence[str], first: int, last: int) -> Iterator[str]:
+    return (f"L{number}: {lines[number - 1]}" for number in range(first, last + 1))
+
+
+def wrapped(lines: Sequence[str], width: int) -> list[str]:
+    """The lines, none longer than `width` characters, broken at blanks where there are some."""
+    return list(chain.from_iterable(_broken(line, width) for line in lines))
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    while len(line) > width:
+        blank = line.rfind(" ", 1, width + 1)
+        at = blank if blank > 0 else width
+        yield line[:at]
+        line = line[at:].lstrip(" ")
+    yield line

@@ -1,0 +1,139 @@
+"""What search services answer, in the form of each: `[(url, title, text), ...]` in, their JSON out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+type Json = dict[str, Any]
+type Found = Sequence[tuple[str, str, str]]
+
+
+def searxng(query: str, found: Found) -> Json:
+    """SearXNG's `/search?format=json`."""
+    results = [
+        {
+            "url": url,
+            "title": title,
+            "content": text,
+            "thumbnail": None,
+            "engine": "brave",
+            "template": "default.html",
+            "parsed_url": [*urlsplit(url), ""],
+            "img_src": "",
+            "priority": "",
+            "engines": ["brave"],
+            "positions": [place],
+            "score": 1 / place,
+            "category": "general",
+            "publishedDate": None,
+        }
+        for place, (url, title, text) in enumerate(found, 1)
+    ]
+    nothing: Json = {"answers": [], "corrections": [], "infoboxes": [], "suggestions": []}
+    return {"query": query, "number_of_results": 0, "results": results, **nothing, "unresponsive_engines": []}
+
+
+def tavily(query: str, found: Found) -> Json:
+    """Tavily's `/search`."""
+    results = [
+        {"url": url, "title": title, "content": text, "score": 0.9, "raw_content": None} for url, title, text in found
+    ]
+    about: Json = {"follow_up_questions": None, "answer": None, "images": []}
+    return {"query": query, **about, "results": results, "response_time": 0.8, "request_id": "1"}
+
+
+def brave(query: str, found: Found) -> Json:
+    """Brave's `/res/v1/web/search`: all but the last result as pages, the last as a question that people ask."""
+    *pages, (faq_url, faq_title, faq_text) = found
+    web = [
+        {
+            "title": title,
+            "url": url,
+            "is_source_local": False,
+            "description": f"<strong>{text.split()[0]}</strong>{text[len(text.split()[0]) :]}",
+            "profile": {"name": title, "url": url, "long_name": urlsplit(url).netloc},
+            "language": "en",
+            "type": "search_result",
+            "subtype": "generic",
+            "meta_url": {"scheme": "https", "netloc": urlsplit(url).netloc},
+        }
+        for url, title, text in pages
+    ]
+    question, _, answer = faq_text.partition("? ")
+    faq = {
+        "type": "faq",
+        "results": [{"question": f"{question}?", "answer": answer, "title": faq_title, "url": faq_url}],
+    }
+    main: list[Json] = [{"type": "web", "index": number, "all": False} for number in range(len(web))]
+    return {
+        "query": {"original": query, "is_navigational": False},
+        "mixed": {"type": "mixed", "main": [*main, {"type": "faq", "all": True}], "top": [], "side": []},
+        "type": "search",
+        "web": {"type": "search", "results": web, "family_friendly": True},
+        "faq": faq,
+    }
+
+
+def bing(query: str, found: Found) -> Json:
+    """Bing's `/v7.0/search`: all but the last result as pages, the last as news."""
+    *pages, (news_url, news_title, news_text) = found
+    value = [
+        {
+            "id": f"https://api.bing.microsoft.com/api/v7/#WebPages.{number}",
+            "name": f"<b>{title}</b>",
+            "url": url,
+            "isFamilyFriendly": True,
+            "displayUrl": url,
+            "snippet": text.replace(" & ", " &amp; "),
+            "language": "en",
+        }
+        for number, (url, title, text) in enumerate(pages)
+    ]
+    news = {"name": news_title, "url": news_url, "description": news_text, "provider": [{"name": "The Times"}]}
+    return {
+        "_type": "SearchResponse",
+        "queryContext": {"originalQuery": query},
+        "webPages": {"webSearchUrl": "https://www.bing.com/search", "totalEstimatedMatches": 9, "value": value},
+        "news": {"id": "https://api.bing.microsoft.com/api/v7/#News", "value": [news]},
+    }
+
+
+def exa(_: str, found: Found) -> Json:
+    """Exa's `/search`."""
+    results = [
+        {
+            "id": url,
+            "title": title,
+            "url": url,
+            "publishedDate": "2026-01-01T00:00:00.000Z",
+            "author": None,
+            "score": 0.3,
+            "highlights": [text],
+            "highlightScores": [0.5],
+        }
+        for url, title, text in found
+    ]
+    return {"requestId": "1", "resolvedSearchType": "neural", "results": results, "costDollars": {"total": 0.005}}
+
+
+def serply(_: str, found: Found) -> Json:
+    """Serply's `/v1/search`."""
+    results = [{"title": title, "link": url, "description": text, "additional_links": []} for url, title, text in found]
+    return {"results": results, "total": len(results), "ts": 0.7, "answer": None}
+
+
+def nimble(_: str, found: Found) -> Json:
+    """Nimble's `/v1/search`, in its `lite` depth."""
+    results = [{"title": title, "url": url, "description": text, "content": ""} for url, title, text in found]
+    return {"request_id": "1", "total_results": len(results), "results": results}
+
+
+SERVICES: Final[Mapping[str, tuple[str, Callable[[str, Found], Json]]]] = {
+    "tavily_search": ("api.tavily.com", tavily),
+    "brave_search": ("api.search.brave.com", brave),
+    "bing_search": ("api.bing.microsoft.com", bing),
+    "exa_search": ("api.exa.ai", exa),
+    "serply_search": ("api.serply.io", serply),
+    "nimble_search": ("sdk.nimbleway.com", nimble),
+}
+"""The services that the hosts have a provider for: its module, and where it goes."""

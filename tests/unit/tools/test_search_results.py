@@ -1,0 +1,69 @@
+"""Results of searches, in whatever form a service's provider gives them."""
+
+import json
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.tools.search_results import Result, is_within, results_of, web_host
+
+URL = "https://a.example/"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"url": URL, "title": "A", "content": "text"},
+        {"url": URL, "title": " A ", "content": "<b>te</b>xt\n", "score": 1},
+        {"url": URL, "title": "A", "highlights": ["text"]},
+        {"url": URL, "name": "<b>A</b>", "snippet": "text"},
+        {"url": URL, "name": "A", "description": "text"},
+    ],
+)
+@pytest.mark.parametrize("key", ["top_k", "results"])
+def test_entries(entry: Any, key: str) -> None:
+    assert results_of(json.dumps({"query": "q", key: [entry]})) == [Result(URL, "A", "text")]
+    assert results_of(json.dumps([entry])) == results_of(str(entry)) == [Result(URL, "A", "text")]
+
+
+def test_markup_and_entities() -> None:
+    content = json.dumps({"results": [{"url": URL, "title": "1 &lt; 2 &amp; 3", "content": "a <em>b</em> 1 < 2 > 0"}]})
+    assert results_of(content) == [Result(URL, "1 < 2 & 3", "a b 1 < 2 > 0")]
+
+
+def test_what_is_no_result() -> None:
+    entries = [{"url": "ftp://a"}, {"title": "A"}, {"url": None}, {"url": "http://["}, "x", 1, None, {"url": URL}]
+    assert results_of(json.dumps({"top_k": entries})) == [Result(URL, "a.example", "")]
+
+
+def test_a_page_counts_once() -> None:
+    entries = [{"url": URL, "title": title} for title in ("A", "B")]
+    assert len(results_of(json.dumps({"results": entries}))) == 1
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", "null", "1", '"a"', "no results", "__import__('os')", "(" * 9999])
+def test_nothing(content: str) -> None:
+    assert results_of(content) == []
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("https://A.example:1/b", "a.example"), ("file:///a", None), ("http://[", None), ("a.example", None), ("", None)],
+)
+def test_hosts(url: str, host: str | None) -> None:
+    assert web_host(url) == host
+
+
+@pytest.mark.parametrize(
+    ("url", "within"),
+    [
+        ("https://a.example/", True),
+        ("https://www.A.example/b", True),
+        ("https://b.example/?a.example", False),
+        ("https://nota.example/", False),
+        ("https://a.example.evil/", False),
+        ("https://a.example@evil.example/", False),
+    ],
+)
+def test_domains(url: str, within: bool) -> None:
+    assert is_within(url, ["x.example", "A.example"]) is within
