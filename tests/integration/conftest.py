@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
-from tests.support.variants import add_containers, add_host_provider, variant
+from tests.support.variants import add_containers, add_host_provider, open_this_machine, variant
+from tests.support.web import Web
 from tests.support.wire import Wire
 
 
@@ -44,23 +45,39 @@ def upstream(upstream_process: UpstreamProcess) -> Upstream:
 
 
 @pytest.fixture(scope="session")
+def internet() -> Iterator[Web]:
+    """The pages that there are, and SearXNG below `/searxng`."""
+    with Web() as web:
+        yield web
+
+
+@pytest.fixture
+def web(internet: Web) -> Web:
+    """The same with no pages, and nothing asked."""
+    internet.reset()
+    return internet
+
+
+@pytest.fixture(scope="session")
 def stack(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
+    internet: Web,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
     """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
 
-    Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server, and
-    containers to run code in.
+    Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
+    containers to run code in, and a SearXNG server to search with.
     """
 
     def change(config: dict[str, Any]) -> None:
         add_host_provider(config)
         add_containers(config)
+        open_this_machine(config)
 
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "SEARXNG_URL": internet.url("/searxng")}
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", change)
     with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host) as live:
         yield live

@@ -40,6 +40,11 @@ def add_containers(config: Json) -> None:
     responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "seconds": 20}
 
 
+def open_this_machine(config: Json) -> None:
+    """Lets a stack fetch from 127.0.0.1, where the tests' own servers are."""
+    responses_config(config)["fetch"] = {"allowed_networks": ["127.0.0.1/32"]}
+
+
 def responses_config(config: Json) -> Json:
     """The configuration of the responses provider."""
     found: Json = config["providers"]["responses"][0]["config"]

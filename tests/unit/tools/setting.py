@@ -10,8 +10,8 @@ import orjson
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.exchanges import with_exchanges
-from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.core.transcript import Transcript
@@ -48,9 +48,7 @@ class Setting:
         history: the conversation behind the turn, as it is stored.
     """
 
-    def __init__(
-        self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any
-    ) -> None:
+    def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
         self.request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.inference = FakeInference(*rounds)
         self.events: list[Json] = []

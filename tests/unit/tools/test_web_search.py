@@ -113,7 +113,11 @@ async def test_what_a_search_is_kept_to() -> None:
             "search_context_size": "low",
         }
     ]
-    assert [each["url"] for each in item["results"]] == ["https://www.fish.example/a%20b", "https://fish.example/0", "https://fish.example/1"]
+    assert [each["url"] for each in item["results"]] == [
+        "https://www.fish.example/a%20b",
+        "https://fish.example/0",
+        "https://fish.example/1",
+    ]
     assert "x" * 301 not in setting.told()[0]
     assert "Bern, CH" in setting.offered()["web_search"]["description"]
     assert "fish.example" in setting.offered()["web_search"]["description"]

@@ -1,0 +1,266 @@
+"""Web search on a live stack: SearXNG by its URL, pages that the model opens, citations, and what goes wrong."""
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, create, function, messages, stored, stream
+from tests.support.search import searxng
+from tests.support.upstream import Upstream, logprobs, reply, text, tool_call
+from tests.support.web import Answer, Asked, Web
+from tests.support.wire import Json, Wire, final, output_text
+
+pytestmark = pytest.mark.live
+
+SEARCH: Any = {"type": "web_search"}
+OTTERS = "<html><head><title>All about otters</title></head><body><article><p>{}</p></article></body></html>".format(
+    "</p><p>".join(
+        ["Otters live in rivers.", "They sleep hand in hand, so that nobody drifts apart.", "They eat fish."]
+    )
+)
+
+
+def calls(*made: tuple[str, Json]) -> Any:
+    """A reply with these calls."""
+    return reply(
+        *(
+            tool_call(place, f"call_{place}", name, json.dumps(arguments))
+            for place, (name, arguments) in enumerate(made)
+        )
+    )
+
+
+def find(web: Web, *paths: str) -> None:
+    """Have SearXNG find these pages."""
+
+    def search(asked: Asked) -> Answer:
+        found = [(web.url(path), f"About {path[1:]}", f"Everything about {path[1:]}.") for path in paths]
+        assert asked.query["format"] == "json"
+        body = json.dumps(searxng(asked.query["q"], found)).encode()
+        return Answer(body, headers={"content-type": "application/json"})
+
+    web.answers["/searxng/search"] = search
+
+
+def searched(web: Web) -> list[str]:
+    """What SearXNG was asked."""
+    return [asked.query["q"] for asked in web.seen if asked.path == "/searxng/search"]
+
+
+def told(upstream: Upstream) -> list[str]:
+    """What the model was told of its calls, at last."""
+    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
+
+
+def web_calls(response: Json) -> list[Json]:
+    """The items of web search."""
+    return [item for item in response["output"] if item["type"] == "web_search_call"]
+
+
+def cited(response: Json) -> list[tuple[str, str]]:
+    """Of each citation: the text that it is on, and its URL."""
+    parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
+    return [
+        (part["text"][note["start_index"] : note["end_index"]], note["url"])
+        for part in parts
+        for note in part["annotations"]
+    ]
+
+
+def test_search_open_find_and_cite(client: openai.OpenAI, wire: Wire, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters", "/fish")
+    web.say("/otters", OTTERS)
+    upstream.script(
+        NAME,
+        [
+            calls(("web_search", {"queries": ["otters asleep", "sea otters"]})),
+            calls(("open_page", {"page": "1"})),
+            calls(("find_in_page", {"page": "1", "pattern": "hand in hand"})),
+            reply(text("Hand in hand", " 【", "1", "†L2", "】", ", not【7】."), text(" Fish【2】"), text(".")),
+        ],
+    )
+    include = ["web_search_call.action.sources", "web_search_call.results"]
+    streamed = stream(client, model=MODEL, input="How do otters sleep?", tools=[SEARCH], include=include)
+    response = streamed.response
+    search, opened, found = web_calls(response)
+    otters, fish = web.url("/otters"), web.url("/fish")
+    assert [item["status"] for item in web_calls(response)] == ["completed"] * 3
+    assert search["action"] == {
+        "type": "search",
+        "query": "otters asleep",
+        "queries": ["otters asleep", "sea otters"],
+        "sources": [{"type": "url", "url": otters}, {"type": "url", "url": fish}],
+    }
+    assert search["results"][1] == {"url": fish, "title": "About fish", "snippet": "Everything about fish."}
+    assert opened["action"] == {"type": "open_page", "url": otters}
+    assert found["action"] == {"type": "find_in_page", "url": otters, "pattern": "hand in hand"}
+    assert sorted(searched(web)) == ["otters asleep", "sea otters"]
+    assert "L2: They sleep hand in hand" in told(upstream)[1]
+    assert [asked.path for asked in web.seen].count("/otters") == 1
+    links = [f"([127.0.0.1]({url}))" for url in (otters, fish)]
+    assert output_text(response) == f"Hand in hand {links[0]}, not【7】. Fish {links[1]}."
+    assert cited(response) == [(links[0], otters), (links[1], fish)]
+    assert "".join(streamed.texts("output_text")) == output_text(response)
+    assert streamed.types.count("output_text.annotation.added") == 2
+    assert not any("function_call" in name for name in streamed.types)
+    assert stored(client, response["id"]) == response
+    assert wire.replay(response["id"]) == streamed.events
+
+
+def test_the_packages_helper_ends_well(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(NAME, [calls(("web_search", {"query": "otters"})), reply(text("Yes 【1】."))])
+    with client.responses.stream(model=MODEL, input="Otters?", tools=[SEARCH]) as events:
+        kinds = [event.type for event in events]
+        response = events.get_final_response()
+    assert "response.output_text.annotation.added" in kinds
+    assert response.output_text == f"Yes ([127.0.0.1]({web.url('/otters')}))."
+
+
+def test_a_conversation_goes_on_with_its_sources(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters", "/fish")
+    web.say("/fish", "Fish swim.", "text/plain")
+    upstream.script(
+        NAME,
+        [
+            calls(("web_search", {"queries": ["otters"]})),
+            reply(text("Fish【2】.")),
+            calls(("open_page", {"page": "2"})),
+            reply(text("They swim【2†L1】.")),
+        ],
+    )
+    first = create(client, model=MODEL, input="What do otters eat?", tools=[SEARCH])
+    second = create(client, model=MODEL, input="More.", tools=[SEARCH], previous_response_id=first["id"])
+    assert web_calls(second)[0]["action"]["url"] == web.url("/fish")
+    assert [url for _, url in cited(second)] == [web.url("/fish")]
+    said = messages(upstream)
+    assert [message["role"] for message in said][:5] == ["user", "assistant", "tool", "assistant", "user"]
+    assert "Everything about fish" in said[2]["content"]
+
+
+def test_a_client_that_keeps_the_history_itself(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("Yes【1】."))])
+    asked: Any = [{"role": "user", "content": "Otters?"}]
+    first = create(client, model=MODEL, input=asked, tools=[SEARCH], store=False)
+    create(client, model=MODEL, input=[*asked, *first["output"], *asked], tools=[SEARCH], store=False)
+    [call] = messages(upstream)[1]["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])["queries"]) == (
+        "web_search",
+        ["otters"],
+    )
+
+
+def test_what_a_search_is_kept_to(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("No."))])
+    tool: Any = {"type": "web_search", "filters": {"allowed_domains": ["otters.example"]}, "external_web_access": False}
+    response = create(client, model=MODEL, input="Hi", tools=[tool], include=["web_search_call.action.sources"])
+    assert searched(web) == ["otters (site:otters.example)"]
+    assert web_calls(response)[0]["action"]["sources"] == []
+    offered = [each["function"]["name"] for each in upstream.requests(NAME)[0].body["tools"]]
+    assert offered == ["web_search"]
+
+
+def test_where_no_page_is_opened(client: openai.OpenAI, upstream: Upstream, web: Web, calm: None) -> None:
+    port = upstream.url.rsplit(":", 1)[1]
+    web.answers["/inside"] = Answer(status=302, headers={"location": "http://169.254.169.254/latest/meta-data/"})
+    pages = ["http://127.0.0.2:1/", f"http://[::1]:{port}/_requests", "file:///etc/passwd", web.url("/inside"), "9"]
+    upstream.script(NAME, [calls(*(("open_page", {"page": page}) for page in pages)), reply(text("No."))])
+    response = create(client, model=MODEL, input="Hi", tools=[SEARCH])
+    assert [item["status"] for item in web_calls(response)] == ["failed"] * 5
+    assert response["status"] == "completed"
+    assert [("no public address" in each or "no such page" in each) for each in told(upstream)] == [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(b"Forbidden", 403), "refuses to answer in JSON"),
+        (Answer(b"broken", 500), "answered 500"),
+        (Answer(b"<html>no JSON</html>"), "failed (JSONDecodeError)"),
+    ],
+)
+def test_a_search_service_that_fails(
+    client: openai.OpenAI, upstream: Upstream, web: Web, calm: None, answer: Answer, why: str
+) -> None:
+    web.answers["/searxng/search"] = answer
+    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("I could not look."))])
+    response = create(client, model=MODEL, input="Otters?", tools=[SEARCH])
+    [item] = web_calls(response)
+    assert (item["status"], response["status"]) == ("failed", "completed")
+    assert why in told(upstream)[0]
+
+
+def test_calls_that_do_not_go_through(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(
+        NAME,
+        [
+            reply(
+                tool_call(0, "call_0", "web_search", '{"queries": ["a"'),
+                tool_call(1, "call_1", "search_the_web", '{"q": "a"}'),
+                tool_call(2, "call_2", "web_search", '{"queries": ["a"]}'),
+                tool_call(3, "call_3", "web_search", '{"queries": ["b"]}'),
+            ),
+            reply(text("Enough.")),
+        ],
+    )
+    response = create(client, model=MODEL, input="Hi", tools=[SEARCH], max_tool_calls=2)
+    assert [item["action"]["query"] for item in web_calls(response)] == ["a"]
+    assert searched(web) == ["a"]
+    broken, unknown, answer, one_too_many = told(upstream)
+    assert "are not what 'web_search' takes" in broken or "No more tools" in broken
+    assert "There is no tool named 'search_the_web'" in unknown
+    assert "About otters" in answer
+    assert "No more tools may be called" in one_too_many
+
+
+def test_a_model_that_never_stops_searching(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(NAME, calls(("web_search", {"queries": ["again"]})))
+    response = create(client, model=MODEL, input="Hi", tools=[SEARCH])
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})
+    assert len(web_calls(response)) == 64
+
+
+def test_a_function_of_the_clients_beside_it(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(
+        NAME,
+        [
+            calls(("web_search", {"queries": ["otters"]}), ("weather", {"city": "Bern"})),
+            reply(text("Sunny【1】.")),
+        ],
+    )
+    first = create(client, model=MODEL, input="Hi", tools=[SEARCH, function("weather", "city")])
+    assert {item["type"] for item in first["output"]} == {"web_search_call", "function_call"}
+    [call_id] = [item["call_id"] for item in first["output"] if item["type"] == "function_call"]
+    output: Any = {"type": "function_call_output", "call_id": call_id, "output": "sun"}
+    second = create(
+        client,
+        model=MODEL,
+        input=[output],
+        tools=[SEARCH, function("weather", "city")],
+        previous_response_id=first["id"],
+    )
+    assert [url for _, url in cited(second)] == [web.url("/otters")]
+    assert {content.splitlines()[-1] for content in told(upstream)} == {"Everything about otters.", "sun"}
+
+
+def test_log_probabilities_without_the_markers(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    tokens = [("Yes", -0.1), ("【", -0.2), ("1", -0.3), ("】.", -0.4)]
+    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(logprobs(*tokens))])
+    streamed = stream(client, model=MODEL, input="Otters?", tools=[SEARCH], include=["message.output_text.logprobs"])
+    [part] = streamed.response["output"][-1]["content"]
+    assert [entry["token"] for entry in part["logprobs"]] == ["Yes", "."]
+
+
+def test_without_a_stored_response_nothing_is_kept(wire: Wire, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("Yes【1】."))])
+    response = final(wire.stream(model=MODEL, input="Otters?", tools=[SEARCH], store=False))
+    assert wire.get(f"/{response['id']}").status_code == 404
