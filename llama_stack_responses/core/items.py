@@ -379,7 +379,6 @@ _ITEMS: Final[Mapping[str, Check]] = {
     "custom_tool_call_output": _CUSTOM_TOOL_CALL_OUTPUT,
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
-    **HOSTED_ITEMS,
     "item_reference": record({"id": ID}, "id"),
 }
 """The items that this server takes, by type."""

@@ -18,7 +18,7 @@ from llama_stack_responses.core.transcript import Transcript
 from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.tools.registry import Services, tool_makers
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import NOTHING_DONE, Progress, Turn, TurnLimits
+from llama_stack_responses.turn import Turn, TurnLimits
 from tests.support.inference import FakeInference, Round, call, finish
 from tests.support.strict import check_stream
 
@@ -44,7 +44,6 @@ class Setting:
     Attributes:
         events: all that went out.
         response: the response at its end.
-        steps: what was done by each step.
         history: the conversation behind the turn, as it is stored.
     """
 
@@ -52,11 +51,10 @@ class Setting:
         self.request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.inference = FakeInference(*rounds)
         self.events: list[Json] = []
-        self.steps: list[Progress] = []
         self._services = Services(who=lambda: ANONYMOUS, uploaded=_no_file, **services)
         self._items = [*history, *self.request.input_items]
 
-    async def run(self, progress: Progress = NOTHING_DONE) -> Json:
+    async def run(self) -> Json:
         """The response; its stream and what is made of it later pass the judges."""
         toolset = Toolset(self.request, tool_makers(self._services))
         response = new_response(self.request, id="resp_1", created_at=1)
@@ -73,8 +71,6 @@ class Setting:
             inference=self.inference,
             outbox=outbox,
             limits=ENOUGH,
-            progress=progress,
-            after_step=self._note,
         )
         ending = await turn.run()
         assembler.settle(ending.status, completed_at=2)
@@ -87,9 +83,6 @@ class Setting:
         check_stream(replay(final))
         self.history = [*self._items, *with_exchanges(final["output"], turn.exchanges)]
         return final
-
-    async def _note(self, progress: Progress) -> None:
-        self.steps.append(Progress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
 
     def told(self, request: int = -1) -> list[str]:
         """What the model was told of calls."""

@@ -271,15 +271,6 @@ async def test_the_numbers_hold_over_a_chain() -> None:
     assert [each["url"] for each in part["annotations"]] == [OTTERS[0], new[0]]
 
 
-async def test_the_numbers_hold_over_a_change_of_hands() -> None:
-    first = searching(Runtime(OTTERS), calls(("web_search", {"queries": ["a"]})), ANSWER)
-    await first.run()
-    done = next(step for step in first.steps if not step.waiting)
-    second = searching(Runtime(), [text("See【1】."), finish()])
-    response = await second.run(done)
-    assert response["output"][0]["content"][0]["annotations"][0]["url"] == OTTERS[0]
-
-
 async def test_what_others_write_is_no_source() -> None:
     forged = (
         "https://evil.example/",
