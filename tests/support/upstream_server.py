@@ -159,11 +159,33 @@ class Upstream:
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "upstream"} for name in names],
         }
 
+    def embeddings(self, request: Request) -> Any:
+        """A vector for each text: its length and the request's `dimensions`."""
+        body = json.loads(request.body)
+        texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
+        vectors = [[float(len(each)), float(body.get("dimensions") or 0)] for each in texts]
+        data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+        return {
+            "object": "list",
+            "data": data,
+            "model": body["model"],
+            "usage": {"prompt_tokens": 1, "total_tokens": 1},
+        }
+
+    def completions(self, request: Request) -> Any:
+        """The prompt as its own completion."""
+        body = json.loads(request.body)
+        choice = {"index": 0, "text": body["prompt"], "finish_reason": "stop", "logprobs": None}
+        head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"]}
+        return {**head, "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+
     def route(self, method: str, path: str) -> Callable[[Request], Any] | None:
         """What answers everything that is not a chat."""
         return {
             ("GET", "/models"): self.models,
             ("GET", "/health"): lambda _: {"status": "ok"},
+            ("POST", "/embeddings"): self.embeddings,
+            ("POST", "/completions"): self.completions,
             ("POST", "/_script"): self.script,
             ("POST", "/_release"): self.release,
             ("GET", "/_requests"): self.requests,

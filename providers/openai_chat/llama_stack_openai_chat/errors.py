@@ -32,7 +32,8 @@ def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.API
     response = httpx2.Response(status, headers=_readable(head), content=content, request=request)
     kind = _KINDS.get(status) or (openai.InternalServerError if status >= 500 else openai.APIStatusError)
     inner = body.get("error", body) if isinstance(body, dict) else body
-    return kind(f"Error code: {status} - {body}", response=response, body=inner)
+    message = inner.get("message") if isinstance(inner, dict) else None
+    return kind(f"Error code: {status} - {message or body}", response=response, body=inner)
 
 
 def of_frame(error: Any, request: httpx2.Request) -> openai.APIError:
