@@ -11,6 +11,9 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, fiel
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
+_STRICT: Final = ConfigDict(extra="forbid", populate_by_name=True)
+"""A name that is misspelt is an error, not an option that does nothing."""
+
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -25,13 +28,10 @@ def check_header(value: str) -> str:
     return value
 
 
-class _Strict(BaseModel):
-    # A name that is misspelt is an error, not an option that does nothing.
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class Tls(_Strict):
+class Tls(BaseModel):
     """How the model server is known to be the right one, and how this server shows that it is."""
+
+    model_config = _STRICT
 
     verify: bool | Path = Field(True, description="check its certificate; a path: against the authorities in this file")
     client_cert: Path | None = Field(None, description="the certificate that is shown to it")
@@ -52,21 +52,27 @@ class Tls(_Strict):
         return self
 
 
-class Timeouts(_Strict):
+class Timeouts(BaseModel):
     """Bounds on waiting."""
+
+    model_config = _STRICT
 
     connect: Seconds = Field(10.0, description="seconds until a connection stands, TLS included")
     read: Seconds = Field(600.0, description="seconds of silence before the first byte, and between any two")
 
 
-class Proxy(_Strict):
+class Proxy(BaseModel):
     """What stands between; without it the environment's HTTP_PROXY, HTTPS_PROXY and NO_PROXY count."""
+
+    model_config = _STRICT
 
     url: str
 
 
-class Network(_Strict):
+class Network(BaseModel):
     """How the model server is reached."""
+
+    model_config = _STRICT
 
     tls: Tls = Field(default_factory=Tls)
     timeout: Timeouts = Field(default_factory=Timeouts)
@@ -89,8 +95,10 @@ class Network(_Strict):
         return {"connect": value, "read": value} if isinstance(value, int | float) else value
 
 
-class OpenAIChatConfig(_Strict):
+class OpenAIChatConfig(BaseModel):
     """One OpenAI-compatible model server. The names are those of the host's own providers."""
+
+    model_config = _STRICT
 
     base_url: str = Field(description="its address, with the /v1")
     api_key: SecretStr | None = Field(
