@@ -28,6 +28,7 @@ from .files import Files
 from .history import Historian, without_cut_calls
 from .idempotency import Claim, Keys
 from .outbox import Outbox
+from .reasoning import PrivateReasoning, reasoning_sealer
 from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
@@ -109,7 +110,10 @@ class OpenAIResponsesImpl:
         self._passthrough = config.passthrough
         limits = config.limits
         turn_limits = TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds)
-        self._workshop = Workshop(inference, files, tool_makers(services), config.profiles, turn_limits)
+        sealer = Sealer(config.secret_bytes)
+        self._workshop = Workshop(
+            inference, files, tool_makers(services), config.profiles, turn_limits, reasoning_sealer(sealer)
+        )
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(
@@ -121,7 +125,7 @@ class OpenAIResponsesImpl:
             waiting=config.background.waiting,
             keep_journal=config.background.journal_seconds,
             parse=self._parse,
-            sealer=Sealer(config.secret_bytes),
+            sealer=sealer,
         )
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -185,6 +189,7 @@ class OpenAIResponsesImpl:
         return None
 
     async def _create(self, request: CreateRequest, body: Json, owner: Owner, claim: Claim | None) -> Run | Kept:
+        PrivateReasoning(self._workshop.sealer, owner).check(request.input_items)
         history = await self._historian.before(request.previous_response_id)
         new_items = await self._historian.dereference(owner, request.input_items)
         check_ids(history.items, new_items)
@@ -221,7 +226,7 @@ class OpenAIResponsesImpl:
             taken, free = [take], [is_free]
         if request.background:
             response |= {"status": "queued"}
-            events = self._workshop.bench(request, response).assembler.enqueue()
+            events = self._workshop.bench(request, response, stored["owner"]).assembler.enqueue()
             await self._crew.submit(response, work, events, keys=keys, beside=taken, conditions=free, **stored)
         else:
             patience = PATIENCE if request.stream else None
@@ -241,7 +246,7 @@ class OpenAIResponsesImpl:
         return response
 
     async def _run(self, request: CreateRequest, items: list[Json], stored: Json) -> Run:
-        bench = self._workshop.bench(request, _begun(request))
+        bench = self._workshop.bench(request, _begun(request), stored["owner"])
         # Only who reads the stream knows numbers of events, and of the response before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)

@@ -20,6 +20,7 @@ from .core.deltas import Delta, Finish, FinishReason
 from .core.errors import ApiError
 from .core.exchanges import with_exchanges
 from .core.request import SERVICE_TIERS, CreateRequest
+from .core.thoughts import Thought, plain_thoughts
 from .hangup import hanging_up
 from .outbox import Outbox
 from .tools.tool import Output
@@ -92,6 +93,7 @@ class Turn:
         files: the stored files that the items name by id.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
+        read_reasoning: what a reasoning item holds for the model.
         progress: what has been done of it before.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
 
@@ -111,6 +113,7 @@ class Turn:
         inference: Inference,
         outbox: Outbox,
         limits: TurnLimits,
+        read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
         progress: Progress = NOTHING_DONE,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
@@ -124,6 +127,7 @@ class Turn:
         self._inference = inference
         self._outbox = outbox
         self._limits = limits
+        self._read_reasoning = read_reasoning
         self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
         self._rounds = progress.rounds
         self._said = list(progress.said)
@@ -213,6 +217,7 @@ class Turn:
             files=self._files,
             all_reasoning=self._all_reasoning(),
             names=self._toolset.names,
+            read_reasoning=self._read_reasoning,
         )
         return chat_request(self._request, self._profile, messages, self._toolset.offer(), max_tokens)
 

@@ -9,9 +9,12 @@ from typing import Any
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
 from .core.assembler import Assembler
+from .core.owner import Owner
 from .core.request import CreateRequest
 from .files import Files, read_files
 from .outbox import Outbox
+from .reasoning import PrivateReasoning
+from .sealing import Sealer
 from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
 
@@ -28,6 +31,7 @@ class Workshop:
         makers: the tools that there are.
         profiles: what single models need.
         limits: bounds on one response.
+        sealer: seals reasoning.
     """
 
     inference: Inference
@@ -35,24 +39,31 @@ class Workshop:
     makers: Makers
     profiles: list[Profile]
     limits: TurnLimits
+    sealer: Sealer
 
-    def bench(self, request: CreateRequest, response: Json) -> Bench:
+    def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
         """What `response`, in progress, is built on."""
+        reasoning = PrivateReasoning(self.sealer, owner)
         toolset = Toolset(request, self.makers)
         assembler = Assembler(
-            response, toolset.kind_of, show_logprobs=request.wants_logprobs, structured=request.wants_json
+            response,
+            toolset.kind_of,
+            show_logprobs=request.wants_logprobs,
+            structured=request.wants_json,
+            seal=reasoning.seal,
         )
-        return Bench(self, request, toolset, assembler)
+        return Bench(self, request, toolset, assembler, reasoning)
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One response's own tools and assembler."""
+    """One response's own tools, assembler, and key to its reasoning."""
 
     workshop: Workshop
     request: CreateRequest
     toolset: Toolset
     assembler: Assembler
+    reasoning: PrivateReasoning
 
     async def turn(
         self,
@@ -78,6 +89,7 @@ class Bench:
             inference=shop.inference,
             outbox=outbox,
             limits=shop.limits,
+            read_reasoning=self.reasoning.read,
             progress=progress,
             after_step=after_step,
         )

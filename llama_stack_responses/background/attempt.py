@@ -179,7 +179,7 @@ class Attempt:
         response = found.response | {"status": "in_progress", "output": output}
         # What is only to be ended needs nothing of its request, which may be what could not be done.
         body = {"model": response["model"], "input": "..."} if self.held.job.verdict else work.body
-        bench = self._workshop.bench(self._parse(body), response)
+        bench = self._workshop.bench(self._parse(body), response, self.held.job.owner)
         bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work))
         self._outbox.put(closing)
         if number == 0:

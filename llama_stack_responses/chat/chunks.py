@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -124,8 +124,8 @@ class ChunkReader:
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
         # One of these fields is there in each chunk, rarely two: what is missing must cost no more than a look.
-        pieces = [self._mender.feed("reasoning", text) for text in _reasoning(fields)]
-        out: list[Delta] = [Reasoning(piece) for piece in pieces if piece]
+        out: list[Delta] = []
+        self._reasoning(out, fields)
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
@@ -139,8 +139,20 @@ class ChunkReader:
             # What calls were before there were several of them.
             out.append(self._call(0, {"function": call}))
         if calls := fields.get("tool_calls"):
-            out.extend(self._call(position, call) for position, call in enumerate(calls))
+            self._signed_calls(out, calls)
         return out
+
+    def _reasoning(self, out: list[Delta], fields: dict[str, Any]) -> None:
+        for text, signature in _thoughts(fields):
+            if signature or (text := self._mender.feed("reasoning", text)):
+                out.append(Reasoning(text, signature=signature))
+
+    def _signed_calls(self, out: list[Delta], calls: Iterable[Any]) -> None:
+        for position, call in enumerate(calls):
+            made = self._call(position, call)
+            if signature := _signature(call):
+                out.append(Reasoning("", signature=signature, call_id=made.call_id))
+            out.append(made)
 
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
         if not isinstance(content, str):
@@ -198,13 +210,27 @@ def _pieces(pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
     return [Reasoning(text) if is_reasoning else Text(text) for is_reasoning, text in pieces]
 
 
-def _reasoning(fields: dict[str, Any]) -> Sequence[str]:
-    for name in ("reasoning_content", "reasoning"):
-        if isinstance(text := fields.get(name), str) and text:
-            return (text,)
-    if blocks := fields.get("thinking_blocks"):
-        return [thinking for block in blocks if (thinking := _get(block, "thinking"))]
-    return ()
+def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
+    """Pieces of reasoning, each as (text, None), and their signatures, each as ("", signature)."""
+    plain = fields.get("reasoning_content") or fields.get("reasoning")
+    blocks = fields.get("thinking_blocks")
+    if not isinstance(plain, str):
+        plain = ""
+    if not blocks:
+        return ((plain, None),) if plain else ()
+    pieces = [(_get(block, "thinking") or "", _get(block, "signature")) for block in blocks]
+    if plain and not any(text for text, _ in pieces):
+        pieces.insert(0, (plain, None))
+    return [each for text, signature in pieces for each in ((text, None), ("", signature)) if any(each)]
+
+
+def _signature(call: Any) -> str | None:
+    """The signature that a provider puts on a call instead of on its reasoning."""
+    for name in ("extra_content", "provider_specific_fields"):
+        if extra := _get(call, name):
+            found = _get(_get(extra, "google") or extra, "thought_signature")
+            return found if isinstance(found, str) else None
+    return None
 
 
 def _content_list(parts: Iterable[Any]) -> Iterator[Delta]:

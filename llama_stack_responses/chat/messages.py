@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.thoughts import Thought, plain_thoughts
 
 from .client_calls import Names
 from .exchanges import as_functions
@@ -42,6 +43,7 @@ def chat_messages(
     files: Mapping[str, FileContent] | None = None,
     all_reasoning: bool = False,
     names: Names | None = None,
+    read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
 ) -> list[Json]:
     """The chat messages that say what `items` say.
 
@@ -52,12 +54,14 @@ def chat_messages(
         files: the stored files that the items name by id.
         all_reasoning: replay the reasoning of all turns, not only what came since the last user message.
         names: what the model calls the client's functions, where that is not the client's name for them.
+        read_reasoning: what a reasoning item holds for the model.
 
     Raises:
         ApiError: an item holds media that the model does not take.
     """
     items = list(as_functions(items, names or {}))
-    builder = _Builder(profile, files or {}, _outputs(items), 0 if all_reasoning else _turn_start(items))
+    turn_start = 0 if all_reasoning else _turn_start(items)
+    builder = _Builder(profile, files or {}, _outputs(items), turn_start, read_reasoning)
     if instructions:
         builder.system("system", instructions)
     for number, item in enumerate(items):
@@ -71,17 +75,24 @@ class _Assistant:
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
+    signed: list[Thought] = field(default_factory=list)
     calls: list[Json] = field(default_factory=list)
 
 
 class _Builder:
     def __init__(
-        self, profile: Profile, files: Mapping[str, FileContent], outputs: dict[str, deque[Json]], turn_start: int
+        self,
+        profile: Profile,
+        files: Mapping[str, FileContent],
+        outputs: dict[str, deque[Json]],
+        turn_start: int,
+        read_reasoning: Callable[[Json], Sequence[Thought]],
     ) -> None:
         self._profile = profile
         self._files = files
         self._outputs = outputs
         self._turn_start = turn_start
+        self._read_reasoning = read_reasoning
         self._messages: list[Json] = []
         self._assistant: _Assistant | None = None
 
@@ -96,12 +107,17 @@ class _Builder:
                 self._message(item)
             case "reasoning":
                 if number >= self._turn_start:
-                    self._open().reasoning.append(_reasoning_text(item))
+                    self._reason(item)
             case "function_call":
                 self._open().calls.append(item)
             case "function_call_output" if self._assistant and self._assistant.calls:
                 # It is placed right after its call, where chat templates want it.
                 self._flush()
+
+    def _reason(self, item: Json) -> None:
+        thoughts, assistant = self._read_reasoning(item), self._open()
+        assistant.reasoning.append("".join(thought.text for thought in thoughts))
+        assistant.signed += [thought for thought in thoughts if thought.signature]
 
     def finish(self) -> list[Json]:
         self._flush()
@@ -126,28 +142,34 @@ class _Builder:
         if assistant is None or not (any(assistant.text) or assistant.calls):
             return
         message: Json = {"role": "assistant", "content": "\n\n".join(filter(None, assistant.text)) or None}
-        self._add_reasoning(message, "\n".join(filter(None, assistant.reasoning)))
+        self._add_reasoning(message, assistant)
         if assistant.calls:
-            message["tool_calls"] = [self._chat_call(call) for call in assistant.calls]
+            signatures = {thought.call_id: thought.signature for thought in assistant.signed}
+            message["tool_calls"] = [self._chat_call(call, signatures.get(call["call_id"])) for call in assistant.calls]
         self._messages.append(message)
         self._tool_messages(assistant.calls)
 
-    def _add_reasoning(self, message: Json, reasoning: str) -> None:
+    def _add_reasoning(self, message: Json, assistant: _Assistant) -> None:
         where = self._profile.reasoning_replay
-        if not reasoning or where == "none":
+        reasoning = "\n".join(filter(None, assistant.reasoning))
+        if where == "thinking_blocks":
+            if blocks := [_thinking_block(thought) for thought in assistant.signed if thought.call_id is None]:
+                message[where] = blocks
+        elif not reasoning or where == "none":
             return
-        if where == "think_tags":
+        elif where == "think_tags":
             tags = self._profile.inline_thinking
             opening, closing = (tags.open, tags.close) if tags else ("<think>", "</think>")
             message["content"] = f"{opening}\n{reasoning}\n{closing}\n\n{message['content'] or ''}"
         else:
             message[where] = reasoning
 
-    def _chat_call(self, call: Json) -> Json:
+    def _chat_call(self, call: Json, signature: str | None) -> Json:
         if "input" in call and self._profile.custom_tools == "custom":
             return {"id": call["call_id"], "type": "custom", "custom": {"name": call["name"], "input": call["input"]}}
         function = {"name": call["name"], "arguments": _arguments(call["arguments"])}
-        return {"id": call["call_id"], "type": "function", "function": function}
+        made = {"id": call["call_id"], "type": "function", "function": function}
+        return made | {"extra_content": {"google": {"thought_signature": signature}}} if signature else made
 
     def _tool_messages(self, calls: Iterable[Json]) -> None:
         media: list[Json] = []
@@ -244,10 +266,8 @@ def _plain_text(parts: Iterable[Json]) -> str:
     return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
-def _reasoning_text(item: Json) -> str:
-    """The reasoning itself, or its summary where that is all there is."""
-    parts = item.get("content") or item.get("summary") or ()
-    return "\n".join(part["text"] for part in parts)
+def _thinking_block(thought: Thought) -> Json:
+    return {"type": "thinking", "thinking": thought.text, "signature": thought.signature}
 
 
 def _arguments(text: str) -> str:

@@ -34,7 +34,7 @@ class Profile(BaseModel):
             other message are merged (`merge_leading`), or all are merged into the first (`merge_all`).
         developer_role: the role that developer messages get.
         reasoning_replay: the field of an assistant message in which earlier reasoning goes back to the
-            model, `think_tags` for its text, or `none`.
+            model, `think_tags` for its text, or `none`; in `thinking_blocks`, only what the provider signed.
         reasoning_context: whose reasoning goes back: that since the last user message, or all of it.
         tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
         images, files, audio: whether the model takes such input; a request with it is refused if not.
@@ -49,7 +49,9 @@ class Profile(BaseModel):
     match: str = "*"
     system_messages: Literal["keep", "merge_leading", "merge_all"] = "merge_leading"
     developer_role: Literal["system", "developer"] = "system"
-    reasoning_replay: Literal["reasoning_content", "reasoning", "think_tags", "none"] = "reasoning_content"
+    reasoning_replay: Literal["reasoning_content", "reasoning", "thinking_blocks", "think_tags", "none"] = (
+        "reasoning_content"
+    )
     reasoning_context: Literal["current_turn", "all_turns"] = "current_turn"
     tool_media: Literal["tool_message", "user_message"] = "user_message"
     images: bool = True

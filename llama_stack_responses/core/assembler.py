@@ -24,6 +24,7 @@ from .events import Event, Json
 from .output import Output
 from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
 from .response import terminal_event, usage_of
+from .thoughts import Thought
 from .tool_calls import ItemStatus, ToolCalls
 
 Phase = Literal["commentary", "final_answer"]
@@ -42,9 +43,26 @@ class _OpenItem:
     summary: list[Json] = field(default_factory=list)
     part: OpenPart | None = None
     overtaken: bool = False
+    signatures: list[tuple[int, str, str | None]] = field(default_factory=list)
 
     def parts(self, kind: PartKind) -> list[Json]:
         return self.content if kind.holder == "content" else self.summary
+
+    def sign(self, signature: str, call_id: str | None) -> None:
+        """Notes a signature, and how much of the reasoning stands before it."""
+        written = self.part.fragments if self.part and self.part.kind is REASONING_TEXT else []
+        length = sum(len(part["text"]) for part in self.content) + sum(map(len, written))
+        self.signatures.append((length, signature, call_id))
+
+    def thoughts(self) -> list[Thought]:
+        """The closed item's reasoning, cut where it is signed."""
+        text = "".join(part["text"] for part in self.content)
+        made: list[Thought] = []
+        start = 0
+        for end, signature, call_id in self.signatures:
+            made.append(Thought(text[start:end], signature, call_id))
+            start = end
+        return made if made and start == len(text) else [*made, Thought(text[start:])]
 
 
 class Assembler:
@@ -56,6 +74,7 @@ class Assembler:
             does not see it.
         show_logprobs: whether the client asked for the logprobs of the text.
         structured: whether the client asked for JSON.
+        seal: makes the `encrypted_content` of a reasoning item.
 
     Attributes:
         calls: the tool calls.
@@ -68,6 +87,7 @@ class Assembler:
         *,
         show_logprobs: bool = False,
         structured: bool = False,
+        seal: Callable[[Sequence[Thought]], str] | None = None,
     ) -> None:
         self.response = response
         self._output = Output(response["output"])
@@ -75,6 +95,7 @@ class Assembler:
         self.calls = ToolCalls(self._output, kind_of)
         self._show_logprobs = show_logprobs
         self._structured = structured
+        self._seal = seal
         self._used = Usage()
         self._blanks: Text | None = None
         self._message: _OpenItem | None = None
@@ -222,8 +243,11 @@ class Assembler:
             self._message.overtaken = True
         if self._reasoning is None:
             self._reasoning = self._open(out, "rs", {"type": "reasoning", "status": "in_progress", "summary": []})
-        part = self._part(out, self._reasoning, SUMMARY_TEXT if delta.summary else REASONING_TEXT)
-        self._append(out, self._reasoning, part, delta.text)
+        if delta.text:
+            part = self._part(out, self._reasoning, SUMMARY_TEXT if delta.summary else REASONING_TEXT)
+            self._append(out, self._reasoning, part, delta.text)
+        if delta.signature:
+            self._reasoning.sign(delta.signature, delta.call_id)
         return out
 
     def _annotate(self, delta: Annotation) -> list[Event]:
@@ -293,6 +317,8 @@ class Assembler:
             final = item.blank | {"status": status, "summary": item.summary}
             if item.content:
                 final["content"] = item.content
+            if self._seal:
+                final["encrypted_content"] = self._seal(item.thoughts())
             self._output.done(out, item.index, final)
 
     # tool calls

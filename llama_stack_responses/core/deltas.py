@@ -36,10 +36,15 @@ class Refusal:
 
 @dataclass(slots=True)
 class Reasoning:
-    """A piece of the model's reasoning, or of the provider's summary of it."""
+    """A piece of the model's reasoning, or of the provider's summary of it.
+
+    A `signature` is the provider's, on all reasoning since the last one, or on the call with this `call_id`.
+    """
 
     text: str
     summary: bool = False
+    signature: str | None = None
+    call_id: str | None = None
 
 
 @dataclass(slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 from . import events
 from .calls import FORMS, ItemForm, Stage
@@ -12,6 +12,9 @@ from .events import Event, Json
 from .parts import PART_KINDS
 from .response import terminal_event
 from .transcript import PHASES, TYPES, Mark, Transcript, lengths
+
+_UNKNOWN: Final = ("content", "phase", "encrypted_content")
+"""What an item does not say yet when it is added."""
 
 
 def replay(response: Json, marks: Sequence[Mark] | None = None) -> list[Event]:
@@ -136,7 +139,7 @@ def _stage(form: ItemForm, name: str) -> Stage | None:
 def _blank(item: Json, phase: str | None) -> Json:
     if form := FORMS.get(item["type"]):
         return form.blank(item)
-    blank: dict[str, Any] = {key: value for key, value in item.items() if key not in ("content", "phase")}
+    blank: dict[str, Any] = {key: value for key, value in item.items() if key not in _UNKNOWN}
     blank["status"] = "in_progress"
     if phase:
         blank["phase"] = phase

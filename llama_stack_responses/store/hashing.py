@@ -59,14 +59,17 @@ class Hasher:
 def canonical(item: Mapping[str, Any]) -> bytes:
     """What makes an item the same item, although a client sends it back in fewer words than it got it.
 
-    Its id, its status, fields that are null, and an output text's annotations and logprobs do not count; a message's
-    content may be a string or a list with that text alone. Only a call that was cut off is another than the whole one,
-    since nobody can run it, and what failed is another than what worked.
+    Its id, its status, fields that are null, and an output text's annotations and logprobs do not count, nor does the
+    seal on reasoning that is there in the clear; a message's content may be a string or a list with that text alone.
+    Only a call that was cut off is another than the whole one, since nobody can run it, and what failed is another
+    than what worked.
     """
     kept = _without(item, "id", "status")
     status = item.get("status")
     if status == "failed" or (status == "incomplete" and item.get("type") in ANSWERS):
         kept["status"] = status
+    if kept.get("content"):
+        kept.pop("encrypted_content", None)
     kept.setdefault("type", "message")
     kind = "output_text" if kept.get("role") == "assistant" else "input_text"
     if kept["type"] == "message" and isinstance(kept.get("content"), str):

@@ -157,10 +157,6 @@ SENT_BACK: Final[dict[str, tuple[Json, str | None]]] = {
     ),
     "nothing but an id": ({"type": "reasoning", "id": "rs_1", "summary": []}, None),
     "null content": ({"type": "reasoning", "id": "rs_1", "summary": [], "content": None}, None),
-    "encrypted by somebody else": (
-        {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAABsecret"},
-        None,
-    ),
 }
 
 
@@ -172,7 +168,47 @@ def test_a_reasoning_item_in_any_shape(client: openai.OpenAI, upstream: Upstream
     called = messages(upstream)[1]
     assert called["tool_calls"][0]["id"] == "c1"
     assert called.get("reasoning_content") == expected
-    assert "gAAAA" not in str(messages(upstream))
+
+
+def sealed(response: Json) -> Json:
+    """The reasoning item of a response as a client keeps it that shows nobody the reasoning."""
+    item = response["output"][0]
+    return {name: item[name] for name in ("type", "summary", "encrypted_content")}
+
+
+@pytest.mark.parametrize("stream_it", [False, True], ids=["whole", "streamed"])
+def test_reasoning_travels_sealed_with_the_client(client: openai.OpenAI, upstream: Upstream, stream_it: bool) -> None:
+    upstream.script(NAME, [reply(reasoning("Hm."), tool_call(0, "c1", "weather", "{}")), SAID])
+    asked: Json = {"model": MODEL, "input": [QUESTION], "tools": TOOLS, "store": False}
+    response = stream(client, **asked).response if stream_it else create(client, **asked)
+    call = response["output"][1]
+    again = [QUESTION, sealed(response), call, OUTPUT]
+    create(client, model=MODEL, input=again, tools=TOOLS, store=False, include=["reasoning.encrypted_content"])
+    assert messages(upstream)[1]["reasoning_content"] == "Hm."
+    assert sealed(response)["encrypted_content"] not in str(messages(upstream))
+
+
+def test_what_a_provider_signed_goes_on_within_a_response_and_over_the_next(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    signed = tool_call(0, "c1", "weather", "{}")
+    signed[0]["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "s1"}}
+    upstream.script(NAME, [reply(signed), SAID])
+    first = create(client, model=MODEL, input="Hi", tools=TOOLS)
+    assert [item["type"] for item in first["output"]] == ["reasoning", "function_call"]
+    create(client, model=MODEL, input=[OUTPUT], tools=TOOLS, previous_response_id=first["id"])
+    assert messages(upstream)[1]["tool_calls"][0]["extra_content"] == {"google": {"thought_signature": "s1"}}
+
+
+@pytest.mark.parametrize("harm", ["foreign", "damaged"])
+def test_reasoning_that_this_server_did_not_seal(client: openai.OpenAI, upstream: Upstream, harm: str) -> None:
+    upstream.script(NAME, reply(reasoning("Hm."), text("Hello")))
+    item = sealed(create(client, model=MODEL, input="Hi"))
+    seal = item["encrypted_content"]
+    wrong: Any = {**item, "encrypted_content": "gAAAAABsecret" if harm == "foreign" else seal[:-8] + "AAAAAAA="}
+    with pytest.raises(openai.BadRequestError, match="could not be verified") as raised:
+        create(client, model=MODEL, input=[QUESTION, wrong])
+    assert raised.value.code == "invalid_encrypted_content"
 
 
 def test_an_unknown_shape_is_an_error_that_says_where(client: openai.OpenAI, upstream: Upstream) -> None:

@@ -26,7 +26,7 @@ LAYERS: Final = {
         {"fetch", "sandbox"},
         {"access", "chat", "hangup", "outbox", "sealing", "signals", "store", "tools", "watchdog"},
         {"answering", "config", "files", "idempotency", "sweeper"},
-        {"containers", "history", "stores", "turn"},
+        {"containers", "history", "reasoning", "stores", "turn"},
         {"run", "workshop"},
         {"background"},
         {"impl"},

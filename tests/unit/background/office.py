@@ -118,7 +118,7 @@ class Office:
         self.inference = FakeInference(*rounds, accept=accept)
         self.archive = Archive(records)
         self.access = OneUser()
-        self.workshop = Workshop(self.inference, NoFiles(), makers or client_tools(), [], limits)
+        self.workshop = Workshop(self.inference, NoFiles(), makers or client_tools(), [], limits, Sealer([SECRET]))
         self.sealer = Sealer([SECRET])
         self.bell = Bell()
         self.jobs = Jobs(records, 100)
@@ -145,7 +145,7 @@ class Office:
         body = {"model": "m", "input": "hi", "background": True, **fields}
         request = parse_create(body)
         response = new_response(request, id=response_id, created_at=int(time.time())) | {"status": "queued"}
-        events = self.workshop.bench(request, response).assembler.enqueue()
+        events = self.workshop.bench(request, response, ANNA).assembler.enqueue()
         items = with_ids(request.input_items)
         work = body | {"input": "..."}
         await crew.submit(response, work, events, owner=ANNA, keys=keys or {}, base=None, input_items=items)

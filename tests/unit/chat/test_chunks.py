@@ -135,7 +135,8 @@ def test_thinking_blocks(make: Maker) -> None:
         {"type": "thinking", "thinking": None, "signature": "s"},
         {"type": "thinking", "thinking": "b"},
     ]
-    assert read(make, [chunk({"thinking_blocks": blocks})]) == [Reasoning("a"), Reasoning("b")]
+    signed = Reasoning("", signature="s")
+    assert read(make, [chunk({"thinking_blocks": blocks})]) == [Reasoning("a"), signed, signed, Reasoning("b")]
 
 
 def test_content_as_a_list() -> None:
