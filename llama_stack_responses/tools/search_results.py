@@ -19,7 +19,7 @@ import orjson
 Json = dict[str, Any]
 
 _BLANK: Final = re.compile(r"\s")
-_TAG: Final = re.compile(r"</?[a-zA-Z][^<>]*>")
+_TAG: Final = re.compile(r"</?(?:b|br|em|i|mark|p|span|strong|wbr)\b[^<>]*>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
     with Web() as web:
         web.say("/page", "<p>Otters</p>")
         web.answers["/slow"] = Answer(body=[b"a", event, b"b"])     # waits for the event in between
-        web.url("/page")
+        web.answer_all = lambda asked: ...                          # for every path
+    web.url("/page")
         web.seen                                                    # the requests, oldest first
 
 With `certificate`, it speaks TLS; with `intercepts`, it is a proxy that answers for every server it is asked to reach.
@@ -60,8 +61,10 @@ class Web:
         """`certificate` and `intercepts` are contexts of servers."""
         self.intercepts = intercepts
         self.answers: dict[str, Answer | Callable[[Asked], Answer]] = {}
+        self.answer_all: Callable[[Asked], Answer] | None = None
         self.seen: list[Asked] = []
-        self._server = _Server((host, port), _handler(self))
+        self._server = _Server((host, port), _Handler)
+        self._server.web = self
         self._scheme = "https" if certificate else "http"
         if certificate:
             self._server.socket = certificate.wrap_socket(self._server.socket, server_side=True)
@@ -97,63 +100,71 @@ class Web:
 
     def reset(self) -> None:
         """Forget what was asked and what is to be answered."""
+        self.answer_all = None
         self.answers.clear()
         self.seen.clear()
 
     def answer(self, asked: Asked) -> Answer:
         """What a request gets."""
         self.seen.append(asked)
-        found = self.answers.get(asked.path, Answer(b"not here", 404))
+        found = self.answer_all or self.answers.get(asked.path, Answer(b"not here", 404))
         return found(asked) if callable(found) else found
 
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    web: Web
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is no news."""
 
 
-def _handler(web: Web) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: _Server
+    _behind: ssl.SSLSocket | None = None
 
-        def do_GET(self) -> None:
-            parts = urlsplit(self.path)
-            body = self.rfile.read(int(self.headers.get("content-length") or 0))
-            query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-            headers = {name.lower(): value for name, value in self.headers.items()}
-            answer = web.answer(Asked(self.command, parts.path, query, headers, body))
-            with suppress(ConnectionError, ssl.SSLError):
-                self._send(answer)
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("content-length") or 0))
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        answer = self.server.web.answer(Asked(self.command, parts.path, query, headers, body))
+        with suppress(ConnectionError, ssl.SSLError):
+            self._send(answer)
 
-        do_POST = do_GET  # noqa: N815 (the name that the library calls)
+    do_POST = do_GET  # noqa: N815 (the name that the library calls)
 
-        def do_CONNECT(self) -> None:
-            assert web.intercepts
-            self.send_response(200)
-            self.end_headers()
-            self.connection = web.intercepts.wrap_socket(self.connection, server_side=True)
-            self.rfile = self.connection.makefile("rb")
-            self.wfile = self.connection.makefile("wb", buffering=0)
-            self.close_connection = False
+    def do_CONNECT(self) -> None:
+        assert self.server.web.intercepts
+        self.send_response(200)
+        self.end_headers()
+        self.connection = self._behind = self.server.web.intercepts.wrap_socket(self.connection, server_side=True)
+        self.rfile = self.connection.makefile("rb")
+        self.wfile = self.connection.makefile("wb", buffering=0)
+        self.close_connection = False
 
-        def _send(self, answer: Answer) -> None:
-            self.send_response(answer.status)
-            for name, value in answer.headers.items():
-                self.send_header(name, value)
-            whole = isinstance(answer.body, bytes)
-            self.send_header("content-length", str(len(answer.body))) if isinstance(answer.body, bytes) else None
-            self.send_header("connection", "keep-alive" if whole else "close")
-            self.close_connection = not whole
-            self.end_headers()
-            for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
-                if isinstance(piece, Event):
-                    piece.wait(30)
-                else:
-                    self.wfile.write(piece)
+    def finish(self) -> None:
+        with suppress(OSError):
+            super().finish()
+        if self._behind:
+            self._behind.close()
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
-            """Say nothing."""
+    def _send(self, answer: Answer) -> None:
+        self.send_response(answer.status)
+        for name, value in answer.headers.items():
+            self.send_header(name, value)
+        whole = isinstance(answer.body, bytes)
+        if isinstance(answer.body, bytes):
+            self.send_header("content-length", str(len(answer.body)))
+        self.send_header("connection", "keep-alive" if whole else "close")
+        self.close_connection = not whole
+        self.end_headers()
+        for piece in [answer.body] if isinstance(answer.body, bytes) else answer.body:
+            if isinstance(piece, Event):
+                piece.wait(30)
+            else:
+                self.wfile.write(piece)
 
-    return Handler
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
+        """Say nothing."""

@@ -1,0 +1,118 @@
+"""Every search service that the host has a provider for: the host's own code, asked over TLS through a proxy that answers
+for the service in the form that the service has."""
+
+import importlib
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.tools.search_results import Result, results_of
+from llama_stack_responses.tools.tool import ToolError
+from tests.support.certificates import Certificates
+from tests.support.search import SERVICES
+from tests.support.stack import Host
+from tests.support.web import Answer, Asked, Web
+
+pytestmark = pytest.mark.live
+
+FOUND = [
+    ("https://otters.example/", "Otters", "Otters sleep hand in hand & float."),
+    ("https://fish.example/a?b=c&d", "Fish", "Fish <swim> all day."),
+    ("https://news.example/", "News", "Who eats fish? Otters do."),
+]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those of all services."""
+    return Certificates.made_in(tmp_path_factory.mktemp("tls"), [host for host, _ in SERVICES.values()])
+
+
+@pytest.fixture
+def proxy(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
+    """A proxy that this process uses as its environment says."""
+    with Web(intercepts=certificates.of_server()) as proxy:
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url(""))
+        monkeypatch.setenv("SSL_CERT_FILE", certificates.path("ca.pem"))
+        yield proxy
+
+
+class Router:
+    """What the host's router does for the one provider that there is."""
+
+    def __init__(self, provider: Any) -> None:
+        self.routing_table = self
+        self._provider = provider
+
+    async def get_provider_impl(self, _: str) -> Any:
+        return self._provider
+
+    async def invoke_tool(self, name: str, kwargs: Any) -> Any:
+        return await self._provider.invoke_tool(name, kwargs)
+
+
+@asynccontextmanager
+async def searching(host: Host, service: str) -> AsyncIterator[Any]:
+    """Our view of the host's provider of a service; None where the host has none."""
+    # The host has to be there before the modules that look which one it is.
+    registry = importlib.import_module(f"{'ogx' if host == 'ogx' else 'llama_stack'}.providers.registry.tool_runtime")
+    from llama_stack_responses.host.tool_runtime import HostToolRuntime
+
+    spec = next((spec for spec in registry.available_providers() if spec.module.endswith(f".{service}")), None)
+    if spec is None:
+        assert host == "llama_stack"  # OGX has them all
+        yield None
+        return
+    module, _, name = spec.config_class.rpartition(".")
+    made = getattr(importlib.import_module(module), name)(api_key="secret")
+    provider = await importlib.import_module(spec.module).get_adapter_impl(made, {})
+    provider.__provider_spec__ = spec
+    await provider.initialize()
+    yield HostToolRuntime(Router(provider))
+    if hasattr(provider, "shutdown"):
+        await provider.shutdown()
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_its_results_are_read(host: Host, proxy: Web, service: str) -> None:
+    server, form = SERVICES[service]
+
+    def answer(asked: Asked) -> Answer:
+        query = asked.query.get("q") or asked.json()["query"]
+        return Answer(json.dumps(form(query, FOUND)).encode(), headers={"content-type": "application/json"})
+
+    proxy.answer_all = answer
+    async with searching(host, service) as search:
+        if search:
+            results = results_of(await search.invoke("web_search", {"query": "otters"}))
+            assert results == [Result(url, title, text) for url, title, text in FOUND]
+            [asked] = proxy.seen
+            assert asked.headers["host"] == server
+            assert "secret" in f"{asked.headers}{asked.body!r}"
+
+
+@pytest.mark.parametrize("service", SERVICES)
+async def test_it_is_kept_to_domains(host: Host, proxy: Web, service: str) -> None:
+    _, form = SERVICES[service]
+    proxy.answer_all = lambda _: Answer(json.dumps(form("otters", FOUND)).encode())
+    async with searching(host, service) as search:
+        if search:
+            await search.invoke("web_search", {"query": "otters", "allowed_domains": ["a.example", "b.example"]})
+            [asked] = proxy.seen
+            sent = (json.dumps(asked.query) + asked.body.decode()).replace(", ", ",")
+            assert "otters (site:a.example OR site:b.example)" in sent or '["a.example","b.example"]' in sent
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("status", [401, 429, 500])
+async def test_its_errors_tell_no_secret(host: Host, proxy: Web, service: str, status: int) -> None:
+    proxy.answer_all = lambda _: Answer(b'{"error": "the key secret is wrong"}', status)
+    async with searching(host, service) as search:
+        if search:
+            with pytest.raises(ToolError) as caught:
+                await search.invoke("web_search", {"query": "otters"})
+            assert "secret" not in str(caught.value)
+            assert str(status) in str(caught.value) or "key is missing or invalid" in str(caught.value)
