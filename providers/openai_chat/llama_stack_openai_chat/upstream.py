@@ -49,11 +49,12 @@ class Upstream:
 
     Args:
         config: where it is, and what goes with every request.
+        pool: the connections to it.
     """
 
-    def __init__(self, config: OpenAIChatConfig) -> None:
+    def __init__(self, config: OpenAIChatConfig, pool: Pool) -> None:
         self._retries = config.max_retries
-        self._pool = Pool(config)
+        self._pool = pool
         self._base = config.base_url
         self._key = config.api_key.get_secret_value() if config.api_key else None
         address = urlsplit(config.base_url)

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
+from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from tests.support.certificates import Certificates
 from tests.support.http_server import DONE, END, OPENING, HttpServer, Peer, event, in_chunk, serving, whole
@@ -38,10 +39,15 @@ async def hangs(peer: Peer) -> None:
     await peer.left()
 
 
+def made(config: OpenAIChatConfig) -> Upstream:
+    """A client with connections of its own."""
+    return Upstream(config, Pool(config))
+
+
 @asynccontextmanager
 async def upstream(server: HttpServer, **config: Any) -> AsyncIterator[Upstream]:
     """A client of this server."""
-    client = Upstream(OpenAIChatConfig(base_url=server.url, **config))
+    client = made(OpenAIChatConfig(base_url=server.url, **config))
     try:
         yield client
     finally:
@@ -151,7 +157,7 @@ async def test_an_answer_that_began_is_not_asked_for_again() -> None:
 def test_one_loop_after_another() -> None:
     """The host begins in a loop that is not the one that serves."""
     port = free_port()
-    client = Upstream(OpenAIChatConfig(base_url=f"http://127.0.0.1:{port}/v1"))
+    client = made(OpenAIChatConfig(base_url=f"http://127.0.0.1:{port}/v1"))
 
     async def once() -> None:
         async with serving(streams, port=port):
@@ -566,7 +572,7 @@ async def test_a_proxy_that_refuses(certificates: Certificates) -> None:
 
     async with serving(refuses) as proxy:
         network = {"proxy": {"url": proxy.url.removesuffix("/v1")}, "tls": {"verify": certificates.path("ca.pem")}}
-        client = Upstream(OpenAIChatConfig.model_validate({"base_url": "https://127.0.0.1:9/v1", "network": network}))
+        client = made(OpenAIChatConfig.model_validate({"base_url": "https://127.0.0.1:9/v1", "network": network}))
         with pytest.raises(openai.APIConnectionError, match="407"):
             await opened(client)
         await over(proxy)
@@ -575,7 +581,7 @@ async def test_a_proxy_that_refuses(certificates: Certificates) -> None:
 def test_a_proxy_of_a_kind_that_is_not_known() -> None:
     config = {"base_url": "http://localhost/v1", "network": {"proxy": {"url": "socks5://localhost:9"}}}
     with pytest.raises(ValueError, match="http://HOST:PORT"):
-        Upstream(OpenAIChatConfig.model_validate(config))
+        made(OpenAIChatConfig.model_validate(config))
 
 
 # -- settings ----------------------------------------------------------------------

@@ -12,6 +12,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from llama_stack_openai_chat.body import request_body
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
+from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 
 from .platform import (
@@ -48,7 +49,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
 
     def __init__(self, config: OpenAIChatConfig) -> None:
         self._config = config
-        self._upstream = Upstream(config)
+        self._upstream = Upstream(config, Pool(config))
         self.__provider_id__: str  # The host sets it, as it does `model_store`.
         self.model_store: Any = None
 

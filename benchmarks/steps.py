@@ -1,0 +1,209 @@
+"""How many steps a streamed delta takes through this project's code: lines run and calls made, bytes in to bytes out.
+
+    .venv/bin/python -m benchmarks.steps              # beside the recorded figures
+    .venv/bin/python -m benchmarks.steps --record     # these are the figures from now on
+
+Seconds differ from machine to machine and from run to run; the steps of a fixed script are the same every time, and
+hardly depend on the Python version. What libraries and the host do is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from itertools import batched
+from pathlib import Path
+from types import CodeType
+from typing import Any, Final, cast
+
+import llama_stack_openai_chat
+import llama_stack_responses
+from llama_stack_openai_chat.chunks import chat_chunk
+from llama_stack_openai_chat.config import OpenAIChatConfig
+from llama_stack_openai_chat.connection import Connection
+from llama_stack_openai_chat.pool import Pool
+from llama_stack_openai_chat.upstream import Upstream
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.files import NoFiles
+from llama_stack_responses.outbox import Outbox
+from llama_stack_responses.run import Run
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.wire.answers import RunAsEvents
+from llama_stack_responses.workshop import Workshop
+from tests.support.frames import frames
+from tests.support.script import Chunk, reasoning, reply, text, tool_call
+
+type Json = dict[str, Any]
+
+RECORDED: Final = Path(__file__).with_name("steps.json")
+OURS: Final = tuple(package.__path__[0] for package in (llama_stack_responses, llama_stack_openai_chat))
+KINDS: Final[dict[str, Callable[[int], list[Chunk]]]] = {
+    "text": lambda count: text(*["word "] * count),
+    "reasoning": lambda count: reasoning(*["word "] * count),
+    "arguments": lambda count: tool_call(0, "call_1", "f", *["word "] * count),
+}
+FEW: Final = 64
+MANY: Final = 576
+TOGETHER: Final = 4  # frames that arrive at once
+HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Wire(asyncio.Transport):
+    """Stands for a socket: the answer to whatever is written comes in pieces, one each turn of the loop."""
+
+    def __init__(self, connection: Connection, pieces: list[bytes]) -> None:
+        super().__init__()
+        self._connection = connection
+        self._pieces = iter(pieces)
+
+    def write(self, _: bytes | bytearray | memoryview) -> None:
+        """A request has been sent."""
+        self._next()
+
+    def abort(self) -> None:
+        """Nothing more is to come."""
+        self._pieces = iter(())
+
+    def _next(self) -> None:
+        if piece := next(self._pieces, None):
+            self._connection.data_received(piece)
+            asyncio.get_running_loop().call_soon(self._next)
+
+
+class Wired(Pool):
+    """Connects to no server but to the bytes that one sends."""
+
+    def __init__(self, config: OpenAIChatConfig, pieces: list[bytes]) -> None:
+        super().__init__(config)
+        self._pieces = pieces
+
+    async def connect(self) -> Connection:
+        """A connection on which these bytes come."""
+        connection = Connection(60)
+        connection.connection_made(Wire(connection, self._pieces))
+        return connection
+
+
+class Inference:
+    """What the host's router comes to, without the host."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    async def open(self, _: Json) -> AsyncGenerator[Any]:
+        """The chunks of the one answer."""
+        return await self._upstream.open("/chat/completions", b"{}", chat_chunk)
+
+    def explain(self, error: Exception) -> ApiError:
+        """Nothing is to go wrong."""
+        raise error
+
+
+def answer(chunks: list[Chunk]) -> list[bytes]:
+    """The bytes of a stream, as they arrive."""
+    sent = frames(reply(chunks), "m", True)
+    return [HEAD + sent.opening, *map(b"".join, batched(sent.chunks, TOGETHER)), sent.closing + b"0\r\n\r\n"]
+
+
+async def stream(chunks: list[Chunk]) -> bytes:
+    """Everything that a client gets for an answer of these chunks."""
+    config = OpenAIChatConfig(base_url="http://localhost/v1")
+    tool = {"type": "function", "name": "f", "parameters": {}}
+    request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
+    limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
+    inference = Inference(Upstream(config, Wired(config, answer(chunks))))
+    workshop = Workshop(inference, NoFiles(), client_tools(), [], limits)
+    bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1))
+    outbox = Outbox(wanted=True, transcript=Transcript())
+    run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)
+    body: list[bytes] = []
+
+    async def send(message: Any) -> None:
+        body.append(message.get("body", b""))
+
+    await RunAsEvents(run)({"type": "http"}, _receive, send)
+    return b"".join(body)
+
+
+async def _keep(_: Json) -> None:
+    return
+
+
+async def _drop() -> None:
+    return
+
+
+async def _receive() -> Json:
+    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # a client that stays
+
+
+class Counter:
+    """Counts the steps of this project's code."""
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def seen(self, code: CodeType, *_: Any) -> object:
+        """One line or one call; places in other code are not reported again."""
+        if not code.co_filename.startswith(OURS):
+            return sys.monitoring.DISABLE
+        self.steps += 1
+        return None
+
+
+@contextmanager
+def counting() -> Iterator[Counter]:
+    """Counts within the block."""
+    tool, events = sys.monitoring.PROFILER_ID, sys.monitoring.events
+    counter = Counter()
+    sys.monitoring.use_tool_id(tool, "steps")
+    try:
+        for event in (events.LINE, events.CALL):
+            sys.monitoring.register_callback(tool, event, counter.seen)
+        sys.monitoring.set_events(tool, events.LINE | events.CALL)
+        yield counter
+    finally:
+        sys.monitoring.set_events(tool, 0)
+        sys.monitoring.free_tool_id(tool)
+
+
+def steps(chunks: list[Chunk]) -> int:
+    """Of one stream, after one that does what is only done once."""
+    asyncio.run(stream(chunks))
+    with counting() as counter:
+        asyncio.run(stream(chunks))
+    return counter.steps
+
+
+def per_delta(kind: str) -> float:
+    """The steps of one delta more."""
+    return (steps(KINDS[kind](MANY)) - steps(KINDS[kind](FEW))) / (MANY - FEW)
+
+
+def recorded() -> dict[str, float]:
+    """The figures of the last record, by kind of delta."""
+    return cast("dict[str, float]", json.loads(RECORDED.read_text()))
+
+
+def main() -> None:
+    """Measure, and record if that is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--record", action="store_true", help="keep these figures as those to compare with")
+    options = parser.parse_args()
+    found = {kind: per_delta(kind) for kind in KINDS}
+    if options.record:
+        RECORDED.write_text(json.dumps({kind: round(each, 1) for kind, each in found.items()}, indent=2) + "\n")
+    for kind, each in found.items():
+        sys.stdout.write(f"{kind:10} {each:7.1f} steps a delta, recorded {recorded()[kind]:7.1f}\n")
+
+
+if __name__ == "__main__":
+    main()
