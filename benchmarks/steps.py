@@ -35,7 +35,7 @@ from llama_stack_responses.core.transcript import Transcript
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.run import Run
-from llama_stack_responses.sealing import Sealer
+from llama_stack_responses.sealing import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.turn import TurnLimits
 from llama_stack_responses.wire.answers import RunAsEvents
@@ -122,7 +122,7 @@ async def stream(chunks: list[Chunk]) -> bytes:
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
     limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
-    workshop = Workshop(inference, NoFiles(), client_tools(), [], limits, Sealer([]))
+    workshop = Workshop(inference, NoFiles(), client_tools(), [], limits, Sealer([bytes(SECRET_BYTES)]))
     bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     outbox = Outbox(wanted=True, transcript=Transcript())
     run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)
