@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Literal, Protocol
 
-from . import events
+from . import events, shell
 from .argument_text import ArgumentText
-from .events import CallTextEvent, Json, StageEvent
+from .events import CallTextEvent, Event, Json, StageEvent
 
 CUSTOM_INPUT: Final = "input"
 """The one argument of a custom tool, where the model sees it as a function."""
@@ -33,6 +33,21 @@ class Streamed:
 
 
 @dataclass(frozen=True, slots=True)
+class Details:
+    """A field whose parts have events of their own.
+
+    Attributes:
+        key: its name.
+        blank: what it is, given all of it, before those events.
+        events: `(sequence_number, item, output_index) -> events`, for the item with all of it.
+    """
+
+    key: str
+    blank: Callable[[Any], Any]
+    events: Callable[[int, Json, int], list[Event]]
+
+
+@dataclass(frozen=True, slots=True)
 class ItemForm:
     """One type of item that a tool makes.
 
@@ -43,7 +58,9 @@ class ItemForm:
         stages: the events of a call that the server runs.
         results: the fields that are known at its end, as they are before it.
         late: the fields that are not there before its end.
+        details: the field whose parts have events.
         has_status: whether the item has a `status`.
+        failed: the status of a call that did not work out.
     """
 
     type: str
@@ -52,7 +69,9 @@ class ItemForm:
     stages: Mapping[Stage, StageEvent] = field(default_factory=dict)
     results: Mapping[str, Any] = field(default_factory=dict)
     late: Collection[str] = ()
+    details: Details | None = None
     has_status: bool = True
+    failed: str = "failed"
 
     def blank(self, item: Json) -> Json:
         """The item as it was added, whatever of it is known by now."""
@@ -61,6 +80,8 @@ class ItemForm:
             begun.pop(key, None)
         if self.streamed:
             begun[self.streamed.key] = ""
+        if self.details and self.details.key in begun:
+            begun[self.details.key] = self.details.blank(begun[self.details.key])
         if "sources" in begun.get("action", ()):
             begun["action"] = {name: value for name, value in begun["action"].items() if name != "sources"}
         return begun
@@ -181,7 +202,15 @@ CODE_INTERPRETER_CALL: Final = ItemForm(
     results={"outputs": None},
 )
 LOCAL_SHELL_CALL: Final = ItemForm("local_shell_call", "lsh")
-SHELL_CALL: Final = ItemForm("shell_call", "sh")
+SHELL_CALL: Final = ItemForm(
+    "shell_call",
+    "sh",
+    details=Details("action", shell.without_commands, shell.command_events),
+    failed="incomplete",
+)
+SHELL_CALL_OUTPUT: Final = ItemForm(
+    "shell_call_output", "sho", details=Details("output", shell.nothing_printed, shell.printed_events)
+)
 APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
 COMPUTER_CALL: Final = ItemForm("computer_call", "cu")
 TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
@@ -199,6 +228,7 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         CODE_INTERPRETER_CALL,
         LOCAL_SHELL_CALL,
         SHELL_CALL,
+        SHELL_CALL_OUTPUT,
         APPLY_PATCH_CALL,
         COMPUTER_CALL,
         TOOL_SEARCH_CALL,

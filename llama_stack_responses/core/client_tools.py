@@ -61,14 +61,24 @@ _TOOL_SEARCH: Final = record({"description": TEXT, "execution": one_of("server",
 
 _SKILL: Final = record({"name": TEXT, "description": TEXT, "path": TEXT}, "name", "description", "path")
 
-_CONTAINERS: Final = ("container_auto", "container_reference")
-"""Where this server would run the commands."""
-
 _LOCAL: Final = record({"skills": array(_SKILL)})
 
-_SHELL: Final = record(
-    {"environment": tagged("environment", {"local": _LOCAL}, _CONTAINERS), "allowed_callers": _CALLERS}
+AUTO_CONTAINER: Final = record(
+    {
+        "file_ids": array(string(1, 512)),
+        "memory_limit": one_of("1g", "4g", "16g", "64g"),
+        "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
+    }
 )
+"""What a new container is to be like."""
+
+_ENVIRONMENTS: Final[Mapping[str, Check]] = {
+    "local": _LOCAL,
+    "container_auto": AUTO_CONTAINER,
+    "container_reference": record({"container_id": string(1, 128)}, "container_id"),
+}
+
+_SHELL: Final = record({"environment": tagged("environment", _ENVIRONMENTS), "allowed_callers": _CALLERS})
 
 _PIXELS: Final = integer(1)
 

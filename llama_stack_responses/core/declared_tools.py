@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from .client_tools import CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLIENT_TOOLS, COMPUTER_TYPES, check_names
+from .client_tools import AUTO_CONTAINER, CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLIENT_TOOLS, COMPUTER_TYPES, check_names
 from .errors import bad_request
 from .shapes import (
     At,
@@ -51,14 +51,7 @@ WEB_SEARCH_TYPES: Final = (
 )
 """The names that OpenAI gave its web search, over time."""
 
-_AUTO_CONTAINER: Final = record(
-    {
-        "file_ids": array(string(1, 512)),
-        "memory_limit": one_of("1g", "4g", "16g", "64g"),
-        "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
-    }
-)
-_NEW_CONTAINER: Final = tagged("container", {"auto": _AUTO_CONTAINER})
+_NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
 
 
 def _container(value: Any, at: At) -> str | dict[str, Any]:

@@ -353,6 +353,63 @@ def code_interpreter_call_completed(sequence_number: int, item_id: str, output_i
     return _stage("response.code_interpreter_call.completed", sequence_number, item_id, output_index)
 
 
+def shell_call_command_added(sequence_number: int, output_index: int, command_index: int, command: str) -> Event:
+    return {
+        "type": "response.shell_call_command.added",
+        "sequence_number": sequence_number,
+        "output_index": output_index,
+        "command_index": command_index,
+        "command": command,
+    }
+
+
+def shell_call_command_delta(sequence_number: int, output_index: int, command_index: int, delta: str) -> Event:
+    return {
+        "type": "response.shell_call_command.delta",
+        "sequence_number": sequence_number,
+        "output_index": output_index,
+        "command_index": command_index,
+        "delta": delta,
+    }
+
+
+def shell_call_command_done(sequence_number: int, output_index: int, command_index: int, command: str) -> Event:
+    return {
+        "type": "response.shell_call_command.done",
+        "sequence_number": sequence_number,
+        "output_index": output_index,
+        "command_index": command_index,
+        "command": command,
+    }
+
+
+def shell_call_output_content_delta(
+    sequence_number: int, item_id: str, output_index: int, command_index: int, printed: Json
+) -> Event:
+    """`printed` has what came on `stdout` and `stderr`."""
+    return {
+        "type": "response.shell_call_output_content.delta",
+        "sequence_number": sequence_number,
+        "item_id": item_id,
+        "output_index": output_index,
+        "command_index": command_index,
+        "delta": printed,
+    }
+
+
+def shell_call_output_content_done(
+    sequence_number: int, item_id: str, output_index: int, command_index: int, output: list[Json]
+) -> Event:
+    return {
+        "type": "response.shell_call_output_content.done",
+        "sequence_number": sequence_number,
+        "item_id": item_id,
+        "output_index": output_index,
+        "command_index": command_index,
+        "output": output,
+    }
+
+
 def event_logprobs(logprobs: list[Json]) -> list[Json]:
     """The logprobs of a content part in the shape that events have: without `bytes`."""
     return [

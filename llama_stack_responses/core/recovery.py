@@ -64,6 +64,10 @@ def _take_part(event: Event, name: str, item: _Item) -> None:
             item.part = OpenPart(kind, event["content_index" if kind.holder == "content" else "summary_index"])
         case "content_part.done" | "reasoning_summary_part.done":
             _close_part(item, event["part"])
+        case "shell_call_command.done":
+            action = item.blank["action"]
+            told = {"action": {**action, "commands": [*action["commands"], event["command"]]}}
+            item.blank = item.blank | told
         case "output_text.annotation.added":
             if part := item.part:
                 part.annotations.append(event["annotation"])

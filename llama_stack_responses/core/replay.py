@@ -11,6 +11,7 @@ from .calls import FORMS, ItemForm, Stage
 from .events import Event, Json
 from .parts import PART_KINDS
 from .response import terminal_event
+from .shell import COMMAND, PRINTED, shell_event
 from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
@@ -59,6 +60,8 @@ class _Replay:
                 self._made.append(events.output_item_added(self._next, mark[1], item))
             case "output_item.done":
                 self._made.append(events.output_item_done(self._next, mark[1], self._output[mark[1]]))
+            case _ if name in COMMAND or name in PRINTED:
+                self._made.append(shell_event(name, self._next, self._output[mark[1]], mark[1], mark[2]))
             case _ if mark[2] < 0:
                 self._call(name, mark)
             case _:
@@ -173,6 +176,8 @@ def _outlined_call(index: int, item: Json, form: ItemForm) -> Iterator[Event]:
     if form.streamed:
         yield form.streamed.delta(0, item["id"], index, item[form.streamed.key])
         yield form.streamed.done(0, item["id"], index, item[form.streamed.key])
+    if form.details:
+        yield from form.details.events(0, item, index)
     yield from (form.stages[stage](0, item["id"], index) for stage in stages[1:])
 
 

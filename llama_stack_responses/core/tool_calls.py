@@ -114,17 +114,25 @@ class ToolCalls:
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> list[Event]:
         """Closes an item whose tool has ended, with what came of it."""
+        if index not in self._running:
+            return []  # its tool has closed it
         self._running.discard(index)
-        status: Literal["completed", "failed"] = "failed" if failed else "completed"
-        out = self.advance(index, status)
-        item = self._output.items[index]
-        self._output.done(out, index, item | FORMS[item["type"]].ended(status) | fields)
+        item = self._output.items[index] | fields
+        form = FORMS[item["type"]]
+        out = self._details(form, item, index) if form.details and form.details.key in fields else []
+        out += self.advance(index, "failed" if failed else "completed")
+        self._output.done(out, index, item | form.ended(form.failed if failed else "completed"))
         return out
 
     def show(self, form: ItemForm, fields: Json) -> list[Event]:
         """Adds an item that is whole."""
         index, out = self.begin(form, fields)
-        return out + self.conclude(index, {})
+        return out + self.conclude(index, fields)
+
+    def _details(self, form: ItemForm, item: Json, index: int) -> list[Event]:
+        made = form.details.events(self._output.numbered, item, index) if form.details else []
+        self._output.numbered += len(made)
+        return made
 
     def _open(self, out: list[Event], call: _OpenCall) -> None:
         call.opened = True
@@ -207,6 +215,9 @@ class ToolCalls:
                 out += self.show(kind.form, begun)
                 return
             call.index = self._add(out, kind.form, begun)
+            item = self._output.items[call.index] | begun
+            out += self._details(kind.form, item, call.index)
+            self._output.items[call.index] = item
         self._leave(call)
 
     def _leave(self, call: _OpenCall) -> None:

@@ -53,6 +53,11 @@ TYPES: Final = (
     "response.code_interpreter_call.in_progress",
     "response.code_interpreter_call.interpreting",
     "response.code_interpreter_call.completed",
+    "response.shell_call_command.added",
+    "response.shell_call_command.delta",
+    "response.shell_call_command.done",
+    "response.shell_call_output_content.delta",
+    "response.shell_call_output_content.done",
 )
 """The events of a transcript; what ends a stream follows from the response. Their order is stored: new ones go last."""
 
@@ -75,7 +80,7 @@ class Transcript:
     def note(self, events: Iterable[Event]) -> None:
         """Takes down some events."""
         for event in events:
-            if "delta" in event:
+            if "delta" in event and "command_index" not in event:
                 self._note_delta(event)
             elif (code := _CODES.get(event["type"])) is not None:
                 self._of = ()
@@ -116,7 +121,7 @@ def _mark(code: int, event: Event) -> Mark:
 
 
 def _inner(event: Event) -> Any:
-    index = event.get("content_index")
+    index = event.get("content_index", event.get("command_index"))
     return event.get("summary_index", -1) if index is None else index
 
 

@@ -5,23 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.sandbox.containers import Containers
 
 from .apply_patch import apply_patch_tool
-from .code_interpreter import CodeInterpreterTool, Uploaded
+from .code_interpreter import CodeInterpreterTool
 from .computer import computer_tool
+from .container_choice import Site, Uploaded
 from .custom import CustomTool
 from .function import FunctionTool
+from .hosted_shell import HostedShellTool
 from .namespace import NamespaceTool
 from .runtime import ToolRuntime
 from .shell import local_shell_tool, shell_tool
+from .tool import Tool
 from .tool_search import tool_search_tool
 from .toolset import Makers
 from .web_search import WebSearch
+
+Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,11 @@ class Services:
     runtime: ToolRuntime | None = None
     pages: Pages | None = None
     containers: Containers | None = None
+
+    @property
+    def site(self) -> Site | None:
+        """Where tools find containers."""
+        return Site(self.containers, self.who, self.uploaded) if self.containers else None
 
     async def close(self) -> None:
         """Ends what runs for tools."""
@@ -69,12 +82,26 @@ def client_tools() -> Makers:
 
 
 def _hosted_tools(services: Services) -> Makers:
-    hosted: Makers = {}
-    if services.containers:
-        containers = services.containers
-        code = partial(CodeInterpreterTool, containers=containers, who=services.who, uploaded=services.uploaded)
-        hosted = {**hosted, "code_interpreter": code}
+    site = services.site
+    hosted: Makers = {"shell": _shell_maker(site)}
+    if site:
+        hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, site=site)}
     if services.runtime:
         search = partial(WebSearch, runtime=services.runtime, pages=services.pages)
         hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, search)}
     return hosted
+
+
+def _shell_maker(site: Site | None) -> Callable[[Json, CreateRequest], Tool]:
+    """Makes the tool for either place: the client's machine, or a container of this server."""
+
+    def made(declared: Json, request: CreateRequest) -> Tool:
+        environment = declared.get("environment") or {"type": "local"}
+        if environment["type"] == "local":
+            return shell_tool(declared, request)
+        if site is None:
+            message = "This stack has no containers for a shell; its operator can configure them."
+            raise bad_request(message, "tools", "unsupported_value")
+        return HostedShellTool(environment, site)
+
+    return made

@@ -26,7 +26,7 @@ _LOCAL_SHELL: Final = an_object(
     "command",
 )
 
-_SHELL: Final = an_object(
+SHELL_PARAMETERS: Final = an_object(
     {
         "commands": {**_TEXTS, "description": "The commands, in the order in which they run."},
         "timeout_ms": _TIMEOUT,
@@ -56,7 +56,7 @@ def shell_tool(declared: Json, _: CreateRequest) -> Tool:
         ["shell"],
         "shell",
         "\n".join(["Runs commands in a shell and returns what they print.", *map(_skill, skills)]),
-        _SHELL,
+        SHELL_PARAMETERS,
         SHELL_CALL,
         SHELL_ACTION,
         lambda action: {"action": action, "environment": {"type": "local"}},

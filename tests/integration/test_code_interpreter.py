@@ -170,3 +170,62 @@ def test_a_network_of_its_own_is_refused(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="have no network") as raised:
         create(client, model=MODEL, input="Hi", tools=[tool])
     assert raised.value.param == "tools"
+
+
+# A shell in a container
+
+SHELL: Final[Json] = {"type": "shell", "environment": {"type": "container_auto"}}
+
+
+def commands(*lines: str, **more: Any) -> Reply:
+    """The model calls the shell."""
+    return reply(tool_call(0, "c1", "shell", json.dumps({"commands": lines, **more})))
+
+
+def test_commands_are_run_with_events_of_their_own(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [commands("echo one > a; cat a", "ls nowhere"), SAID])
+    streamed = stream(client, model=MODEL, input="Hi", tools=[SHELL])
+    call, output, _ = streamed.response["output"]
+    assert (call["type"], call["status"], call["action"]["commands"]) == (
+        "shell_call",
+        "completed",
+        ["echo one > a; cat a", "ls nowhere"],
+    )
+    assert call["environment"]["type"] == "container_reference"
+    assert output["call_id"] == call["call_id"]
+    assert [entry["outcome"] for entry in output["output"]] == [
+        {"type": "exit", "exit_code": 0},
+        {"type": "exit", "exit_code": 2},
+    ]
+    assert output["output"][0]["stdout"] == "one\n"
+    assert "nowhere" in output["output"][1]["stderr"]
+    names = [event["type"].removeprefix("response.") for event in streamed.events if "command_index" in event]
+    told_of_a_command = [f"shell_call_command.{step}" for step in ("added", "delta", "done")]
+    assert names == told_of_a_command * 2 + ["shell_call_output_content.delta", "shell_call_output_content.done"] * 2
+    assert told(upstream).startswith("Exit code: 0\none\n")
+
+
+def test_the_shells_container_goes_on_in_the_chain(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [commands("echo kept > a"), SAID, commands("cat a"), SAID])
+    first = create(client, model=MODEL, input="Hi", tools=[SHELL])
+    second = create(client, model=MODEL, input="On", tools=[SHELL], previous_response_id=first["id"])
+    assert second["output"][1]["output"][0]["stdout"] == "kept\n"
+    replayed = upstream.requests(NAME)[2].body["messages"]
+    assert [each["role"] for each in replayed] == ["user", "assistant", "tool", "assistant", "user"]
+    again = [item for response in (first, second) for item in ({"role": "user", "content": "Hi"}, *response["output"])]
+    upstream.script(NAME, [SAID])
+    create(client, model=MODEL, input=again, tools=[SHELL], store=False)
+    assert [each["role"] for each in upstream.requests(NAME)[-1].body["messages"]].count("tool") == 2
+
+
+def test_a_command_that_takes_too_long_and_a_shell_that_is_not_there(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [commands("echo begun; sleep 60", timeout_ms=300), SAID])
+    response = create(client, model=MODEL, input="Hi", tools=[SHELL])
+    assert response["output"][1]["output"] == [{"stdout": "begun\n", "stderr": "", "outcome": {"type": "timeout"}}]
+    upstream.script(NAME, [commands("ls"), SAID])
+    gone = {"type": "shell", "environment": {"type": "container_reference", "container_id": "cntr_gone"}}
+    response = create(client, model=MODEL, input="Hi", tools=[gone])
+    assert [item["type"] for item in response["output"]] == ["shell_call", "message"]
+    assert response["output"][0]["status"] == "incomplete"
+    upstream.script(NAME, [SAID])
+    create(client, model=MODEL, input="On", tools=[gone], previous_response_id=response["id"])

@@ -20,6 +20,7 @@ Json = dict[str, Any]
 LEFT_OUT: Final[dict[str, set[str]]] = {
     # Only said of a summary that was cut off, and then the item says it too.
     "response.reasoning_summary_part.done": {"status"},
+    "response.shell_call_command.delta": {"obfuscation"},
 }
 """Optional fields of the types that we deliberately do not send."""
 
@@ -33,11 +34,6 @@ NOT_BUILT: Final = {
     "response.image_generation_call.generating",
     "response.image_generation_call.in_progress",
     "response.image_generation_call.partial_image",
-    "response.shell_call_command.added",
-    "response.shell_call_command.delta",
-    "response.shell_call_command.done",
-    "response.shell_call_output_content.delta",
-    "response.shell_call_output_content.done",
 }
 """Events of things that this server does not have yet; one that gets a constructor leaves this list."""
 
@@ -78,6 +74,10 @@ ARGUMENTS: Final[Json] = {
     "annotation": {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 1},
     "delta": "a",
     "arguments": "{}",
+    "command": "ls",
+    "command_index": 0,
+    "printed": {"stdout": "a", "stderr": ""},
+    "output": [{"stdout": "a", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}],
     "input": "a",
     "logprobs": events.event_logprobs([LOGPROB]),
     "code": "server_error",

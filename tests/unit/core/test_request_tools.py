@@ -177,7 +177,7 @@ def test_a_tool_with_every_declared_key_is_left_as_it_is(tool: Json, declared: A
         ({**NAMESPACE, "tools": [{"type": "mcp"}]}, ".tools[0].type", "invalid_value"),
         ({**NAMESPACE, "tools": [WHOLE, WHOLE]}, ".tools[1].name", "invalid_value"),
         ({"type": "tool_search", "execution": "both"}, ".execution", "invalid_value"),
-        ({"type": "shell", "environment": {"type": "container_auto"}}, ".environment.type", "unsupported_value"),
+        ({"type": "shell", "environment": {"type": "cloud"}}, ".environment.type", "invalid_value"),
         ({**DISPLAY, "environment": "phone"}, ".environment", "invalid_value"),
     ],
 )

@@ -1,0 +1,66 @@
+"""The events of a shell in a container: what is run, and what it printed, command by command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from . import events
+from .events import Event, Json
+
+COMMAND: Final = ("shell_call_command.added", "shell_call_command.delta", "shell_call_command.done")
+"""The events of each command of a `shell_call`."""
+
+PRINTED: Final = ("shell_call_output_content.delta", "shell_call_output_content.done")
+"""The events of what each command printed, of a `shell_call_output`."""
+
+
+def shell_event(name: str, sequence_number: int, item: Json, output_index: int, command_index: int) -> Event:
+    """One of these events.
+
+    Args:
+        item: the `shell_call` or the finished `shell_call_output`.
+    """
+    at = (output_index, command_index)
+    if name in COMMAND:
+        command: str = item["action"]["commands"][command_index]
+        match name.rpartition(".")[2]:
+            case "added":
+                return events.shell_call_command_added(sequence_number, *at, "")
+            case "delta":
+                return events.shell_call_command_delta(sequence_number, *at, command)
+            case _:
+                return events.shell_call_command_done(sequence_number, *at, command)
+    printed: Json = item["output"][command_index]
+    if name == PRINTED[0]:
+        shown = {stream: printed[stream] for stream in ("stdout", "stderr")}
+        return events.shell_call_output_content_delta(sequence_number, item["id"], *at, shown)
+    return events.shell_call_output_content_done(sequence_number, item["id"], *at, [printed])
+
+
+def command_events(sequence_number: int, item: Json, output_index: int) -> list[Event]:
+    """What all commands of a `shell_call` are, numbered from `sequence_number` on."""
+    return _events(COMMAND, len(item["action"]["commands"]), sequence_number, item, output_index)
+
+
+def printed_events(sequence_number: int, item: Json, output_index: int) -> list[Event]:
+    """What all commands printed, of a `shell_call_output`."""
+    return _events(PRINTED, len(item["output"]), sequence_number, item, output_index)
+
+
+def without_commands(action: Json) -> Json:
+    """The action of a `shell_call` before its commands are told."""
+    return {**action, "commands": []}
+
+
+def nothing_printed(_: list[Json]) -> list[Json]:
+    """The output of a `shell_call_output` before it is told."""
+    return []
+
+
+def _events(names: Sequence[str], count: int, sequence_number: int, item: Json, output_index: int) -> list[Event]:
+    order = [(name, command_index) for command_index in range(count) for name in names]
+    return [
+        shell_event(name, sequence_number + place, item, output_index, command_index)
+        for place, (name, command_index) in enumerate(order)
+    ]
