@@ -1,14 +1,22 @@
 """Web search on a live stack: SearXNG by its URL, pages that the model opens, citations, and what goes wrong."""
 
 import json
+from collections.abc import Iterator
+from threading import Event
 from typing import Any
 
 import openai
 import pytest
 
 from tests.support.asking import MODEL, NAME, create, function, messages, stored, stream
-from tests.support.search import searxng
-from tests.support.upstream import Upstream, logprobs, reply, text, tool_call
+from tests.support.certificates import Certificates
+from tests.support.reader import Reader
+from tests.support.search import searxng, tavily
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream
+from tests.support.upstream import Upstream, UpstreamProcess, logprobs, reply, text, tool_call
+from tests.support.variants import open_this_machine, variant
+from tests.support.waiting import wait_until
 from tests.support.web import Answer, Asked, Web
 from tests.support.wire import Json, Wire, final, output_text
 
@@ -264,3 +272,95 @@ def test_without_a_stored_response_nothing_is_kept(wire: Wire, upstream: Upstrea
     upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("Yes【1】."))])
     response = final(wire.stream(model=MODEL, input="Otters?", tools=[SEARCH], store=False))
     assert wire.get(f"/{response['id']}").status_code == 404
+
+
+# -- a stack with Tavily, behind a proxy, that may be killed ----------------------
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Web, Certificates]]:
+    """A proxy that answers for Tavily, and the certificates that it has."""
+    certificates = Certificates.made_in(tmp_path_factory.mktemp("tls"), ["api.tavily.com"])
+    with Web(intercepts=certificates.of_server()) as proxy:
+        yield proxy, certificates
+
+
+@pytest.fixture(scope="module")
+def mortal(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    proxy: tuple[Web, Certificates],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveStack]:
+    """The stack."""
+    folder = tmp_path_factory.mktemp("mortal")
+    web, certificates = proxy
+    env = {
+        **stack_env,
+        "INFERENCE_URL": upstream_process.client.base_url,
+        "TAVILY_SEARCH_API_KEY": "tvly-of-the-stack",
+        "HTTPS_PROXY": web.url(""),
+        "SSL_CERT_FILE": certificates.path("ca.pem"),
+    }
+    config = variant(STARTER, folder / "config.yaml", open_this_machine)
+    with LiveStack(config, env, folder / "state", host=host) as live:
+        yield live
+
+
+@pytest.fixture
+def service(proxy: tuple[Web, Certificates]) -> Web:
+    """Tavily, which has not been asked yet and finds otters."""
+    web, _ = proxy
+    web.reset()
+    found = [("https://otters.example/", "Otters", "Otters swim.")]
+
+    def search(asked: Asked) -> Answer:
+        return Answer(json.dumps(tavily(asked.json()["query"], found)).encode())
+
+    web.answers["/search"] = search
+    return web
+
+
+def test_a_server_that_is_killed_while_it_searches(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
+    """The search that was answered is not made again; the one that was not is; and the numbers still hold."""
+    answering, gate = service.answers["/search"], Event()
+    held = calls(("web_search", {"queries": ["held"]}))
+    upstream.script(NAME, [calls(("web_search", {"queries": ["first"]})), held, reply(text("They swim【1】."))])
+
+    def search(asked: Asked) -> Answer:
+        if asked.json()["query"] == "held" and not gate.is_set():
+            gate.wait(60)
+            return Answer(status=503)
+        assert callable(answering)
+        return answering(asked)
+
+    service.answers["/search"] = search
+    asked = {"model": MODEL, "input": "Otters?", "tools": [SEARCH], "background": True}
+    with Wire(mortal) as wire, Reader.asking(wire, **asked) as reader:
+        wait_until(lambda: [each.json()["query"] for each in service.seen] == ["first", "held"], 20)
+        reader.read_to("response.web_search_call.completed")
+        mortal.kill()
+        reader.read_to_death()
+    gate.set()
+    mortal.start()
+    upstream.wait_for(NAME, 3, ended=True, seconds=30)
+    with Wire(mortal) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
+        events = reader.events + again.read_to_end()
+        response = check_stream(events)
+        assert wire.replay(response["id"]) == events
+    assert [each.json()["query"] for each in service.seen] == ["first", "held", "held"]
+    assert [item["status"] for item in web_calls(response)] == ["completed", "completed"]
+    assert [url for _, url in cited(response)] == ["https://otters.example/"]
+    assert response["status"] == "completed"
+    assert {each.json()["api_key"] for each in service.seen} == {"tvly-of-the-stack"}
+
+
+def test_keys_are_in_no_log(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
+    service.answers["/search"] = Answer(b"{}", 401)
+    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("No."))])
+    with Wire(mortal) as wire:
+        response = wire.create(model=MODEL, input="Otters?", tools=[SEARCH])
+    assert [item["status"] for item in web_calls(response)] == ["failed"]
+    assert told(upstream) == ["The service behind the tool 'web_search' answered 401."]
+    assert "tvly-of-the-stack" not in mortal.log.read_text()
