@@ -7,6 +7,7 @@ PYTHON := .venv/bin/python
 READY := .venv/.ready
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
+READY_CLIENTS := .clients/.ready
 
 .PHONY: help
 help: ## Show this list
@@ -27,6 +28,10 @@ $(READY_GPT_OSS): pyproject.toml providers/gpt_oss/pyproject.toml constraints/gp
 	@scripts/install .venv-gpt-oss constraints/gpt-oss.txt llama-stack constraints/standalone-gpt-oss.txt './providers/gpt_oss[test,dev]'
 	@touch $@
 
+$(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients scripts/find-python | $(READY)
+	@scripts/install-clients .venv/bin/uv
+	@touch $@
+
 .PHONY: demo
 demo: $(READY) ## Hold a short conversation with a real small model, then clean up
 	@$(PYTHON) demo/demo.py
@@ -36,7 +41,7 @@ serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses y
 	@$(PYTHON) demo/serve.py
 
 .PHONY: test
-test: $(READY) $(READY_OGX) ## Run all tests: unit, contract and integration, then the live ones on ogx
+test: $(READY) $(READY_OGX) $(READY_CLIENTS) ## Run all tests: unit, contract and integration, then the live ones on ogx
 	$(PYTHON) -m pytest
 	.venv-ogx/bin/python -m pytest -m live
 
@@ -77,4 +82,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets made, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-ogx .venv-gpt-oss dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-ogx .venv-gpt-oss .clients dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

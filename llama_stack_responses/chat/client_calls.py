@@ -20,10 +20,10 @@ def as_call(item: Json, names: Names) -> Json | None:
     return {"type": "function_call", "call_id": item["call_id"], **make(item, names)} if make else None
 
 
-def as_output(item: Json) -> Json | None:
+def as_output(item: Json, names: Names) -> Json | None:
     """What came of a client's call, as a `function_call_output`; None for other items."""
     make = _OUTPUTS.get(item["type"])
-    return {"type": "function_call_output", "call_id": item["call_id"], "output": make(item)} if make else None
+    return {"type": "function_call_output", "call_id": item["call_id"], "output": make(item, names)} if make else None
 
 
 def called(item: Json, names: Names) -> str:
@@ -82,11 +82,11 @@ _CALLS: Final[Mapping[str, Callable[[Json, Names], Json]]] = {
 }
 
 
-def _output(item: Json) -> Any:
+def _output(item: Json, _: Names) -> Any:
     return item["output"]
 
 
-def _shell_output(item: Json) -> str:
+def _shell_output(item: Json, _: Names) -> str:
     return "\n".join(_ran(entry) for entry in item["output"])
 
 
@@ -97,27 +97,26 @@ def _ran(entry: Json) -> str:
     return "\n".join([ended, *filter(None, texts)])
 
 
-def _patched(item: Json) -> str:
+def _patched(item: Json, _: Names) -> str:
     return "\n".join(filter(None, [f"Status: {item['status']}", item.get("output")]))
 
 
-def _screenshot(item: Json) -> list[Json]:
+def _screenshot(item: Json, _: Names) -> list[Json]:
     return [{**item["output"], "type": "input_image"}]
 
 
-def _loaded(item: Json) -> str:
-    names = ", ".join(_names_of(item["tools"]))
-    return f"Tools that can be called now: {names}." if names else "No such tools were found."
+def _loaded(item: Json, names: Names) -> str:
+    loaded = ", ".join(name for tool in item["tools"] for name in _names_of(tool, names))
+    return f"Tools that can be called now: {loaded}." if loaded else "No such tools were found."
 
 
-def _names_of(tools: Iterable[Json]) -> Iterable[str]:
-    for tool in tools:
-        members = tool.get("tools")
-        name = tool.get("name") or tool["type"]
-        yield name if members is None else f"{name} ({', '.join(member['name'] for member in members)})"
+def _names_of(tool: Json, names: Names) -> Iterable[str]:
+    if tool["type"] == "namespace":
+        return [called({**member, "namespace": tool["name"]}, names) for member in tool["tools"]]
+    return [called(tool, names) if "name" in tool else tool["type"]]
 
 
-_OUTPUTS: Final[Mapping[str, Callable[[Json], Any]]] = {
+_OUTPUTS: Final[Mapping[str, Callable[[Json, Names], Any]]] = {
     "function_call_output": _output,
     "custom_tool_call_output": _output,
     "local_shell_call_output": _output,

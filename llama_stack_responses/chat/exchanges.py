@@ -35,7 +35,7 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
         elif item.get("execution") == "server" or item.get("call_id") in answered:
             continue  # the output of a hosted call, which was told with it
         else:
-            yield as_output(item) or item
+            yield as_output(item, names) or item
 
 
 def _is_hosted(item: Json) -> bool:

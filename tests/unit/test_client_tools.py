@@ -281,7 +281,7 @@ async def test_the_client_finds_tools() -> None:
         [call("n__a", "c2"), finish("tool_calls")], tools=tools, input=[*history(), *made.output, output]
     )
     assert again.offered == [["f", "tool_search", "g", "n__a"]]
-    assert again.requests[0]["messages"][-1]["content"] == "Tools that can be called now: f, g, n (a)."
+    assert again.requests[0]["messages"][-1]["content"] == "Tools that can be called now: f, g, n__a."
     assert again.output[0]["namespace"] == "n"
 
 

@@ -1,0 +1,195 @@
+"""Codex CLI as it is, with a custom provider: it runs commands, patches files and calls its own MCP servers."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.clients import SCRIPTS, Finished, installed, run
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+type Json = dict[str, Any]
+type Codex = Callable[..., Finished]
+
+NAME: Final = "codex"
+SAID: Final = reply(reasoning("Easy."), text("Hello ", "from the model."))
+CONFIG: Final = """\
+model = "local/codex"
+model_provider = "stack"
+model_catalog_json = "{home}/models.json"
+web_search = "disabled"
+
+[model_providers.stack]
+name = "Llama Stack"
+base_url = "{url}/v1"
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+
+[mcp_servers.my__dictionary]
+command = "{python}"
+args = ["{mcp_server}"]
+"""
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Codex's own description of a model that takes patches as free text, under the name of the stack's model."""
+    folder = tmp_path_factory.mktemp("catalog")
+    models = json.loads(run([codex_command(), "debug", "models"], folder).out)["models"]
+    model = next(each for each in models if each["apply_patch_tool_type"] == "freeform" and not each.get("tool_mode"))
+    return json.dumps({"models": [{**model, "slug": "local/codex", "display_name": "Ours", "upgrade": None}]})
+
+
+def codex_command() -> Path:
+    """The program."""
+    return installed("codex") / "node_modules" / ".bin" / "codex"
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    """The folder that Codex works in."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def codex(stack: LiveStack, upstream: Upstream, tmp_path: Path, work: Path, catalog: str) -> Codex:
+    """Runs `codex exec`."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "models.json").write_text(catalog)
+    mcp_server = SCRIPTS / "mcp_server.py"
+    config = CONFIG.format(home=home, url=stack.base_url, python=sys.executable, mcp_server=mcp_server)
+    (home / "config.toml").write_text(config)
+
+    def codex_exec(*arguments: str) -> Finished:
+        options = ["--skip-git-repo-check", "--json"]
+        access = ["-c", 'sandbox_mode="danger-full-access"', "-c", 'approval_policy="never"']
+        return run([codex_command(), "exec", *access, *arguments, *options], work, {"CODEX_HOME": str(home)})
+
+    return codex_exec
+
+
+def items(finished: Finished, kind: str) -> list[Json]:
+    """The finished items of a kind that Codex tells of."""
+    assert finished.code == 0, f"{finished.out}\n{finished.errors}"
+    events = [json.loads(line) for line in finished.out.splitlines() if line.startswith("{")]
+    return [each["item"] for each in events if each["type"] == "item.completed" and each["item"]["type"] == kind]
+
+
+def answers(finished: Finished) -> list[str]:
+    """What the model said to the user."""
+    return [item["text"] for item in items(finished, "agent_message")]
+
+
+def chat(upstream: Upstream, number: int = -1) -> Json:
+    """A chat request that the model got."""
+    body: Json = upstream.requests(NAME)[number].body
+    return body
+
+
+def told(upstream: Upstream) -> str:
+    """What the model was told of its last call."""
+    last = chat(upstream)["messages"][-1]
+    assert last["role"] == "tool"
+    return str(last["content"])
+
+
+def offered(request: Json) -> set[str]:
+    """The names of the tools that the model sees."""
+    return {tool["function"]["name"] for tool in request["tools"]}
+
+
+def test_an_answer(codex: Codex, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    assert answers(codex("Say hello.")) == ["Hello from the model."]
+    assert {"exec_command", "apply_patch", "tool_search"} <= offered(chat(upstream))
+
+
+def test_a_command_that_the_model_has_run(codex: Codex, upstream: Upstream, work: Path) -> None:
+    (work / "note.txt").write_text("canary-4711")
+    called = tool_call(0, "c1", "exec_command", json.dumps({"cmd": "cat note.txt"}))
+    upstream.script(NAME, [reply(reasoning("I look."), called), reply(text("It says canary-4711."))])
+    finished = codex("What does note.txt say?")
+    assert answers(finished) == ["It says canary-4711."]
+    [command] = items(finished, "command_execution")
+    assert (command["exit_code"], "canary-4711" in command["aggregated_output"]) == (0, True)
+    assert "canary-4711" in told(upstream)
+    # Codex asks for nothing to be stored and keeps no reasoning but what is sealed.
+    assert chat(upstream)["messages"][-2]["reasoning_content"] == "I look."
+
+
+def test_a_session_that_goes_on(codex: Codex, upstream: Upstream) -> None:
+    upstream.script(NAME, [SAID, reply(text("You said: hello."))])
+    codex("Say hello.")
+    finished = codex("resume", "--last", "What did I say?")
+    assert answers(finished) == ["You said: hello."]
+    said = [message["content"] for message in chat(upstream)["messages"] if message["role"] != "system"]
+    assert said[-3:] == ["Say hello.", "Hello from the model.", "What did I say?"]
+
+
+def test_a_patch(codex: Codex, upstream: Upstream, work: Path) -> None:
+    (work / "a.txt").write_text("one\ntwo\n")
+    patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+zwei\n*** End Patch\n"
+    arguments = json.dumps({"input": patch})
+    pieces = [arguments[start : start + 7] for start in range(0, len(arguments), 7)]
+    upstream.script(NAME, [reply(tool_call(0, "c1", "apply_patch", *pieces)), reply(text("Patched."))])
+    assert answers(codex("Translate two.")) == ["Patched."]
+    assert (work / "a.txt").read_text() == "one\nzwei\n"
+    [tool] = [tool for tool in chat(upstream)["tools"] if tool["function"]["name"] == "apply_patch"]
+    assert "Lark grammar" in tool["function"]["description"]
+    replayed = chat(upstream)["messages"][-2]["tool_calls"][0]["function"]
+    assert json.loads(replayed["arguments"]) == {"input": patch}
+
+
+LOOKUP: Final = reply(tool_call(0, "c2", "mcp__my__dictionary__lookup", '{"word":"otter"}'))
+
+
+def test_a_tool_of_an_mcp_server_of_its_own(codex: Codex, upstream: Upstream) -> None:
+    upstream.script("plain", [LOOKUP, reply(text("Five letters."))])
+    assert answers(codex("-m", "local/plain", "How long is otter?")) == ["Five letters."]
+    first, second = (each.body for each in upstream.requests("plain"))
+    assert "mcp__my__dictionary__lookup" in offered(first)
+    assert "otter is a word of 5 letters." in second["messages"][-1]["content"]
+    assert second["messages"][-2]["tool_calls"][0]["function"]["name"] == "mcp__my__dictionary__lookup"
+
+
+def test_a_tool_that_the_model_has_to_search_for(codex: Codex, upstream: Upstream) -> None:
+    search = reply(tool_call(0, "c1", "tool_search", '{"query":"dictionary lookup word"}'))
+    upstream.script(NAME, [search, LOOKUP, reply(text("Five letters."))])
+    assert answers(codex("How long is otter?")) == ["Five letters."]
+    seen = ["mcp__my__dictionary__lookup" in offered(chat(upstream, number)) for number in range(3)]
+    assert seen == [False, True, True]
+    assert chat(upstream, 1)["messages"][-1]["content"] == "Tools that can be called now: mcp__my__dictionary__lookup."
+    assert "otter is a word of 5 letters." in told(upstream)
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (error(400, "The moon is full."), "The moon is full."),
+        (error(429, "Slow down."), "429"),
+        (error(503, "Gone fishing."), "502"),
+    ],
+    ids=["refused", "too many", "broken"],
+)
+def test_a_failure_that_codex_reports(codex: Codex, upstream: Upstream, failure: Any, words: str) -> None:
+    upstream.script(NAME, failure)
+    finished = codex("Say hello.")
+    assert finished.code != 0
+    assert words in finished.out
+
+
+def test_a_failure_in_the_middle_of_an_answer(codex: Codex, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(text("Hello "), end="error_frame", body={"error": {"message": "The disk is on fire."}}))
+    finished = codex("Say hello.")
+    assert finished.code != 0
+    assert "turn.failed" in finished.out

@@ -1,0 +1,80 @@
+"""Clients as users install them, each in an environment of its own, run against a live stack.
+
+    finished = python_client("agents", "agents_tools.py", stack, tmp_path)
+    finished = node_client("vercel", "vercel_text.mjs", stack, tmp_path)
+    assert finished.said == {...}                          # the JSON that the script printed last
+
+`make .clients/.ready` installs them. The scripts, in `tests/clients`, find the stack's address in `BASE_URL`.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from tests.support.stack import REPOSITORY, LiveStack
+
+FOLDER: Final = REPOSITORY / ".clients"
+SCRIPTS: Final = REPOSITORY / "tests" / "clients"
+SECONDS: Final = 90.0  # a second or two alone; far more where other tests take the cores
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a client ended, and all that it printed."""
+
+    code: int
+    out: str
+    errors: str
+
+    @property
+    def said(self) -> Any:
+        """The JSON in the last line that it printed."""
+        assert self.code == 0, f"{self.out}\n{self.errors}"
+        return json.loads(self.out.splitlines()[-1])
+
+
+def run(
+    command: Sequence[str | Path], folder: Path, env: Mapping[str, str] | None = None, *, seconds: float = SECONDS
+) -> Finished:
+    """Runs a client's command in `folder`, with nothing of this process's environment but its PATH and `env`."""
+    path = os.pathsep.join([str(installed("node") / "bin"), os.environ["PATH"]])
+    whole = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8", "NO_PROXY": "*", **(env or {})}
+    ended = subprocess.run(
+        list(map(str, command)),
+        cwd=folder,
+        env=whole,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+    return Finished(ended.returncode, ended.stdout, ended.stderr)
+
+
+def installed(client: str) -> Path:
+    """The folder of a client's environment."""
+    folder = FOLDER / client
+    assert (folder / ".ready").exists(), f"the client '{client}' is not installed: run `make .clients/.ready`"
+    return folder
+
+
+def python_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> Finished:
+    """Runs a script of `tests/clients` in a Python client's environment."""
+    return run([installed(client) / "bin" / "python", SCRIPTS / script, *arguments], folder, _env(stack))
+
+
+def node_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> Finished:
+    """Runs a script of `tests/clients` beside the packages of a client from npm."""
+    shutil.copy(SCRIPTS / script, folder)
+    (folder / "node_modules").symlink_to(installed(client) / "node_modules")
+    return run(["node", folder / script, *arguments], folder, _env(stack))
+
+
+def _env(stack: LiveStack) -> dict[str, str]:
+    return {"BASE_URL": f"{stack.base_url}/v1", "OPENAI_API_KEY": "none", "OPENAI_AGENTS_DISABLE_TRACING": "1"}
