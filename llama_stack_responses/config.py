@@ -218,6 +218,7 @@ class ResponsesConfig(BaseModel):
         store: where responses are kept.
         retention_days: how long a response is kept; null keeps it for ever.
         sweep_seconds: how often expired responses are dropped.
+        drain_seconds: how long a server that is told to end waits for clients to take what was sent to them.
         store_chat_completions: whether the host may also write every model round, with its whole message
             list, to its own inference store: quadratic in a conversation's length, and not bound by `store: false`.
         profiles: what single models need; the first whose `match` fits the model's name counts.
@@ -236,6 +237,7 @@ class ResponsesConfig(BaseModel):
     store: Store = Field(default_factory=SqliteStore)
     retention_days: float | None = Field(default=30.0, gt=0)
     sweep_seconds: float = Field(default=600.0, gt=0)
+    drain_seconds: float = Field(default=5.0, gt=0)
     store_chat_completions: bool = False
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH

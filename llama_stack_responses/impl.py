@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any, Final, Literal
 
 from .access import Access, Action
@@ -53,6 +54,9 @@ class Page:
 
 RUNNING: Final = ("queued", "in_progress")
 
+
+_AT_ONCE: Final = 256
+"""Events that are made again at a time, so that a reader who stalls holds few, and one who does not no other up."""
 
 PATIENCE: Final = 2.0
 """Seconds for which an event stream waits for the provider's verdict before its headers go out."""
@@ -137,7 +141,7 @@ class OpenAIResponsesImpl:
             self._loop = loop
             self._sweeper.start()
             self._crew.start()
-            hear_end(self._hear_end)
+            hear_end(self._hear_end, self.config.drain_seconds)
 
     def _hear_end(self) -> None:
         for run in self._runs:
@@ -308,8 +312,11 @@ class OpenAIResponsesImpl:
             stored = await self._stored(response_id, "read")
         if stored.response["status"] in RUNNING:
             raise LetGo
-        if rest := [each for each in replayed(stored.response, stored.transcript) if each["sequence_number"] > after]:
-            yield rest
+        made = replayed(stored.response, stored.transcript)
+        rest = (each for each in made if each["sequence_number"] > after)
+        while events := list(islice(rest, _AT_ONCE)):
+            yield events
+            await asyncio.sleep(0)
 
     async def delete(self, response_id: str) -> None:
         """Deletes a response; what later responses stand on stays until they go too."""

@@ -1,7 +1,8 @@
 """Hears that the server is to end while there is still time to end well.
 
 uvicorn waits for open streams before it lets anybody know, and streams wait for nobody. So the signals themselves are
-heard, ahead of whoever handled them before.
+heard, ahead of whoever handled them before. It also waits without limit for clients that do not read what they are
+sent, so those are left after a while: their connections are broken off.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 type Handler = Callable[[int, FrameType | None], object]
 
 
-def hear_end(told: Callable[[], None]) -> None:
+def hear_end(told: Callable[[], None], drain: float) -> None:
     """Has `told` called in the running event loop when the process gets a signal to end; its handler follows as before.
 
+    If that is uvicorn's, the connections that are open `drain` seconds later are broken off.
     Does nothing outside the main thread, where no signal can be heard.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -29,13 +31,22 @@ def hear_end(told: Callable[[], None]) -> None:
     for number in _SIGNALS:
         before = signal.getsignal(number)
         if callable(before):
-            signal.signal(number, _both(loop, told, before))
+            signal.signal(number, _both(loop, told, before, drain))
 
 
-def _both(loop: asyncio.AbstractEventLoop, told: Callable[[], None], before: Handler) -> Handler:
+def _both(loop: asyncio.AbstractEventLoop, told: Callable[[], None], before: Handler, drain: float) -> Handler:
     def handle(number: int, frame: FrameType | None) -> None:
         if not loop.is_closed():
             loop.call_soon_threadsafe(told)
+            loop.call_soon_threadsafe(loop.call_later, drain, _break_off, before)
         before(number, frame)
 
     return handle
+
+
+def _break_off(handler: Handler) -> None:
+    """Breaks off the connections of the uvicorn server whose method the handler is."""
+    state: Any = getattr(getattr(handler, "__self__", None), "server_state", None)
+    for connection in list(getattr(state, "connections", ())):
+        # Closing it would wait until the client has read what is on its way.
+        connection.transport.abort()

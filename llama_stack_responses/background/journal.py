@@ -1,6 +1,6 @@
 """The events of background responses, for readers on any server.
 
-e/<response>/<number>    a batch of events; the number is that of its last
+e/<response>/<number>    a row of events; the number is that of its last
 s/<response>             somebody reads, or has read, the events; after the end, the row that follows
 t/<second>/<response>    from then on the journal may be dropped
 """
@@ -8,7 +8,7 @@ t/<second>/<response>    from then on the journal may be dropped
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Final
 
 from ..core.events import TERMINAL, Event
@@ -16,8 +16,17 @@ from ..store import codec
 from ..store.records import Delete, Ensure, Op, Put, Records, VersionIs, after_prefix
 from .bell import Bell
 
-_BATCHES: Final = 64
-"""Batches that a reader takes in one round trip."""
+_ROWS: Final = 64
+"""Rows that are taken in one round trip."""
+
+_AHEAD: Final = 8
+"""Rows that a reader takes in one round trip: those that one who stalls has in hand."""
+
+_ROW: Final = 65_536
+"""Characters in a row, about."""
+
+_HEAD: Final = 256
+"""Those of an event without its delta, about."""
 
 _POLL: Final = 0.2
 """Seconds after which a reader looks whether another process has written."""
@@ -37,16 +46,14 @@ class Journal:
 
     def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
         """What stores `events`, which follow those stored before."""
-        if not events:
-            return []
-        return [Put(_key(response_id, events[-1]["sequence_number"]), codec.encode(events))]
+        return [Put(_key(response_id, piece[-1]["sequence_number"]), codec.encode(piece)) for piece in _pieces(events)]
 
-    async def read(self, response_id: str, after: int) -> list[Event]:
+    async def read(self, response_id: str, after: int, rows: int = _ROWS) -> list[Event]:
         """Some of the stored events behind number `after`, the next ones; none if there are none yet."""
         start, end = _key(response_id, after + 1), after_prefix(f"e/{response_id}/")
-        batches = await self._records.range(start, end, limit=_BATCHES)
+        found = await self._records.range(start, end, limit=rows)
         events: list[Event] = []
-        for _, record in batches:
+        for _, record in found:
             # A worker that did not hear that a batch was written writes it again, with more behind.
             news = [event for event in codec.decode(record.value) if event["sequence_number"] > after]
             events += news
@@ -88,7 +95,7 @@ class Journal:
         lasting = True
         while True:
             rung = self._bell.listen(response_id)
-            if events := await self.read(response_id, after):
+            if events := await self.read(response_id, after, _AHEAD):
                 after, spoke = events[-1]["sequence_number"], loop.time()
                 yield events
                 if events[-1]["type"] in TERMINAL:
@@ -124,10 +131,22 @@ class Journal:
     async def forget(self, response_id: str) -> None:
         """Drops the journal of a response that has ended."""
         prefix, reader = f"e/{response_id}/", f"s/{response_id}"
-        while batches := await self._records.range(prefix, after_prefix(prefix), limit=_BATCHES):
-            await self._records.commit([Delete(key) for key, _ in batches])
+        while found := await self._records.range(prefix, after_prefix(prefix), limit=_ROWS):
+            await self._records.commit([Delete(key) for key, _ in found])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])
+
+
+def _pieces(events: Sequence[Event]) -> Iterator[Sequence[Event]]:
+    """The events in rows that are not too large for a reader to have in hand."""
+    start, letters = 0, 0
+    for index, event in enumerate(events):
+        letters += _HEAD + len(event.get("delta", ""))
+        if letters >= _ROW:
+            yield events[start : index + 1]
+            start, letters = index + 1, 0
+    if start < len(events):
+        yield events[start:]
 
 
 def _key(response_id: str, number: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any, Final
 
 from . import events
@@ -18,8 +19,8 @@ _UNKNOWN: Final = ("content", "phase", "encrypted_content")
 """What an item does not say yet when it is added."""
 
 
-def replay(response: Json, marks: Sequence[Mark] | None = None) -> list[Event]:
-    """The events that build `response`, numbered from 0.
+def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Event]:
+    """The events that build `response`, numbered from 0, each made when it is asked for.
 
     Args:
         marks: the transcript of the stream; without it, each text comes as one delta.
@@ -29,8 +30,8 @@ def replay(response: Json, marks: Sequence[Mark] | None = None) -> list[Event]:
     """
     again = _Replay(response)
     for mark in _outline(response) if marks is None else marks:
-        again.make(mark)
-    return again.end()
+        yield from again.make(mark)
+    yield from again.end()
 
 
 class _Replay:
@@ -39,63 +40,61 @@ class _Replay:
     def __init__(self, response: Json) -> None:
         self._response = response
         self._output: list[Json] = response["output"]
-        self._made: list[Event] = []
+        self._numbers = count()
         self._texts: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._logprobs: defaultdict[tuple[int, int, int], int] = defaultdict(int)
         self._annotations: defaultdict[tuple[int, int], int] = defaultdict(int)
 
-    def make(self, mark: Mark) -> None:
+    def make(self, mark: Mark) -> Iterator[Event]:
         """Makes the event of a mark, or the run of deltas."""
         name = TYPES[mark[0]].removeprefix("response.")
         match name:
             case "created":
                 status = "queued" if self._response["background"] else "in_progress"
-                self._made.append(events.created(self._next, self._begun(status)))
+                yield events.created(self._next(), self._begun(status))
             case "queued":
-                self._made.append(events.queued(self._next, self._begun("queued")))
+                yield events.queued(self._next(), self._begun("queued"))
             case "in_progress":
-                self._made.append(events.in_progress(self._next, self._begun("in_progress")))
+                yield events.in_progress(self._next(), self._begun("in_progress"))
             case "output_item.added":
                 item = _blank(self._output[mark[1]], PHASES[mark[3]])
-                self._made.append(events.output_item_added(self._next, mark[1], item))
+                yield events.output_item_added(self._next(), mark[1], item)
             case "output_item.done":
-                self._made.append(events.output_item_done(self._next, mark[1], self._output[mark[1]]))
+                yield events.output_item_done(self._next(), mark[1], self._output[mark[1]])
             case _ if name in COMMAND or name in PRINTED:
-                self._made.append(shell_event(name, self._next, self._output[mark[1]], mark[1], mark[2]))
+                yield shell_event(name, self._next(), self._output[mark[1]], mark[1], mark[2])
             case _ if mark[2] < 0:
-                self._call(name, mark)
+                yield from self._call(name, mark)
             case _:
-                self._part(name, mark)
+                yield from self._part(name, mark)
 
-    def end(self) -> list[Event]:
-        """All events, with those that follow from how the response ended."""
+    def end(self) -> Iterator[Event]:
+        """The events that follow from how the response ended."""
         if error := self._response["error"]:
-            self._made.append(events.error(self._next, error["code"], error["message"], None))
-        self._made.append(terminal_event(self._next, self._response))
-        return self._made
+            yield events.error(self._next(), error["code"], error["message"], None)
+        yield terminal_event(self._next(), self._response)
 
-    @property
     def _next(self) -> int:
-        return len(self._made)
+        return next(self._numbers)
 
     def _begun(self, status: str) -> Json:
         nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
         return self._response | {"status": status, "output": [], **nothing}
 
-    def _call(self, name: str, mark: Mark) -> None:
+    def _call(self, name: str, mark: Mark) -> Iterator[Event]:
         item = self._output[mark[1]]
         form = FORMS[item["type"]]
         if stage := _stage(form, name):
-            self._made.append(form.stages[stage](self._next, item["id"], mark[1]))
+            yield form.stages[stage](self._next(), item["id"], mark[1])
             return
         assert form.streamed
         if name.endswith(".done"):
-            self._made.append(form.streamed.done(self._next, item["id"], mark[1], item[form.streamed.key]))
+            yield form.streamed.done(self._next(), item["id"], mark[1], item[form.streamed.key])
             return
         for text, _ in self._deltas(mark, item[form.streamed.key], ()):
-            self._made.append(form.streamed.delta(self._next, item["id"], mark[1], text))
+            yield form.streamed.delta(self._next(), item["id"], mark[1], text)
 
-    def _part(self, name: str, mark: Mark) -> None:
+    def _part(self, name: str, mark: Mark) -> Iterator[Event]:
         _, output_index, index, *_ = mark
         item = self._output[output_index]
         holder = "summary" if name.startswith("reasoning_summary") else "content"
@@ -103,27 +102,27 @@ class _Replay:
         kind, at = PART_KINDS[part["type"]], (item["id"], output_index, index)
         match name.rpartition(".")[0], name.rpartition(".")[2]:
             case "content_part" | "reasoning_summary_part", "added":
-                self._made.append(kind.added(self._next, *at, kind.part("")))
+                yield kind.added(self._next(), *at, kind.part(""))
             case "content_part" | "reasoning_summary_part", "done":
-                self._made.append(kind.closed(self._next, *at, part))
+                yield kind.closed(self._next(), *at, part)
             case _, "done":
-                self._made.append(kind.done(self._next, *at, part))
+                yield kind.done(self._next(), *at, part)
             case _, "added":
                 number = self._annotations[output_index, index]
                 self._annotations[output_index, index] += 1
                 annotation = part["annotations"][number]
-                self._made.append(events.output_text_annotation_added(self._next, *at, number, annotation))
+                yield events.output_text_annotation_added(self._next(), *at, number, annotation)
             case _:
-                self._text(mark, at, part)
+                yield from self._text(mark, at, part)
 
-    def _text(self, mark: Mark, at: tuple[str, int, int], part: Json) -> None:
+    def _text(self, mark: Mark, at: tuple[str, int, int], part: Json) -> Iterator[Event]:
         kind = PART_KINDS[part["type"]]
         for text, logprobs in self._deltas(mark, part[kind.key], part.get("logprobs", ())):
             if logprobs:
                 shown = events.event_logprobs(list(logprobs))
-                self._made.append(events.output_text_delta(self._next, *at, text, shown))
+                yield events.output_text_delta(self._next(), *at, text, shown)
             else:
-                self._made.append(kind.delta(self._next, *at, text))
+                yield kind.delta(self._next(), *at, text)
 
     def _deltas(self, mark: Mark, text: str, logprobs: Sequence[Json]) -> Iterator[tuple[str, Sequence[Json]]]:
         """The pieces of a run: where one run of a text ends, its next begins."""

@@ -20,6 +20,8 @@ logger = logging.getLogger(__name__)
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 
 MAX_PAGE: Final = 100
+_MAX_HEADERS: Final = 65_536
+_MAX_TEXT: Final = 512
 _NUMBER: Final = re.compile("[0-9]{1,15}")
 
 
@@ -31,6 +33,7 @@ class ErrorsAsJson(APIRoute):
 
         async def handler(request: Request) -> Response:
             try:
+                _check_headers(request)
                 return await answer(request)
             except ApiError as error:
                 return failure(error)
@@ -41,6 +44,12 @@ class ErrorsAsJson(APIRoute):
         return handler
 
 
+def _check_headers(request: Request) -> None:
+    if sum(len(name) + len(value) for name, value in request.headers.raw) > _MAX_HEADERS:
+        message = f"The request's headers are larger than {_MAX_HEADERS} bytes."
+        raise ApiError(431, message, code="request_header_fields_too_large")
+
+
 class Query:
     """The query of a request, read as OpenAI reads it."""
 
@@ -49,7 +58,11 @@ class Query:
 
     def text(self, name: str) -> str | None:
         """The value, or None when it is missing or empty."""
-        return self._query.get(name) or None
+        value = self._query.get(name) or None
+        if value and len(value) > _MAX_TEXT:
+            message = f"Invalid '{name}': expected at most {_MAX_TEXT} characters."
+            raise bad_request(message, name, "string_above_max_length")
+        return value
 
     def flag(self, name: str) -> bool:
         """`true` or `false`; false when it is missing."""

@@ -1,5 +1,6 @@
 """Responses that are made in the background: queued, followed, left, taken up again, cancelled, and not lost."""
 
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -9,6 +10,7 @@ import openai
 import pytest
 
 from tests.support.asking import MODEL, NAME, function, judged, stored, stream
+from tests.support.leaver import Leaver
 from tests.support.reader import Reader
 from tests.support.sse import read_sse
 from tests.support.stack import STARTER, Host, LiveStack
@@ -36,7 +38,7 @@ def small(
     """A stack that makes two background responses at a time, lets two more wait, and may be killed."""
 
     def shrink(config: Json) -> None:
-        responses_config(config)["background"] = {"at_once": 2, "waiting": 2}
+        responses_config(config).update(background={"at_once": 2, "waiting": 2}, drain_seconds=1)
 
     folder = tmp_path_factory.mktemp("small")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
@@ -468,9 +470,17 @@ def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstr
 
 def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, [HELD, WHOLE])
-    with Wire(small) as wire, Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
+    upstream.script("flood", reply(text(*["word " * 1000] * 8000)))
+    flood = {"model": "local/flood", "input": "x", "stream": True}
+    with (
+        Wire(small) as wire,
+        Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader,
+        Leaver(small, flood, buffer=32_768) as stalled,
+    ):
         reader.read_to("two ")
-        small.stop()
+        stalled.read_until(b"event: response.output_text.delta")
+        # Not even a client that does not read what it is sent keeps it from ending.
+        assert small.stop(grace=60) != -signal.SIGKILL
         reader.read_to_cut()
         assert not reader.done
     assert upstream.wait_for(NAME, ended=True)[0].ended == "client_gone"
@@ -480,6 +490,8 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
         events = reader.events + again.read_to_end()
         assert check_stream(events) == wire.retrieve(reader.response_id)
         assert wire.replay(reader.response_id) == events
+        [unread] = wire.listed(model="local/flood")
+        assert (unread["status"], unread["error"]["message"]) == ("failed", "The server is shutting down. Try again.")
     assert output_text(final(events)) == "one two one two three"
     assert [each.ended for each in upstream.requests(NAME)] == ["client_gone", "completed"]
 

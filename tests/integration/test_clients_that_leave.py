@@ -1,13 +1,12 @@
 """Clients that go away, and clients that read slowly."""
 
-import json
-import socket
 import time
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Self
 
 import pytest
 
+from tests.support.leaver import Leaver
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
 from tests.support.waiting import wait_until
@@ -17,54 +16,6 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
 SOON = 1.0  # seconds in which the model server must see that nobody waits any more
 TOOL: Json = {"type": "function", "name": "f", "parameters": {}}
-
-
-class Leaver:
-    """A client with a socket of its own, so that the moment at which it goes is the test's."""
-
-    def __init__(self, stack: LiveStack, body: Json, buffer: int | None = None) -> None:
-        """Send the request; `buffer` bounds what the kernel takes for a client that does not read."""
-        payload = json.dumps(body).encode()
-        self._socket = socket.socket()
-        if buffer is not None:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self._socket.settimeout(10)
-        self._received = b""
-        self._socket.connect(("127.0.0.1", stack.port))
-        head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n"
-        self._socket.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + payload)
-
-    def __enter__(self) -> Self:
-        """It is connected already."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close, if it did not leave."""
-        self._socket.close()
-
-    def read_until(self, words: bytes) -> None:
-        """Read until `words` have come."""
-        deadline = time.monotonic() + 10
-        while words not in self._received:
-            piece = self._socket.recv(65536)
-            assert piece, f"the stack closed the connection after {self._received[-300:]!r}"
-            assert time.monotonic() < deadline, f"{words!r} did not come, only {self._received!r:.2000}"
-            self._received += piece
-
-    def read_all(self) -> bytes:
-        """What there is, to the end of the answer: the last chunk of a chunked body."""
-        pieces: list[bytes] = []
-        while not (pieces and b"".join(pieces[-2:]).endswith(b"\r\n0\r\n\r\n")):
-            piece = self._socket.recv(1 << 20)
-            assert piece, "the stack closed the connection"
-            pieces.append(piece)
-        return b"".join(pieces)
-
-    def leave(self) -> float:
-        """Close the connection; returns when."""
-        now = time.monotonic()
-        self._socket.close()
-        return now
 
 
 def stored(wire: Wire, model: str) -> Json:
@@ -211,6 +162,27 @@ def test_a_reader_that_stalls_stalls_the_model_server(stack: LiveStack, wire: Wi
         record = upstream.wait_for("flood", count=2, ended=True)[-1]
     assert record.ended == "client_gone"
     assert (record.ended_at or 0) - left < SOON
+
+
+FOLLOWED = 3_000  # chunks: 15 megabytes
+READERS = 24
+
+
+def test_readers_that_stall_hold_up_nobody_and_next_to_nothing(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """What they follow is made to its end, and waits for them in the store."""
+    upstream.script("followed", reply(text(*[WORDS] * FOLLOWED)))
+    before = memory(stack)
+    made = wire.post({"model": "local/followed", "input": "x", "background": True}).json()
+    path = f"/v1/responses/{made['id']}?stream=true"
+    with ExitStack() as open_all:
+        readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(READERS)]
+        assert upstream.wait_for("followed", ended=True, seconds=60)[0].ended == "completed"
+        wait_until(lambda: wire.retrieve(made["id"])["status"] == "completed", 60)
+        assert memory(stack) - before < 120  # of the 360 that all of them are owed
+        for reader in (readers[0], readers[-1]):
+            assert reader.read_all().count(b"event: response.output_text.delta\n") == FOLLOWED
 
 
 def stalled(upstream: Upstream) -> int:

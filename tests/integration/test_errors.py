@@ -618,3 +618,20 @@ def test_an_input_with_too_many_items(frail_wire: Wire) -> None:
     found = error_of(frail_wire.post({"model": "local/echo", "input": items}), 400)
     assert (found["param"], found["code"]) == ("input", "array_above_max_length")
     assert frail_wire.create(model="local/echo", input=items[:5])["status"] == "completed"
+
+
+def test_headers_and_queries_have_bounds(wire: Wire, upstream: Upstream) -> None:
+    body = {"model": "local/echo", "input": "x"}
+    many = {f"x-{number}": "x" * 100 for number in range(700)}
+    for headers in ({"x-large": "x" * 65_536}, many):
+        for answer in (
+            wire.http.post("/responses", json=body, headers=headers),
+            wire.http.get("/responses", headers=headers),
+        ):
+            assert error_of(answer, 431)["code"] == "request_header_fields_too_large"
+    assert upstream.requests("echo") == []
+    assert wire.http.post("/responses", json=body, headers={"x-large": "x" * 60_000}).status_code == 200
+    for name in ("after", "model"):
+        refused = error_of(wire.get("", **{name: "x" * 513}), 400)
+        assert (refused["param"], refused["code"]) == (name, "string_above_max_length")
+        assert len(refused["message"]) < 100

@@ -4,12 +4,15 @@ import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from functools import partial
 from itertools import cycle
+from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.support.leaver import Leaver
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import SseReader, check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
@@ -175,3 +178,17 @@ class Stream:
 
     def _take(self, data: bytes) -> None:
         self._events += [event for _, event in self._reader.feed(data)]
+
+
+def test_clients_that_do_not_read_keep_no_worker_from_ending(server: LiveStack, upstream: Upstream) -> None:
+    """Last, since no other test finds a server after it."""
+    upstream.script("flood", reply(text(*["word " * 1000] * 8000)))
+    flood: dict[str, object] = {"model": "local/flood", "input": "x", "stream": True}
+    with ExitStack() as open_all:
+        with Workers(server) as workers:
+            pids = list(workers.wires)
+        for _ in range(8):  # that all of them are one worker's is as good as impossible
+            client = open_all.enter_context(Leaver(server, flood, buffer=32_768))
+            client.read_until(b"event: response.output_text.delta")
+        assert server.stop(grace=60) != -signal.SIGKILL
+        assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

@@ -70,8 +70,8 @@ async def make(*rounds: Round, profile: Profile | None = None, **fields: Any) ->
     events = outbox.ready()
     transcript = Transcript()
     transcript.note(events)
-    assert replay(events[-1]["response"], transcript.marks()) == events
-    check_stream(replay(events[-1]["response"]))
+    assert list(replay(events[-1]["response"], transcript.marks())) == events
+    check_stream(list(replay(events[-1]["response"])))
     return Made(events, inference, turn)
 
 

@@ -50,7 +50,7 @@ def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None) 
     events += assembler.end()
     transcript = Transcript()
     transcript.note(events)
-    assert replay(assembler.response, transcript.marks()) == events
+    assert list(replay(assembler.response, transcript.marks())) == events
     items: list[Json] = check_stream(events)["output"]
     return items
 

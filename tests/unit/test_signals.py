@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+import uvicorn
 
 from llama_stack_responses.signals import hear_end
 
@@ -25,7 +26,7 @@ async def test_both_are_told(number: signal.Signals) -> None:
     heard: list[str] = []
     told = asyncio.Event()
     signal.signal(number, lambda *_: heard.append("before"))
-    hear_end(told.set)
+    hear_end(told.set, 1.0)
     for _ in range(2):
         os.kill(os.getpid(), number)
         await asyncio.wait_for(told.wait(), 5)
@@ -38,11 +39,33 @@ def test_a_loop_that_is_gone_is_not_told(number: signal.Signals) -> None:
     signal.signal(number, lambda *_: heard.append("before"))
 
     async def listen() -> None:
-        hear_end(lambda: heard.append("told"))
+        hear_end(lambda: heard.append("told"), 1.0)
 
     asyncio.run(listen())
     signal.raise_signal(number)
     assert heard == ["before"]
+
+
+class Connection:
+    """What uvicorn has of one, as far as it counts here."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.aborted = asyncio.Event()
+
+    def abort(self) -> None:
+        self.aborted.set()
+
+
+async def test_uvicorns_connections_are_broken_off(number: signal.Signals) -> None:
+    server, connection = uvicorn.Server(uvicorn.Config("app")), Connection()
+    server.server_state.connections.add(connection)  # type: ignore[arg-type]
+    signal.signal(number, server.handle_exit)
+    hear_end(lambda: None, 0.01)
+    assert not connection.aborted.is_set()
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(connection.aborted.wait(), 5)
+    assert server.should_exit
 
 
 async def test_another_thread_hears_nothing_and_changes_nothing(number: signal.Signals) -> None:
@@ -52,4 +75,4 @@ async def test_another_thread_hears_nothing_and_changes_nothing(number: signal.S
 
 
 async def _listen() -> None:
-    hear_end(lambda: None)
+    hear_end(lambda: None, 1.0)

@@ -206,7 +206,7 @@ class Office:
         assert stored.response == final
         assert (stored.owner, stored.response["background"]) == (ANNA, background)
         # What the client did wrong is not in the response.
-        assert replay(stored.response, stored.transcript) == [
+        assert list(replay(stored.response, stored.transcript)) == [
             event | {"param": None} if event["type"] == "error" else event for event in events
         ]
         rows = [key for key, _ in await self.records.range("!", "~", limit=1000)]

@@ -86,7 +86,7 @@ class Driver:
             transcript.note([event])
         # What the client did wrong is not in the response.
         events = [event | {"param": None} if event["type"] == "error" else event for event in self.events]
-        assert replay(final, json.loads(json.dumps(transcript.marks()))) == events
+        assert list(replay(final, json.loads(json.dumps(transcript.marks())))) == events
         validate_response(final)
         return final
 

@@ -77,7 +77,7 @@ def check(events: list[Event], response: Json) -> None:
     assert rebuild(events) == final
     transcript = Transcript()
     transcript.note(events)
-    assert replay(final, json.loads(json.dumps(transcript.marks()))) == events
+    assert list(replay(final, json.loads(json.dumps(transcript.marks())))) == events
 
 
 @settings(max_examples=200, deadline=None)

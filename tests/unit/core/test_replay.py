@@ -70,7 +70,7 @@ CALL: Final[Json] = {
 
 
 def test_the_order_of_the_events() -> None:
-    events = replay(finished([REASONING, MESSAGE, CALL]))
+    events = list(replay(finished([REASONING, MESSAGE, CALL])))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
         "in_progress",
@@ -105,7 +105,7 @@ def test_the_order_of_the_events() -> None:
 
 def test_the_first_events_know_nothing_of_the_end() -> None:
     for status in ENDS:
-        begun = replay(finished([MESSAGE], status))[0]["response"]
+        begun = next(replay(finished([MESSAGE], status)))["response"]
         assert begun["status"] == "in_progress"
         assert begun["output"] == []
         assert {begun[name] for name in ("usage", "error", "incomplete_details", "completed_at")} == {None}
@@ -114,19 +114,19 @@ def test_the_first_events_know_nothing_of_the_end() -> None:
 @pytest.mark.parametrize("status", ENDS)
 def test_a_stream_of_every_end(status: str) -> None:
     response = finished([MESSAGE], status)
-    events = replay(response)
+    events = list(replay(response))
     assert check_stream(events) == response
     assert ("error" in [event["type"] for event in events]) == (status == "failed")
 
 
 def test_the_error_event_says_what_the_response_says() -> None:
-    error = replay(finished([], "failed"))[-2]
+    error = list(replay(finished([], "failed")))[-2]
     assert (error["code"], error["message"]) == ("rate_limit_exceeded", "Slow down.")
 
 
 def test_an_empty_output() -> None:
     response = finished([])
-    assert check_stream(replay(response)) == response
+    assert check_stream(list(replay(response))) == response
 
 
 TEXT: Final = st.text("ab\n<é", max_size=4)
@@ -163,7 +163,7 @@ CALLS: Final = st.builds(lambda arguments, status: {**CALL, "arguments": argumen
 def test_any_response(items: list[Json], status: str) -> None:
     response = finished([{**item, "id": f"item_{number}"} for number, item in enumerate(items)], status)
     before = deepcopy(response)
-    events = replay(response)
+    events = list(replay(response))
     assert check_stream(events) == before
     assert rebuild(events) == before
     assert events[-1]["response"] == response == before

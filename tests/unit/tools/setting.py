@@ -79,8 +79,8 @@ class Setting:
         transcript = Transcript()
         transcript.note(self.events)
         final = check_stream(self.events)
-        assert replay(final, transcript.marks()) == self.events
-        check_stream(replay(final))
+        assert list(replay(final, transcript.marks())) == self.events
+        check_stream(list(replay(final)))
         self.history = [*self._items, *with_exchanges(final["output"], turn.exchanges)]
         return final
 

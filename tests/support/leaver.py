@@ -1,0 +1,65 @@
+"""A client with a socket of its own, which reads as little as it likes.
+
+with Leaver(stack, {"model": "local/m", "input": "Hi", "stream": True}, buffer=32_768) as client:
+    client.read_until(b"event: response.created")
+    client.leave()
+"""
+
+import json
+import socket
+import time
+from typing import Self
+
+from tests.support.stack import LiveStack
+
+type Json = dict[str, object]
+
+
+class Leaver:
+    """A client with a socket of its own, so that the moment at which it goes is the test's."""
+
+    def __init__(
+        self, stack: LiveStack, body: Json | None, buffer: int | None = None, path: str = "/v1/responses"
+    ) -> None:
+        """Send the request, a GET if there is no body; `buffer` bounds what the kernel takes for a client that does not read."""
+        method, payload = ("POST", json.dumps(body).encode()) if body is not None else ("GET", b"")
+        self._socket = socket.socket()
+        if buffer is not None:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+        self._socket.settimeout(10)
+        self._received = b""
+        self._socket.connect(("127.0.0.1", stack.port))
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n"
+        self._socket.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + payload)
+
+    def __enter__(self) -> Self:
+        """It is connected already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close, if it did not leave."""
+        self._socket.close()
+
+    def read_until(self, words: bytes) -> None:
+        """Read until `words` have come."""
+        deadline = time.monotonic() + 10
+        while words not in self._received:
+            piece = self._socket.recv(65536)
+            assert piece, f"the stack closed the connection after {self._received[-300:]!r}"
+            assert time.monotonic() < deadline, f"{words!r} did not come, only {self._received!r:.2000}"
+            self._received += piece
+
+    def read_all(self) -> bytes:
+        """What there is, to the end of the answer: the last chunk of a chunked body."""
+        pieces: list[bytes] = []
+        while not (pieces and b"".join(pieces[-2:]).endswith(b"\r\n0\r\n\r\n")):
+            piece = self._socket.recv(1 << 20)
+            assert piece, "the stack closed the connection"
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def leave(self) -> float:
+        """Close the connection; returns when."""
+        now = time.monotonic()
+        self._socket.close()
+        return now
