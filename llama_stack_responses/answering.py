@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 from .core.assembler import Assembler
-from .core.calls import ItemForm, ServerCall, Stage
+from .core.calls import FORMS, ItemForm, ServerCall, Stage
 from .outbox import Outbox
 from .tools.tool import Invocation, Outcome, Output, ToolError
 from .tools.toolset import Toolset
@@ -62,11 +62,16 @@ class Answering:
         try:
             outcome = await self._run(call, call.index, again)
         except ToolError as error:
-            self.conclude(call.index, error.fields, failed=True)
+            self.conclude(call.index, error.fields or self._failure(call, str(error)), failed=True)
             await answered(call, str(error))
         else:
             self.conclude(call.index, dict(outcome.fields))
             await answered(call, outcome.output)
+
+    def _failure(self, call: ServerCall, message: str) -> Json:
+        assert call.index is not None
+        form = FORMS[self._assembler.response["output"][call.index]["type"]]
+        return form.failure(message) if form.failure else {}
 
     async def _run(self, call: ServerCall, index: int, again: bool) -> Outcome:
         function = self._toolset.function(call.name)

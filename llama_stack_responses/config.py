@@ -171,6 +171,23 @@ class Fetching(BaseModel):
     redirects: int = Field(default=5, ge=0)
 
 
+class McpServers(BaseModel):
+    """How the MCP servers of requests are used. Which of them may be reached, `fetch.allowed_networks` says.
+
+    Attributes:
+        connect_seconds: how long one may take to greet, and once more to tell all its tools.
+        answer_bytes: size of one answer, at most.
+        repeatable: calls that may be run once more when a server of ours died while they ran, as shell-style patterns
+            on `label/tool`. Those that an MCP server calls read-only or idempotent always may.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    connect_seconds: float = Field(default=30.0, gt=0)
+    answer_bytes: int = Field(default=32 * 2**20, ge=1)
+    repeatable: list[str] = Field(default_factory=list)
+
+
 def _secret(secret: SecretStr) -> SecretStr:
     try:
         size = len(b64decode(secret.get_secret_value(), validate=True))
@@ -227,6 +244,7 @@ class ResponsesConfig(BaseModel):
             The first one seals, all of them open.
         background: how background responses are made.
         fetch: how what URLs name is fetched.
+        mcp: how MCP servers are used.
         limits: bounds on one request.
         code_interpreter: where the tool of this name runs; without it, a request for that tool is refused.
     """
@@ -244,6 +262,7 @@ class ResponsesConfig(BaseModel):
     secrets: list[Annotated[SecretStr, AfterValidator(_secret)]] = Field(default_factory=list)
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
+    mcp: McpServers = Field(default_factory=McpServers)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: CodeInterpreter | None = None
 

@@ -19,6 +19,7 @@ from .core.events import TERMINAL, Event
 from .core.ids import check_response_id, new_id
 from .core.items import check_call_pairs, check_ids
 from .core.listing import listed, with_ids
+from .core.mcp import check_approvals
 from .core.owner import Owner
 from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create
@@ -200,6 +201,7 @@ class OpenAIResponsesImpl:
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
         check_call_pairs(items)
+        check_approvals(items, request.tools)
         stored: Json = {
             "owner": owner,
             "base": history.base,

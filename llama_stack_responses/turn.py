@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from .answering import Answering
 from .chat.chunks import ChunkReader
+from .chat.exchanges import tool_output
 from .chat.inference import Inference
 from .chat.messages import FileContent, chat_messages
 from .chat.profile import Profile
@@ -141,12 +142,19 @@ class Turn:
         """Runs rounds until the model has answered or the client has to act.
 
         Raises:
-            ApiError: the provider failed. What was said so far stands open in the assembler.
+            ApiError: the provider failed, or what a tool stands on. What was said so far stands open in the assembler.
         """
-        output = with_exchanges(self._assembler.response["output"], self.exchanges)
-        await self._toolset.prepare([*self._items, *output], self._answering)
+        try:
+            return await self._run()
+        finally:
+            self._toolset.release()
+
+    async def _run(self) -> Ending:
+        await self._prepare()
         if self._waiting:
             await self._answer(again=True)
+        elif not self._said:
+            await self._make_due_calls()
         while not self._ends and self._rounds < self._limits.rounds:
             left = self._tokens_left()
             if left is not None and left <= 0:
@@ -170,6 +178,28 @@ class Turn:
             for item in self._said
             if item["type"] == "function_call" and "id" in item and item["call_id"] in outputs
         }
+
+    async def _prepare(self) -> None:
+        try:
+            output = with_exchanges(self._assembler.response["output"], self.exchanges)
+            await self._toolset.prepare([*self._items, *output], self._answering)
+        except ApiError:
+            if self._assembler.response["output"]:
+                # The answer has begun, and shows what went wrong.
+                self._accept()
+            raise
+        self._output_said = len(self._assembler.response["output"])
+
+    async def _make_due_calls(self) -> None:
+        """Runs the calls of earlier responses that were waiting for the client."""
+        calls = self._assembler.calls
+        for due in self._toolset.due(self._items):
+            self._outbox.put(calls.make(due.kind, due.name, due.arguments))
+        made, calls.server_calls = calls.server_calls, []
+        if made:
+            self._wait_for(made)
+            await self._step()
+            await self._answer(again=False)
 
     async def _round(self, max_tokens: int | None) -> FinishReason:
         try:
@@ -244,8 +274,13 @@ class Turn:
         self._rounds += 1
         if self._ends and hosted <= {None}:
             return  # nobody hears the refusals
+        self._wait_for(server_calls)
+
+    def _wait_for(self, server_calls: Sequence[ServerCall]) -> None:
+        """Puts calls that the server answers into the conversation."""
         for call in server_calls:
-            shown_as = {} if call.index is None else {"id": output[call.index]["id"]}
+            item = {} if call.index is None else self._assembler.response["output"][call.index]
+            shown_as = {name: item[name] for name in ("id", "approval_request_id") if item.get(name)}
             said = {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
             self._said.append(shown_as | said)
         self._waiting = {call.call_id: call for call in server_calls}
@@ -255,7 +290,7 @@ class Turn:
         self._output_said = len(self._assembler.response["output"])
 
     async def _answered(self, call: ServerCall, output: Output) -> None:
-        self._said.append({"type": "function_call_output", "call_id": call.call_id, "output": output})
+        self._said.append(tool_output(call.call_id, output))
         del self._waiting[call.call_id]
         if call.index is not None or not self._waiting:
             await self._step()

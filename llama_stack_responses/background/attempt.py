@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict, astuple, replace
 from typing import Any, Final
 
@@ -27,7 +28,7 @@ from .bell import Bell
 from .jobs import BEGUN, Held, Jobs, Work
 from .journal import Journal
 from .opening import Opening
-from .userkeys import UserKeys
+from .secrets import JobSecrets
 
 Json = dict[str, Any]
 
@@ -68,7 +69,7 @@ class Attempt:
         workshop: Workshop,
         parse: Callable[[Json], CreateRequest],
         keep_journal: float,
-        keys: UserKeys,
+        secrets: JobSecrets,
         opening: Opening | None = None,
     ) -> None:
         self.held = held
@@ -82,7 +83,7 @@ class Attempt:
         self._workshop = workshop
         self._parse = parse
         self._keep_journal = keep_journal
-        self._keys = keys
+        self._secrets = secrets
         self._outbox = Outbox(wanted=True)
         self._waiting: list[Event] = []
         self._due: list[Op] = []
@@ -178,7 +179,11 @@ class Attempt:
         closing = close_cut(output, cut, number)
         response = found.response | {"status": "in_progress", "output": output}
         # What is only to be ended needs nothing of its request, which may be what could not be done.
-        body = {"model": response["model"], "input": "..."} if self.held.job.verdict else work.body
+        body = {"model": response["model"], "input": "..."}
+        if self.held.job.verdict is None:
+            # What cannot be opened is ended too: `_end` says why.
+            with suppress(ApiError):
+                body, _ = self._opened(work)
         bench = self._workshop.bench(self._parse(body), response, self.held.job.owner)
         bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work))
         self._outbox.put(closing)
@@ -187,6 +192,10 @@ class Attempt:
         elif not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
             self._outbox.put(bench.assembler.proceed())
         return bench
+
+    def _opened(self, work: Work) -> tuple[Json, Json]:
+        """The request's JSON, and its user's own keys."""
+        return self._secrets.open(work.body, work.sealed, self.held.response_id, self.held.job.owner)
 
     async def _cut(self, work: Work) -> list[Event]:
         """What a dead worker wrote of a round that it did not finish; if nobody has read it, it is taken back."""
@@ -219,7 +228,8 @@ class Attempt:
                     await self._checkpoint(bench, work, progress)
 
                 progress = Progress(work.rounds, work.said, _waiting(work), work.ends)
-                with self._access.acting_for(owner, self._keys.open(work.sealed, self.held.response_id, owner)):
+                _, keys = self._opened(work)
+                with self._access.acting_for(owner, keys):
                     turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
                     self._turn = turn
                     if self.opening:

@@ -23,7 +23,7 @@ from .bell import Bell
 from .jobs import LEASE, Held, Jobs
 from .journal import Journal
 from .opening import Opening
-from .userkeys import UserKeys
+from .secrets import JobSecrets
 from .vouching import Vouchers
 
 Json = dict[str, Any]
@@ -75,7 +75,7 @@ class Crew:
         self._size = size
         self._keep_journal = keep_journal
         self._parse = parse
-        self._keys = UserKeys(sealer)
+        self._secrets = JobSecrets(sealer)
         self._bell = Bell()
         self._jobs = Jobs(records, waiting)
         self._journal = Journal(records, self._bell)
@@ -138,7 +138,7 @@ class Crew:
         """
         self._check_store()
         response_id = response["id"]
-        sealed = self._keys.seal(keys, response_id, owner)
+        body, sealed = self._secrets.seal(body, keys, response_id, owner)
         ops = [*beside, *await self._jobs.enqueue(response_id, owner, body, sealed)]
         ops += self._journal.batch(response_id, events)
         await self._archive.save(response, owner=owner, beside=ops, **history)
@@ -174,7 +174,7 @@ class Crew:
         """
         self._check_store()
         await self._come_alive()
-        sealed = self._keys.seal(keys, response["id"], owner)
+        body, sealed = self._secrets.seal(body, keys, response["id"], owner)
         held, ops = await self._jobs.open(response["id"], owner, body, self._worker, sealed)
         await self._archive.save(response, owner=owner, beside=[*beside, *ops], **history)
         opening = Opening([Delete(op.key) for op in beside], patience)
@@ -379,6 +379,6 @@ class Crew:
             workshop=self._workshop,
             parse=self._parse,
             keep_journal=self._keep_journal,
-            keys=self._keys,
+            secrets=self._secrets,
             opening=opening,
         )

@@ -91,7 +91,7 @@ class Work:
         ends: whether the client has to act once they are answered.
         numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`,
             or none if the response never waited.
-        sealed: the user's own keys, if they brought any.
+        sealed: what of the request only this job may know, if there is any.
     """
 
     body: Json

@@ -8,10 +8,14 @@ from typing import Any, Final
 import orjson
 
 from llama_stack_responses.core.exchanges import EXCHANGE
+from llama_stack_responses.core.mcp import Approvals, error_text, qualified_name
 
 from .client_calls import Names, as_call, as_output
 
 Json = dict[str, Any]
+
+HOSTED: Final = "hosted"
+"""The key that says that a `function_call_output` is of a tool of this server's."""
 
 
 def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
@@ -23,24 +27,34 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
     Args:
         names: what the model calls the client's functions.
     """
+    items = list(items)
+    approvals = Approvals(items)
     answered: set[str] = set()
     for item in items:
-        if told := item.get(EXCHANGE) or (_TOLD[item["type"]](item) if _is_hosted(item) else None):
+        if told := item.get(EXCHANGE) or _told(item, approvals):
             call_id = item.get("call_id") or item["id"]
             answered.add(call_id)
             yield {"type": "function_call", "call_id": call_id, "name": told["name"], "arguments": told["arguments"]}
-            yield {"type": "function_call_output", "call_id": call_id, "output": told["output"]}
+            yield tool_output(call_id, told["output"])
         elif call := as_call(item, names):
             yield call
         elif item.get("execution") == "server" or item.get("call_id") in answered:
             continue  # the output of a hosted call, which was told with it
         else:
-            yield as_output(item, names) or item
+            yield item if item.get(HOSTED) else as_output(item, names) or item
 
 
-def _is_hosted(item: Json) -> bool:
-    """Whether the item shows a call that the server ran."""
-    return item["type"] in _TOLD and item.get("execution") != "client"
+def tool_output(call_id: str, output: str | list[Json]) -> Json:
+    """What a tool of this server's told the model, which need not be something that the model takes."""
+    return {"type": "function_call_output", "call_id": call_id, "output": output, HOSTED: True}
+
+
+def _told(item: Json, approvals: Approvals) -> Json | None:
+    """What an item says of a call that the server ran, or did not run for want of approval; None for other items."""
+    if item["type"] == "mcp_approval_request":
+        refusal = approvals.told(item)
+        return _mcp(item, refusal) if refusal else None
+    return _TOLD[item["type"]](item) if item["type"] in _TOLD and item.get("execution") != "client" else None
 
 
 def _exchange(name: str, arguments: Json, output: str) -> Json:
@@ -57,5 +71,21 @@ def _tool_search(item: Json) -> Json:
     return _exchange("tool_search", item["arguments"], "The tools can be called now.")
 
 
-_TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {"web_search_call": _web_search, "tool_search_call": _tool_search}
+def _mcp(item: Json, output: str) -> Json:
+    name = qualified_name(item["server_label"], item["name"])
+    return {"name": name, "arguments": item["arguments"], "output": output}
+
+
+def _mcp_call(item: Json) -> Json:
+    error = item.get("error")
+    if item.get("output") is not None:
+        return _mcp(item, item["output"])
+    return _mcp(item, error_text(error) if error else "(The call was cut off; its result is not known.)")
+
+
+_TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {
+    "web_search_call": _web_search,
+    "tool_search_call": _tool_search,
+    "mcp_call": _mcp_call,
+}
 """What can be told of a call whose exchange is not there, such as one that the client sent back, by the item's type."""

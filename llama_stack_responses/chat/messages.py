@@ -14,12 +14,13 @@ from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.thoughts import Thought, plain_thoughts
 
 from .client_calls import Names
-from .exchanges import as_functions
+from .exchanges import HOSTED, as_functions
 from .profile import Profile
 
 Json = dict[str, Any]
 
 _ATTACHED: Final = "(see the attachment in the next message)"
+_UNSEEN: Final = "(an attachment that this model cannot read)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +177,19 @@ class _Builder:
         for call in calls:
             waiting = self._outputs[call["call_id"]]
             if waiting:
-                content = self._tool_content(waiting.popleft()["output"], media)
+                answer = waiting.popleft()
+                output = self._seen(answer["output"]) if answer.get(HOSTED) else answer["output"]
+                content = self._tool_content(output, media)
                 self._messages.append({"role": "tool", "tool_call_id": call["call_id"], "content": content})
         if media:
             self._messages.append({"role": "user", "content": media})
+
+    def _seen(self, output: str | list[Json]) -> str | list[Json]:
+        """The output of a hosted tool without what this model does not take: nobody chose to send it that."""
+        if isinstance(output, str):
+            return output
+        taken = {"input_text": True, "input_image": self._profile.images, "input_file": self._profile.files}
+        return [part if taken[part["type"]] else {"type": "input_text", "text": _UNSEEN} for part in output]
 
     def _tool_content(self, output: Any, media: list[Json]) -> Any:
         if isinstance(output, str):

@@ -13,6 +13,8 @@ from .events import CallTextEvent, Event, Json, StageEvent
 
 CUSTOM_INPUT: Final = "input"
 """The one argument of a custom tool, where the model sees it as a function."""
+_INTERNAL_ERROR: Final = -32603
+"""JSON-RPC's code of what went wrong inside."""
 
 Stage = Literal["in_progress", "searching", "interpreting", "completed", "failed"]
 
@@ -61,6 +63,8 @@ class ItemForm:
         details: the field whose parts have events.
         has_status: whether the item has a `status`.
         failed: the status of a call that did not work out.
+        cut: what else an item says that was cut off.
+        failure: makes the fields of an item whose call failed here, of the message that the model gets.
     """
 
     type: str
@@ -72,6 +76,8 @@ class ItemForm:
     details: Details | None = None
     has_status: bool = True
     failed: str = "failed"
+    cut: Mapping[str, Any] = field(default_factory=dict)
+    failure: Callable[[str], Json] | None = None
 
     def blank(self, item: Json) -> Json:
         """The item as it was added, whatever of it is known by now."""
@@ -87,8 +93,9 @@ class ItemForm:
         return begun
 
     def ended(self, status: str) -> Json:
-        """The fields that say the item's status, if it has one."""
-        return {"status": status} if self.has_status else {}
+        """The fields that say how the item is, or how it ended."""
+        cut = self.cut if status == "incomplete" else {}
+        return {"status": status, **cut} if self.has_status else {**cut}
 
 
 class Decoder(Protocol):
@@ -147,6 +154,12 @@ CUSTOM_TOOL_CALL: Final = ItemForm(
     "ctc",
     Streamed("input", "", events.custom_tool_call_input_delta, events.custom_tool_call_input_done),
 )
+
+
+def _protocol_error(message: str) -> Json:
+    return {"error": {"type": "mcp_protocol_error", "code": _INTERNAL_ERROR, "message": message}}
+
+
 MCP_CALL: Final = ItemForm(
     "mcp_call",
     "mcp",
@@ -157,6 +170,7 @@ MCP_CALL: Final = ItemForm(
         "failed": events.mcp_call_failed,
     },
     results={"output": None, "error": None},
+    failure=_protocol_error,
 )
 MCP_LIST_TOOLS: Final = ItemForm(
     "mcp_list_tools",
@@ -168,6 +182,7 @@ MCP_LIST_TOOLS: Final = ItemForm(
     },
     results={"tools": [], "error": None},
     has_status=False,
+    cut={"error": "The server was not heard out."},
 )
 MCP_APPROVAL_REQUEST: Final = ItemForm("mcp_approval_request", "mcpr", has_status=False)
 WEB_SEARCH_CALL: Final = ItemForm(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .declared_tools import tools
+from .declared_tools import carried_tools
 from .item_fields import CALLER, ID, OWN_ID, STATUS, TEXT
 from .shapes import (
     LARGEST_INTEGER,
@@ -219,12 +219,12 @@ _TOOL_SEARCH_CALL: Final = record(
 )
 
 _TOOL_SEARCH_OUTPUT: Final = record(
-    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "tools": tools, "status": STATUS},
+    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "tools": carried_tools, "status": STATUS},
     "tools",
     defaults={"execution": "server"},
 )
 
-_ADDITIONAL_TOOLS: Final = record({"id": OWN_ID, "role": one_of("developer"), "tools": tools}, "role", "tools")
+_ADDITIONAL_TOOLS: Final = record({"id": OWN_ID, "role": one_of("developer"), "tools": carried_tools}, "role", "tools")
 
 CLIENT_ITEMS: Final[Mapping[str, Check]] = {
     "local_shell_call": _LOCAL_SHELL_CALL,

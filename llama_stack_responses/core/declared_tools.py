@@ -7,12 +7,15 @@ from typing import Any, Final
 
 from .client_tools import AUTO_CONTAINER, CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLIENT_TOOLS, COMPUTER_TYPES, check_names
 from .errors import bad_request
+from .mcp import holds_secrets
+from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
 from .shapes import (
     At,
     Check,
     array,
     boolean,
     check_count,
+    invalid,
     invalid_type,
     one_of,
     record,
@@ -68,6 +71,7 @@ _TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
     **CLIENT_TOOLS,
     **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH),
+    "mcp": MCP_TOOL,
 }
 """The tools that this server takes, by type."""
 
@@ -75,7 +79,6 @@ _UNSUPPORTED_TOOLS: Final = frozenset(
     {
         "file_search",
         "image_generation",
-        "mcp",
         "programmatic_tool_calling",
     }
 )
@@ -85,14 +88,28 @@ _TOOL_LIST: Final = array(tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS))
 
 
 def tools(value: Any, at: At) -> list[dict[str, Any]]:
-    """The `tools` of a request, each with a name of its own if it has one."""
+    """The `tools` of a request, each with a name or label of its own if it has one."""
     declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
     check_count(declared, at, at.limits.max_tools)
     check_names(declared, at)
+    check_labels(declared, at)
     return declared
 
 
-_HOSTED_NAMES: Final[Mapping[str, Check]] = dict.fromkeys((*WEB_SEARCH_TYPES, "code_interpreter"), record({}))
+def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
+    """The `tools` of an item, which is stored as it is."""
+    carried = tools(value, at)
+    for position, tool in enumerate(carried):
+        if holds_secrets(tool):
+            why = "it holds what opens an MCP server, and items are stored. Send it in the 'tools' of the request."
+            raise invalid(at.index(position), why)
+    return carried
+
+
+_HOSTED_NAMES: Final[Mapping[str, Check]] = {
+    **dict.fromkeys((*WEB_SEARCH_TYPES, "code_interpreter"), record({})),
+    "mcp": MCP_CHOICE,
+}
 """How a choice names a tool that the server runs, by the tool's type."""
 
 _TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
@@ -121,7 +138,6 @@ _UNSUPPORTED_CHOICES: Final = frozenset(
     {
         "file_search",
         "image_generation",
-        "mcp",
         "programmatic_tool_calling",
     }
 )
@@ -148,12 +164,16 @@ def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -
     known = {identity for tool in declared for identity in _identities(tool)}
     for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
         if known.isdisjoint(_identities(wanted)):
-            message = f"Tool choice '{shown(wanted.get('name') or wanted['type'])}' not found in 'tools' parameter."
+            name = shown(wanted.get("server_label") or wanted.get("name") or wanted["type"])
+            message = f"Tool choice '{name}' not found in 'tools' parameter."
             raise bad_request(message, "tool_choice")
 
 
 def _identities(entry: dict[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
     """What a tool and a choice of it have in common; a choice need not say in which namespace a tool is."""
+    if entry["type"] == "mcp":
+        yield "mcp", entry["server_label"], None
+        return
     yield _KINDS.get(entry["type"], entry["type"]), entry.get("name"), entry.get("namespace")
     for tool in entry.get("tools", ()):
         yield tool["type"], tool["name"], entry["name"]

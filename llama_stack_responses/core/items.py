@@ -14,6 +14,7 @@ from .client_items import CLIENT_ITEMS
 from .errors import bad_request
 from .hosted_items import HOSTED_ITEMS
 from .item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
+from .mcp_shapes import MCP_ITEMS
 from .shapes import (
     DEFAULT_LIMITS,
     At,
@@ -379,6 +380,7 @@ _ITEMS: Final[Mapping[str, Check]] = {
     "custom_tool_call_output": _CUSTOM_TOOL_CALL_OUTPUT,
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
+    **MCP_ITEMS,
     "item_reference": record({"id": ID}, "id"),
 }
 """The items that this server takes, by type."""
@@ -391,10 +393,6 @@ _UNSUPPORTED_ITEMS: Final = frozenset(
         "configuration_update",
         "file_search_call",
         "image_generation_call",
-        "mcp_approval_request",
-        "mcp_approval_response",
-        "mcp_call",
-        "mcp_list_tools",
         "program",
         "program_output",
     }

@@ -21,8 +21,11 @@ _ID_PREFIXES: Final = {
     "apply_patch_call_output": "apco",
     "computer_call_output": "cuo",
     "additional_tools": "at",
+    "mcp_approval_response": "mcpa",
     **{form.type: form.id_prefix for form in FORMS.values()},
 }
+
+_WITHOUT_STATUS: Final = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:
@@ -32,4 +35,8 @@ def with_ids(items: Iterable[Json]) -> list[Json]:
 
 def listed(items: Iterable[Json]) -> list[Json]:
     """The items as `openai.types.responses.ResponseItem` has them."""
-    return [without_exchange({**item, "status": item.get("status", "completed")}) for item in items]
+    return [without_exchange(_with_status(item)) for item in items]
+
+
+def _with_status(item: Json) -> Json:
+    return item if item["type"] in _WITHOUT_STATUS else {**item, "status": item.get("status", "completed")}

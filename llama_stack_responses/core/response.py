@@ -7,6 +7,7 @@ from typing import Any
 from . import events
 from .deltas import Usage
 from .events import Event
+from .mcp import echoed
 from .request import CreateRequest
 
 
@@ -80,7 +81,7 @@ def _echo(request: CreateRequest) -> dict[str, Any]:
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": {"type": "text"}, "verbosity": "medium", **(request.text or {})},
         "tool_choice": request.tool_choice or "auto",
-        "tools": request.tools,
+        "tools": [echoed(tool) for tool in request.tools],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation,

@@ -134,9 +134,21 @@ class ToolCalls:
         self._output.numbered += len(made)
         return made
 
+    def make(self, kind: CallKind, name: str, arguments: str) -> list[Event]:
+        """Makes a call of which nothing is to be streamed: the model wrote it in an earlier response."""
+        out: list[Event] = []
+        call = _OpenCall(name)
+        self._begin(out, call, kind)
+        self._append(out, call, arguments)
+        self._close(out, call, "completed")
+        return out
+
     def _open(self, out: list[Event], call: _OpenCall) -> None:
+        self._begin(out, call, self._kind_of(call.name))
+
+    def _begin(self, out: list[Event], call: _OpenCall, kind: CallKind | None) -> None:
         call.opened = True
-        call.kind = kind = self._kind_of(call.name)
+        call.kind = kind
         if not call.call_id or call.call_id in self._call_ids:
             call.call_id = new_id("call")
         self._call_ids.add(call.call_id)

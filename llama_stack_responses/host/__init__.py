@@ -12,9 +12,11 @@ from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.files import NoFiles, uploaded_with
 from llama_stack_responses.impl import OpenAIResponsesImpl
+from llama_stack_responses.mcp_client.sessions import Servers, SessionLimits
 from llama_stack_responses.stores import open_records
 from llama_stack_responses.tools.registry import Services
 
+from .connectors import HostConnectors
 from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
@@ -44,6 +46,7 @@ async def get_provider_impl(
         runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else None,
         pages=_pages(config.fetch),
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
+        mcp=_mcp_servers(config, deps.get(Api.connectors)),
     )
     return OpenAIResponsesImpl(config, open_records(config.store, backend), inference, files, services, access)
 
@@ -53,3 +56,9 @@ def _pages(fetching: Fetching) -> Pages | None:
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
     return Pages(Fetcher(Guard(fetching.allowed_networks), limits))
+
+
+def _mcp_servers(config: ResponsesConfig, connectors: Any | None) -> Servers:
+    limits = SessionLimits(config.mcp.connect_seconds, config.mcp.answer_bytes)
+    guard = Guard(config.fetch.allowed_networks)
+    return Servers(guard, HostConnectors(connectors), limits, config.mcp.repeatable)

@@ -40,6 +40,10 @@ class Catalog:
         ]
         return [self._name_of[each] for each in meant if each in self._name_of]
 
+    def name_of(self, number: int, name: str) -> str:
+        """The name by which the model calls the function that the tool at `number` calls `name`."""
+        return self._name_of[number, name]
+
     def _add(self, number: int, function: Function, taken: set[str]) -> None:
         name = function.name
         if not _is_named_by_client(function):

@@ -21,6 +21,8 @@ from .container_choice import Site, Uploaded
 from .custom import CustomTool
 from .function import FunctionTool
 from .hosted_shell import HostedShellTool
+from .mcp import McpTool
+from .mcp_servers import McpServers
 from .namespace import NamespaceTool
 from .runtime import ToolRuntime
 from .shell import local_shell_tool, shell_tool
@@ -42,6 +44,7 @@ class Services:
         runtime: the stack's own tools, its web search among them.
         pages: opens web pages.
         containers: where code runs.
+        mcp: speaks with MCP servers.
     """
 
     who: Callable[[], Owner]
@@ -49,6 +52,7 @@ class Services:
     runtime: ToolRuntime | None = None
     pages: Pages | None = None
     containers: Containers | None = None
+    mcp: McpServers | None = None
 
     @property
     def site(self) -> Site | None:
@@ -89,6 +93,8 @@ def _hosted_tools(services: Services) -> Makers:
     if services.runtime:
         search = partial(WebSearch, runtime=services.runtime, pages=services.pages)
         hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, search)}
+    if services.mcp:
+        hosted = {**hosted, "mcp": partial(McpTool, servers=services.mcp)}
     return hosted
 
 

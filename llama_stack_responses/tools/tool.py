@@ -103,7 +103,8 @@ class Function:
     Attributes:
         chat: its entry in a chat request's `tools`, of type `function` or `custom`.
         kind: how a call of it looks to the client.
-        run: runs a call; None when the client does. It raises `ToolError` when the call does not work out.
+        run: runs a call that the server has to answer; None when the client does. It raises `ToolError` when the call
+            does not work out.
         repeatable: whether a call that may have run already may be run once more.
         origin: the namespace, if any, and the name by which the client knows it, if it gave it one.
         deferred: whether the model sees it only after a search for tools, where there is one.
@@ -167,6 +168,42 @@ class Cites(Protocol):
 
     def cite(self, key: str, place: str) -> Citation | None:
         """What a marker with this key cites; `place` is what stands behind its dagger."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DueCall:
+    """A call that the model made in an earlier response, and that is to be run now.
+
+    Attributes:
+        name: of the function.
+        kind: how it looks to the client now.
+    """
+
+    name: str
+    kind: CallKind
+    arguments: str
+
+
+@runtime_checkable
+class HasDueCalls(Protocol):
+    """A tool whose calls may have to wait for the next response."""
+
+    def due(self, items: Sequence[Json]) -> Sequence[DueCall]:
+        """Its calls that the client has allowed; `items` are the history and the input.
+
+        Raises:
+            ApiError: 400, for one that the tool cannot run.
+        """
+        ...
+
+
+@runtime_checkable
+class HoldsConnections(Protocol):
+    """A tool that keeps something open from call to call."""
+
+    def release(self) -> None:
+        """Lets go of it: the response has ended."""
         ...
 
 

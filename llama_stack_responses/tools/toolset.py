@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from llama_stack_responses.core.calls import CallKind, ServerCall
@@ -11,7 +12,7 @@ from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.request import CreateRequest
 
 from .catalog import Catalog
-from .tool import Cites, FindsTools, Function, NeedsPreparation, Stagehand, Tool
+from .tool import Cites, DueCall, FindsTools, Function, HasDueCalls, HoldsConnections, NeedsPreparation, Stagehand, Tool
 
 Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
@@ -67,6 +68,29 @@ class Toolset:
             if isinstance(tool, NeedsPreparation):
                 await tool.prepare(items, stagehand)
         self._index()
+        if self._by_name and not self._allowed:
+            raise bad_request("The tool that 'tool_choice' names does not exist.", "tool_choice")
+
+    def due(self, items: Sequence[Json]) -> list[DueCall]:
+        """The calls of earlier responses that are to be run now, before the model goes on.
+
+        Raises:
+            ApiError: 400, for one that cannot be run.
+        """
+        calls = [
+            replace(call, name=self._catalog.name_of(number, call.name))
+            for number, tool in enumerate(self._tools)
+            if isinstance(tool, HasDueCalls)
+            for call in tool.due(items)
+        ]
+        self.hosted_calls += len(calls)
+        return calls
+
+    def release(self) -> None:
+        """Lets go of what the tools hold: the response has ended."""
+        for tool in self._tools:
+            if isinstance(tool, HoldsConnections):
+                tool.release()
 
     @property
     def names(self) -> Mapping[tuple[str | None, str], str]:

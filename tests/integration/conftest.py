@@ -11,6 +11,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.mcp_server import McpServers
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import add_containers, add_host_provider, open_this_machine, variant
@@ -88,6 +89,13 @@ def provider(request: pytest.FixtureRequest) -> str:
     """The two ways of the stack to its model server: the bundled provider, and the host's own."""
     found: str = request.param
     return found
+
+
+@pytest.fixture(scope="session")
+def mcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServers]:
+    """MCP servers; one of them wants a token."""
+    with McpServers(tmp_path_factory.mktemp("mcp") / "mcp.log", "token-canary-4711") as servers:
+        yield servers
 
 
 @pytest.fixture

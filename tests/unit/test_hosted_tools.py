@@ -7,19 +7,17 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
 from llama_stack_responses.core.transcript import Transcript
-from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool import Outcome, ToolError
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import NOTHING_DONE, Ending, Progress, Turn, TurnLimits
-from tests.support.inference import FakeInference, Round, call, finish, text
+from llama_stack_responses.turn import TurnLimits
+from tests.support.inference import Round, call, finish, text
+from tests.support.setting import COMPLETED
+from tests.support.setting import Setting as TurnSetting
 from tests.support.strict import check_stream
 from tests.support.tools import FakeTools
 
@@ -28,59 +26,13 @@ Json = dict[str, Any]
 SEARCH: Final[Json] = {"type": "web_search"}
 FUNCTION: Final[Json] = {"type": "function", "name": "f"}
 CALL: Final = call("lookup", "1", '{"query": "q"}')
-COMPLETED: Final = Ending("completed")
-ENOUGH: Final = TurnLimits(8, 30.0, 30.0)
 
 
-class Setting:
-    """A turn with a hosted tool and everything around it."""
+class Setting(TurnSetting):
+    """A turn with a hosted tool."""
 
-    def __init__(
-        self,
-        *rounds: Round,
-        tools: FakeTools,
-        limits: TurnLimits = ENOUGH,
-        progress: Progress = NOTHING_DONE,
-        **fields: Any,
-    ) -> None:
-        fields = {"tools": [SEARCH, FUNCTION], **fields}
-        request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
-        self.inference = FakeInference(*rounds)
-        self.outbox = Outbox(wanted=True)
-        self.steps: list[Progress] = []
-        toolset = Toolset(request, {**client_tools(), "web_search": tools.make})
-        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-        self.outbox.put(self.assembler.start())
-        self.turn = Turn(
-            request,
-            request.input_items,
-            {},
-            profile=Profile(),
-            toolset=toolset,
-            assembler=self.assembler,
-            inference=self.inference,
-            outbox=self.outbox,
-            limits=limits,
-            progress=progress,
-            after_step=self.note,
-        )
-
-    async def note(self, progress: Progress) -> None:
-        """Keeps what was done by each step."""
-        self.steps.append(Progress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
-
-    async def end(self) -> list[Json]:
-        """All events, once the turn has run."""
-        ending = await self.turn.run()
-        assert ending == COMPLETED
-        self.assembler.settle("completed", completed_at=2)
-        self.outbox.put(self.assembler.end())
-        return self.outbox.ready()
-
-    def told(self, request: int = -1) -> list[Any]:
-        """What the model was told of calls."""
-        messages = self.inference.requests[request]["messages"]
-        return [message["content"] for message in messages if message["role"] == "tool"]
+    def __init__(self, *rounds: Round, tools: FakeTools, **more: Any) -> None:
+        super().__init__(*rounds, makers={"web_search": tools.make}, **{"tools": [SEARCH, FUNCTION], **more})
 
 
 ANSWER: Final[Round] = [text("It is 42."), finish()]

@@ -14,7 +14,7 @@ from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.crew import Crew
 from llama_stack_responses.background.jobs import Held, Jobs
 from llama_stack_responses.background.journal import Journal
-from llama_stack_responses.background.userkeys import UserKeys
+from llama_stack_responses.background.secrets import JobSecrets
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.replay import replay
@@ -177,7 +177,7 @@ class Office:
             workshop=self.workshop,
             parse=parse_create,
             keep_journal=KEEP,
-            keys=UserKeys(self.sealer),
+            secrets=JobSecrets(self.sealer),
         )
 
     async def work(self, worker: str = "w1") -> None:

@@ -22,6 +22,10 @@ from openai.types.responses.response_input_item_param import (
     FunctionCallOutput,
     ItemReference,
     LocalShellCall,
+    McpApprovalRequest,
+    McpApprovalResponse,
+    McpCall,
+    McpListTools,
     ShellCall,
     ShellCallOutput,
     ToolSearchCall,
@@ -257,6 +261,38 @@ WEB_SEARCH_CALL: Json = {
     },
     "status": "completed",
 }
+MCP_TOOLS: Json = {
+    "type": "mcp_list_tools",
+    "id": "mcpl_1",
+    "server_label": "s",
+    "tools": [{"name": "t", "description": "T.", "input_schema": {}, "annotations": {"readOnlyHint": True}}],
+    "error": "no",
+}
+MCP_REQUEST: Json = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_1",
+    "server_label": "s",
+    "name": "t",
+    "arguments": "{}",
+}
+MCP_RESPONSE: Json = {
+    "type": "mcp_approval_response",
+    "id": "mcpa_1",
+    "approval_request_id": "mcpr_1",
+    "approve": True,
+    "reason": "go",
+}
+MCP_CALL: Json = {
+    "type": "mcp_call",
+    "id": "mcp_1",
+    "server_label": "s",
+    "name": "t",
+    "arguments": "{}",
+    "approval_request_id": "mcpr_1",
+    "output": "42",
+    "error": {"type": "http_error", "code": 500, "message": "no"},
+    "status": "failed",
+}
 
 WHOLE: list[tuple[Json, Any]] = [
     (USER, None),
@@ -279,6 +315,10 @@ WHOLE: list[tuple[Json, Any]] = [
     (ADDITIONAL, AdditionalTools),
     (REFERENCE, ItemReference),
     (WEB_SEARCH_CALL, ResponseFunctionWebSearchParam),
+    (MCP_TOOLS, McpListTools),
+    (MCP_CALL, McpCall),
+    (MCP_REQUEST, McpApprovalRequest),
+    (MCP_RESPONSE, McpApprovalResponse),
 ]
 """Every supported item with every key that OpenAI declares for it, and the type that declares them."""
 
@@ -459,7 +499,11 @@ def test_input_is_a_string_or_an_array(value: Any) -> None:
         ({"id": "a", "content": "b"}, ".type", "missing_required_parameter"),
         ({"type": 3}, ".type", "invalid_type"),
         ({"type": "function"}, ".type", "invalid_value"),
-        ({"type": "mcp_call"}, ".type", "unsupported_value"),
+        ({"type": "compaction"}, ".type", "unsupported_value"),
+        ({"type": "mcp_call"}, ".server_label", "missing_required_parameter"),
+        ({**MCP_CALL, "error": {"type": "x"}}, ".error.type", "invalid_value"),
+        ({**MCP_REQUEST, "id": ""}, ".id", "empty_string"),
+        ({**MCP_RESPONSE, "approve": "yes"}, ".approve", "invalid_type"),
         ({"type": "message"}, ".role", "missing_required_parameter"),
         ({"role": "user"}, ".content", "missing_required_parameter"),
         ({"role": "user", "content": None}, ".content", "invalid_type"),
@@ -602,7 +646,7 @@ def test_messages_read_like_openais() -> None:
     assert part_refused({"type": "text", "text": "a"}, "assistant").message == (
         "Invalid value: 'text'. Supported values are: 'output_text' and 'refusal'."
     )
-    assert refused([{"type": "mcp_call"}]).message == "Unsupported item type 'mcp_call' on this server."
+    assert refused([{"type": "compaction"}]).message == "Unsupported item type 'compaction' on this server."
     assert refused([{"role": "user", "content": 1}]).message == (
         "Invalid type for 'input[0].content': expected one of a string or an array of objects, "
         "but got an integer instead."

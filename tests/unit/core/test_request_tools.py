@@ -27,7 +27,7 @@ from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
 
-TAKEN: Final = {"code_interpreter", *CLIENT_TOOL_NAMES, *WEB_SEARCH_TYPES}
+TAKEN: Final = {"code_interpreter", "mcp", *CLIENT_TOOL_NAMES, *WEB_SEARCH_TYPES}
 """The types of the tools that are taken; they are no longer refused by name."""
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -111,7 +111,7 @@ def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: 
 
 
 def test_messages() -> None:
-    assert refused([{"type": "mcp"}]).message == "Unsupported tool type 'mcp' on this server."
+    assert refused([{"type": "file_search"}]).message == "Unsupported tool type 'file_search' on this server."
     assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
@@ -247,7 +247,7 @@ def test_allowed_tools(mode: str) -> None:
         ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools", "missing_required_parameter"),
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools", "empty_array"),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "s"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]},
             "tool_choice.tools[0].type",
             "unsupported_value",
         ),

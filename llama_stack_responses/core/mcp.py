@@ -1,0 +1,158 @@
+"""MCP servers in a conversation: how the model calls their tools, what is shown of them, who approved which call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from .errors import bad_request
+
+Json = dict[str, Any]
+
+_LONGEST: Final = 64
+"""Characters of a function's name that every model server takes."""
+
+_SECRETS: Final = ("authorization", "headers")
+
+_SAID: Final = frozenset({"reasoning", "function_call", "mcp_call", "mcp_approval_request"})
+"""Items that come from the model, beside its messages."""
+
+
+def qualified_name(server_label: str, name: str) -> str:
+    """The name by which the model calls a server's tool: unique, and always the same for the same tool.
+
+    It is `label__name` where that is a name for a function and can be read in one way only; else a digest stands
+    behind as much of it as fits.
+    """
+    plain = f"{server_label}__{name}"
+    fitting = re.sub("[^a-zA-Z0-9_-]", "_", plain)
+    unambiguous = "__" not in server_label and not server_label.endswith("_")
+    if fitting == plain and len(plain) <= _LONGEST and unambiguous:
+        return plain
+    digest = sha256(f"{server_label}\0{name}".encode()).hexdigest()[:10]
+    return f"{fitting[: _LONGEST - len(digest) - 1]}-{digest}"
+
+
+def echoed(tool: Json) -> Json:
+    """A request's tool as its response repeats it: without what opens a server, and of its address only the host."""
+    if tool["type"] != "mcp":
+        return tool
+    shown = {name: value for name, value in tool.items() if name not in _SECRETS}
+    if "server_url" in shown:
+        shown["server_url"] = _without_path(shown["server_url"])
+    return {"allowed_tools": None, "headers": None, "require_approval": "always", **shown}
+
+
+def holds_secrets(tool: Json) -> bool:
+    """Whether a request's tool says something that must not be stored in the clear."""
+    if tool["type"] != "mcp":
+        return False
+    return any(tool.get(name) for name in _SECRETS) or bool(urlsplit(tool.get("server_url") or "").query)
+
+
+def secrets_apart(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
+    """The tools without what opens MCP servers, and that, by the tool's position; `secrets_back` is the inverse."""
+    hidden = (*_SECRETS, "server_url")
+    mcp = {str(position): tool for position, tool in enumerate(tools) if tool["type"] == "mcp"}
+    secrets = {position: {name: tool[name] for name in hidden if name in tool} for position, tool in mcp.items()}
+    left = [{name: tool[name] for name in tool if tool["type"] != "mcp" or name not in hidden} for tool in tools]
+    return left, {position: secret for position, secret in secrets.items() if secret}
+
+
+def secrets_back(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:
+    """The tools as they were."""
+    return [tool | secrets.get(str(position), {}) for position, tool in enumerate(tools)]
+
+
+def _without_path(url: str) -> str:
+    """Many servers are opened by what stands behind the host: it is hidden."""
+    parts = urlsplit(url)
+    rest = "/<redacted>" if parts.path.strip("/") or parts.query else ""
+    return f"{parts.scheme}://{parts.netloc}{rest}"
+
+
+def error_text(error: Json) -> str:
+    """What the `error` of an `mcp_call` says, for the model."""
+    if error["type"] != "mcp_tool_execution_error":
+        return str(error["message"])
+    content = error["content"]
+    parts = content if isinstance(content, list) else [content]
+    return "\n".join(str(part.get("text", part)) if isinstance(part, dict) else str(part) for part in parts)
+
+
+class Approvals:
+    """Which calls the model wanted to make, and what became of them.
+
+    Args:
+        items: the conversation, oldest first.
+    """
+
+    def __init__(self, items: Sequence[Json]) -> None:
+        self._requests = {item["id"]: item for item in items if item["type"] == "mcp_approval_request"}
+        answers = [item for item in items if item["type"] == "mcp_approval_response"]
+        self._answers: Mapping[str, Json] = {item["approval_request_id"]: item for item in answers}
+        self._made = {
+            item.get("approval_request_id") for item in items if item["type"] in ("mcp_call", "function_call")
+        }
+        self._fresh = {item["approval_request_id"] for item in _since_the_model(items)}
+
+    def to_make(self) -> list[Json]:
+        """The requests that were approved since the model last said something, in the order in which it asked."""
+        return [request for request in self._requests.values() if self._is_to_be_made(request["id"])]
+
+    def told(self, request: Json) -> str | None:
+        """What the model hears of a call that was not made; None if its result stands elsewhere."""
+        answer = self._answers.get(request["id"])
+        if answer is None:
+            return "The user has not said whether this call may be made, so it was not made."
+        if not answer["approve"]:
+            reason = f" The reason given: {answer['reason']}" if answer.get("reason") else ""
+            return f"The user did not approve this call, so it was not made.{reason}"
+        if request["id"] in self._made or self._is_to_be_made(request["id"]):
+            return None
+        return "The user approved this call, but it was interrupted and its result is lost."
+
+    def _is_to_be_made(self, request_id: str) -> bool:
+        answer = self._answers.get(request_id)
+        return bool(answer and answer["approve"]) and request_id in self._fresh and request_id not in self._made
+
+
+def _since_the_model(items: Sequence[Json]) -> Iterable[Json]:
+    """The answers behind the last item that comes from the model."""
+    for item in reversed(items):
+        if item["type"] == "mcp_approval_response":
+            yield item
+        elif item["type"] in _SAID or (item["type"] == "message" and item["role"] == "assistant"):
+            return
+
+
+def check_approvals(items: Sequence[Json], tools: Iterable[Json]) -> None:
+    """A 400 unless each answer has its request before it, and what is approved can be called.
+
+    Args:
+        items: the whole conversation, oldest first: the history and the new input.
+        tools: those of the request.
+    """
+    asked: set[str] = set()
+    answered: set[str] = set()
+    for item in items:
+        if item["type"] == "mcp_approval_request":
+            asked.add(item["id"])
+        elif item["type"] == "mcp_approval_response":
+            request_id = item["approval_request_id"]
+            if request_id not in asked:
+                raise bad_request(f"No approval request found with id '{request_id}' before its answer.", "input")
+            if request_id in answered:
+                raise bad_request(f"The approval request '{request_id}' has been answered already.", "input")
+            answered.add(request_id)
+    labels = {tool["server_label"] for tool in tools if tool["type"] == "mcp"}
+    for request in Approvals(items).to_make():
+        if request["server_label"] not in labels:
+            message = (
+                f"A call of the MCP server '{request['server_label']}' was approved, and the request does not declare "
+                "that server: send its tool again, with its authorization."
+            )
+            raise bad_request(message, "tools")

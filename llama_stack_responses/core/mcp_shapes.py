@@ -1,0 +1,197 @@
+"""MCP servers in a request: the tool, the choice of it, and the items that tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from .item_fields import ID, NAME, OWN_ID, TEXT
+from .shapes import (
+    LARGEST_INTEGER,
+    At,
+    Check,
+    an_object,
+    array,
+    boolean,
+    integer,
+    invalid,
+    invalid_type,
+    one_of,
+    record,
+    string,
+    tagged,
+)
+
+
+def _server_url(value: Any, at: At) -> str:
+    """Where an MCP server is. The address may be a secret, so no message repeats it."""
+    url: str = string(1, 4096, r"[!-~]+")(value, at)
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise invalid(at, "it is not an address that begins with 'http://' or 'https://'.")
+    if "@" in parts.netloc:
+        raise invalid(at, "it holds a user's name. Send credentials in 'authorization' or 'headers'.")
+    return url
+
+
+_HEADER_NAME: Final = string(1, 256, r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = string(0, 16_384, r"[\t\x20-\x7e\x80-\xff]*")
+_OWN_HEADERS: Final = frozenset({"connection", "content-length", "content-type", "host", "transfer-encoding"})
+
+
+def _headers(value: Any, at: At) -> dict[str, str]:
+    """Headers for an MCP server. They are secrets, so no message repeats one."""
+    headers = an_object(value, at)
+    for name, text in headers.items():
+        _HEADER_NAME(name, at)
+        _HEADER_VALUE(text, at.key(name))
+        if name.lower() in _OWN_HEADERS:
+            raise invalid(at, f"the header '{name}' is the connection's own.")
+    return headers
+
+
+_FILTER: Final = record({"read_only": boolean, "tool_names": array(string(1, 512))})
+
+
+def _allowed_tools(value: Any, at: At) -> list[str] | dict[str, Any]:
+    """Names, or a filter."""
+    if not isinstance(value, list | dict):
+        raise invalid_type(value, at, "one of an array of strings or an object")
+    allowed: list[str] | dict[str, Any]
+    allowed = (array(string(1, 512)) if isinstance(value, list) else _FILTER)(value, at)
+    return allowed
+
+
+def _require_approval(value: Any, at: At) -> str | dict[str, Any]:
+    """A word for all tools, or a filter for each word."""
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    word, filters = one_of("always", "never"), record({"always": _FILTER, "never": _FILTER})
+    required: str | dict[str, Any] = (word if isinstance(value, str) else filters)(value, at)
+    return required
+
+
+_LABEL: Final = string(1, 256, "[a-zA-Z][a-zA-Z0-9_-]*")
+
+_MEMBERS: Final = record(
+    {
+        "server_label": _LABEL,
+        "server_url": _server_url,
+        "connector_id": string(1, 256),
+        "tunnel_id": string(1, 256),
+        "server_description": string(),
+        "authorization": string(1, 16_384, "[!-~]+( [!-~]+)?"),
+        "headers": _headers,
+        "allowed_tools": _allowed_tools,
+        "require_approval": _require_approval,
+        "allowed_callers": array(one_of("direct", "programmatic")),
+        "defer_loading": boolean,
+    },
+    "server_label",
+)
+
+
+def _tool(value: Any, at: At) -> dict[str, Any]:
+    """An MCP server: somewhere, or one that the operator named."""
+    checked: dict[str, Any] = _MEMBERS(value, at)
+    if "tunnel_id" in checked:
+        why = "this server opens no tunnels. Send a 'server_url' that it can reach."
+        raise invalid(at.key("tunnel_id"), why, "unsupported_value")
+    if ("server_url" in checked) == ("connector_id" in checked):
+        raise invalid(at, "exactly one of 'server_url' and 'connector_id' must be given.")
+    if "authorization" in checked and "authorization" in {name.lower() for name in checked.get("headers", ())}:
+        why = "the same header is in 'headers' too. Send one of the two."
+        raise invalid(at.key("authorization"), why, "mutually_exclusive_parameters")
+    return checked
+
+
+MCP_TOOL: Final[Check] = _tool
+"""An entry of `tools`."""
+
+
+def check_labels(declared: list[dict[str, Any]], at: At) -> None:
+    """A 400 unless each MCP server has a label of its own."""
+    seen: set[str] = set()
+    for position, tool in enumerate(declared):
+        if tool["type"] == "mcp":
+            label = tool["server_label"]
+            if label in seen:
+                raise invalid(at.index(position).key("server_label"), f"another tool has the label '{label}' already.")
+            seen.add(label)
+
+
+MCP_CHOICE: Final = record({"server_label": _LABEL, "name": NAME}, "server_label")
+"""A `tool_choice`."""
+
+
+def _anything(value: Any, _: At) -> Any:
+    """Whatever the server of a tool said."""
+    return value
+
+
+_LISTED_TOOL: Final = record(
+    {"name": NAME, "description": TEXT, "input_schema": an_object, "annotations": an_object},
+    "name",
+    "input_schema",
+)
+
+_MCP_LIST_TOOLS: Final = record(
+    {"id": OWN_ID, "server_label": NAME, "tools": array(_LISTED_TOOL), "error": TEXT}, "server_label", "tools"
+)
+
+_NUMBERED: Final = record({"code": integer(-LARGEST_INTEGER), "message": TEXT}, "code", "message")
+
+_MCP_ERROR: Final = tagged(
+    "error",
+    {
+        "mcp_protocol_error": _NUMBERED,
+        "mcp_tool_execution_error": record({"content": _anything}, "content"),
+        "http_error": _NUMBERED,
+    },
+)
+
+
+def _mcp_error(value: Any, at: At) -> dict[str, Any]:
+    """A failed call's error; it once was a text, and clients may still have such items."""
+    if isinstance(value, str):
+        return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": TEXT(value, at)}]}
+    error: dict[str, Any] = _MCP_ERROR(value, at)
+    return error
+
+
+_MCP_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "server_label": NAME,
+        "name": NAME,
+        "arguments": TEXT,
+        "approval_request_id": ID,
+        "output": TEXT,
+        "error": _mcp_error,
+        "status": one_of("in_progress", "completed", "incomplete", "calling", "failed"),
+    },
+    "server_label",
+    "name",
+    "arguments",
+)
+
+_MCP_APPROVAL_REQUEST: Final = record(
+    {"id": ID, "server_label": NAME, "name": NAME, "arguments": TEXT}, "id", "server_label", "name", "arguments"
+)
+
+_MCP_APPROVAL_RESPONSE: Final = record(
+    {"id": OWN_ID, "approval_request_id": ID, "approve": boolean, "reason": TEXT}, "approval_request_id", "approve"
+)
+
+MCP_ITEMS: Final[Mapping[str, Check]] = {
+    "mcp_list_tools": _MCP_LIST_TOOLS,
+    "mcp_call": _MCP_CALL,
+    "mcp_approval_request": _MCP_APPROVAL_REQUEST,
+    "mcp_approval_response": _MCP_APPROVAL_RESPONSE,
+}
+"""The items about MCP servers, by type."""

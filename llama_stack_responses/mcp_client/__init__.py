@@ -1,0 +1,1 @@
+"""Speaks with MCP servers, by the `mcp` package."""

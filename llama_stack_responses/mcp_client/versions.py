@@ -1,0 +1,117 @@
+"""The `mcp` package, in whichever of its two major versions is installed: llama-stack needs the first, OGX the second.
+
+What differs: the HTTP library below it, the client's class, and how a failed request is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+
+Json = dict[str, Any]
+
+_FIRST: Final = version("mcp").startswith("1.")
+
+if TYPE_CHECKING or _FIRST:
+    import httpx as http
+    from mcp import ClientSession, types
+    from mcp import McpError as RequestFailed
+    from mcp.types import Implementation
+else:
+    import httpx2 as http
+    from mcp import Client
+    from mcp import MCPError as RequestFailed
+    from mcp_types import Implementation
+
+_WHO: Final = Implementation(name="llama-stack-responses", version="1")
+
+__all__ = ["Connected", "RequestFailed", "http", "over_sse", "over_streamable_http"]
+
+
+class Connected(Protocol):
+    """A server that has been greeted."""
+
+    async def list_page(self, cursor: str | None) -> tuple[list[Json], str | None]:
+        """Some of its tools, and where to go on."""
+        ...
+
+    async def call(self, name: str, arguments: Json) -> Json:
+        """What came of a call."""
+        ...
+
+
+@asynccontextmanager
+async def over_streamable_http(url: str, client: http.AsyncClient) -> AsyncIterator[Connected]:
+    """A session over the transport that servers have today."""
+    async with client, _greeted(streamable_http_client(url, http_client=client)) as session:
+        yield session
+
+
+@asynccontextmanager
+async def over_sse(url: str, client: http.AsyncClient) -> AsyncIterator[Connected]:
+    """A session over the transport that servers had before."""
+
+    def made(*_: Any, **__: Any) -> http.AsyncClient:
+        return client
+
+    async with _greeted(sse_client(url, httpx_client_factory=made)) as session:
+        yield session
+
+
+if TYPE_CHECKING or _FIRST:
+
+    @asynccontextmanager
+    async def _greeted(transport: Any) -> AsyncIterator[Connected]:
+        async with (
+            transport as (incoming, outgoing, *_),
+            ClientSession(incoming, outgoing, client_info=_WHO) as session,
+        ):
+            await session.initialize()
+            yield _First(session)
+
+    class _First:
+        """A session of the first version."""
+
+        def __init__(self, session: ClientSession) -> None:
+            self._session = session
+
+        async def list_page(self, cursor: str | None) -> tuple[list[Json], str | None]:
+            params = types.PaginatedRequestParams(cursor=cursor)
+            page = await self._session.list_tools(params=params)
+            return [_json(tool) for tool in page.tools], page.nextCursor
+
+        async def call(self, name: str, arguments: Json) -> Json:
+            # Not `call_tool`, which asks for the list of tools again to check the result against it.
+            params = types.CallToolRequestParams(name=name, arguments=arguments)
+            request = types.ClientRequest(types.CallToolRequest(params=params))
+            return _json(await self._session.send_request(request, types.CallToolResult))
+
+else:
+
+    @asynccontextmanager
+    async def _greeted(transport: Any) -> AsyncIterator[Connected]:
+        async with Client(transport, cache=None, client_info=_WHO) as client:
+            yield _Second(client)
+
+    class _Second:
+        """A session of the second version."""
+
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        async def list_page(self, cursor: str | None) -> tuple[list[Json], str | None]:
+            page = await self._client.list_tools(cursor=cursor)
+            return [_json(tool) for tool in page.tools], page.next_cursor
+
+        async def call(self, name: str, arguments: Json) -> Json:
+            return _json(await self._client.call_tool(name, arguments))
+
+
+def _json(model: Any) -> Json:
+    made: Json = model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return made

@@ -1,0 +1,336 @@
+"""MCP servers on a live stack: real servers, the openai package, approvals, failures, crashes, and what stays secret."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, create, messages, stored, stream
+from tests.support.mcp_server import McpServers
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.strict import check_stream
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.variants import open_this_machine, responses_config, traces, variant
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text
+
+pytestmark = pytest.mark.live
+
+ANSWER: Final = reply(text("Done."))
+SECRET: Final = "c2VjcmV0LW9mLXRoaXMtc3RhY2stZm9yLXRlc3RzISE="
+
+
+def server(mcp: McpServers, path: str = "mcp", **more: Any) -> Any:
+    """The tool of a request, without approval."""
+    label = path.partition("/")[0]
+    asked = {"type": "mcp", "server_label": label, "server_url": mcp.url(path), "require_approval": "never"}
+    return {**asked, **more}
+
+
+def calling(name: str, arguments: str, *more: tuple[str, str]) -> Any:
+    """A reply in which the model makes these calls."""
+    chunks = [
+        chunk
+        for number, (called, given) in enumerate([(name, arguments), *more])
+        for chunk in tool_call(number, f"call_{number}", called, given)
+    ]
+    return reply(chunks)
+
+
+def types(response: Json) -> list[str]:
+    """The types of the output's items."""
+    return [item["type"] for item in response["output"]]
+
+
+def told(upstream: Upstream) -> list[str]:
+    """What the model was last told of calls."""
+    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
+
+
+def answer(request: Json, approve: bool, **more: Any) -> Any:
+    """The user's answer to a request for approval."""
+    return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
+
+
+# -- a call from end to end --------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["mcp", "sse"])
+def test_the_helper_streams_it(client: openai.OpenAI, upstream: Upstream, mcp: McpServers, path: str) -> None:
+    upstream.script(NAME, [calling(f"{path}__echo", '{"text": "hi"}'), ANSWER])
+    with client.responses.stream(model=MODEL, input="Echo.", tools=[server(mcp, path)]) as events:
+        seen = [event.type for event in events]
+        response = events.get_final_response()
+    assert response.output_text == "Done."
+    assert [item.type for item in response.output] == ["mcp_list_tools", "mcp_call", "message"]
+    assert {"response.mcp_list_tools.completed", "response.mcp_call.completed"} <= set(seen)
+    assert told(upstream) == ["hi"]
+    assert stored(client, response.id)["output"][1]["output"] == "hi"
+
+
+def test_a_conversation_asks_once_for_the_tools(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    upstream.script(NAME, [calling("mcp__add", '{"a": 2, "b": 3}'), ANSWER])
+    first = create(client, model=MODEL, input="Add.", tools=[server(mcp)])
+    upstream.script(NAME, [calling("mcp__add", '{"a": 5, "b": 5}'), ANSWER])
+    second = stream(client, model=MODEL, input="Again.", tools=[server(mcp)], previous_response_id=first["id"]).response
+    assert (types(first), types(second)) == (["mcp_list_tools", "mcp_call", "message"], ["mcp_call", "message"])
+    assert told(upstream) == ["5", "10"]
+    listed = client.responses.input_items.list(second["id"], order="asc").data
+    assert [item.type for item in listed] == ["message", "mcp_list_tools", "mcp_call", "message", "message"]
+
+
+def test_structured_and_image_results(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    calls = calling("mcp__weather", '{"city": "Oslo"}', ("mcp__picture", "{}"))
+    upstream.script(NAME, [calls, ANSWER])
+    response = stream(client, model=MODEL, input="Look.", tools=[server(mcp)]).response
+    weather, picture = response["output"][1:3]
+    assert '"degrees": 21.5' in weather["output"]
+    assert picture["output"] == "Here it is:\n(an image)"
+    shown = messages(upstream)[-1]["content"]
+    assert shown[0]["image_url"]["url"].startswith("data:image/png;base64,")
+
+
+def test_two_servers_with_tools_of_the_same_name(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    upstream.script(NAME, [calling("mcp__tick", "{}", ("sse__tick", "{}")), ANSWER])
+    response = stream(client, model=MODEL, input="Tick.", tools=[server(mcp), server(mcp, "sse")]).response
+    calls = [item for item in response["output"] if item["type"] == "mcp_call"]
+    assert [(item["server_label"], item["name"], item["output"]) for item in calls] == [
+        ("mcp", "tick", "1"),
+        ("sse", "tick", "1"),
+    ]
+
+
+def test_allowed_tools(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    upstream.script(NAME, [calling("mcp__add", '{"a": 1, "b": 1}'), ANSWER])
+    allowed = server(mcp, allowed_tools={"read_only": True})
+    response = stream(client, model=MODEL, input="Add.", tools=[allowed]).response
+    assert [tool["name"] for tool in response["output"][0]["tools"]] == ["echo", "hold_safely"]
+    assert "There is no tool named 'mcp__add'" in told(upstream)[0]
+
+
+def test_a_choice(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    upstream.script(NAME, [calling("mcp__echo", '{"text": "a"}'), ANSWER])
+    choice: Any = {"type": "mcp", "server_label": "mcp", "name": "echo"}
+    stream(client, model=MODEL, input="Echo.", tools=[server(mcp)], tool_choice=choice)
+    [first, second] = [each.body for each in upstream.requests(NAME)]
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["mcp__echo"]
+    assert (first["tool_choice"], second["tool_choice"]) == ("required", "auto")
+
+
+# -- approvals ---------------------------------------------------------------------
+
+
+def test_an_approval_by_the_responses_id(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    before = mcp.calls("add")
+    tools = [server(mcp, require_approval="always")]
+    upstream.script(NAME, calling("mcp__add", '{"a": 2, "b": 3}'))
+    first = stream(client, model=MODEL, input="Add.", tools=tools).response
+    assert (types(first), mcp.calls("add")) == (["mcp_list_tools", "mcp_approval_request"], before)
+    upstream.script(NAME, ANSWER)
+    ask = {"previous_response_id": first["id"], "input": [answer(first["output"][1], True)]}
+    with client.responses.stream(model=MODEL, tools=tools, **ask) as events:
+        second: Any = events.until_done().get_final_response().to_dict()
+    assert types(second) == ["mcp_call", "message"]
+    [call, _] = second["output"]
+    assert (call["approval_request_id"], call["output"], mcp.calls("add")) == (
+        first["output"][1]["id"],
+        "5",
+        before + 1,
+    )
+    assert told(upstream) == ["5"]
+    create(client, model=MODEL, input="And?", previous_response_id=second["id"])
+    assert (told(upstream), mcp.calls("add")) == (["5"], before + 1)
+
+
+def test_an_approval_by_items_that_are_sent_back(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    before = mcp.asked("tools/list")
+    ask: Json = {"model": MODEL, "store": False, "tools": [server(mcp, require_approval="always")]}
+    upstream.script(NAME, calling("mcp__echo", '{"text": "yes"}'))
+    first = create(client, input="Echo.", **ask)
+    items = [{"role": "user", "content": "Echo."}, *first["output"], answer(first["output"][1], True)]
+    upstream.script(NAME, ANSWER)
+    second = stream(client, input=items, **ask).response
+    assert (types(second), told(upstream)) == (["mcp_call", "message"], ["yes"])
+    items += [*second["output"], {"role": "user", "content": "And?"}]
+    third = create(client, input=items, **ask)
+    assert (types(third), told(upstream), mcp.calls("echo") > 0) == (["message"], ["yes"], True)
+    assert mcp.asked("tools/list") >= before + 1
+
+
+def test_a_denial_reaches_the_model(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    before = mcp.calls("tick")
+    tools = [server(mcp, require_approval={"never": {"read_only": True}})]
+    upstream.script(NAME, [calling("mcp__echo", '{"text": "a"}'), calling("mcp__tick", "{}")])
+    first = create(client, model=MODEL, input="Tick.", tools=tools)
+    assert types(first) == ["mcp_list_tools", "mcp_call", "mcp_approval_request"]
+    upstream.script(NAME, ANSWER)
+    denial = answer(first["output"][2], False, reason="Too loud.")
+    second = create(client, model=MODEL, input=[denial], tools=tools, previous_response_id=first["id"])
+    assert (types(second), mcp.calls("tick")) == (["message"], before)
+    assert "did not approve" in told(upstream)[1]
+    assert "Too loud." in told(upstream)[1]
+
+
+@pytest.mark.usefixtures("calm")
+def test_wrong_answers_are_refused(wire: Wire, upstream: Upstream, mcp: McpServers) -> None:
+    ask: Json = {"model": MODEL, "tools": [server(mcp, require_approval="always")]}
+    unknown = answer({"id": "mcpr_none"}, True)
+    assert "No approval request" in error_of(wire.post({**ask, "input": [unknown]}), 400)["message"]
+    upstream.script(NAME, calling("mcp__echo", '{"text": "a"}'))
+    first = checked(wire.post({**ask, "input": "Echo."}))
+    yes: Json = {"previous_response_id": first["id"], "input": [answer(first["output"][1], True)]}
+    assert error_of(wire.post({"model": MODEL, **yes}), 400)["param"] == "tools"
+    upstream.script(NAME, ANSWER)
+    second = checked(wire.post({**ask, **yes}))
+    again = {**ask, **yes, "previous_response_id": second["id"]}
+    assert "answered already" in error_of(wire.post(again), 400)["message"]
+
+
+# -- what goes wrong ---------------------------------------------------------------
+
+
+UNREACHABLE: Final = "http://127.0.0.1:1/mcp"
+
+
+@pytest.mark.usefixtures("calm")
+def test_a_server_that_cannot_be_reached(client: openai.OpenAI, wire: Wire, mcp: McpServers) -> None:
+    tools = [server(mcp, server_url=UNREACHABLE)]
+    with pytest.raises(openai.APIStatusError) as caught:
+        client.responses.create(model=MODEL, input="Echo.", tools=tools)
+    body: Any = caught.value.body
+    assert (caught.value.status_code, body["type"], body["param"]) == (424, "external_connector_error", "tools")
+    assert body["message"].startswith("Error retrieving tool list from MCP server: 'mcp'.")
+    events = stream(client, model=MODEL, input="Echo.", tools=tools)
+    assert events.types[-4:] == ["mcp_list_tools.failed", "output_item.done", "error", "failed"]
+    assert "could not be reached" in events.response["output"][0]["error"]
+    assert wire.retrieve(events.response["id"]) == events.response
+
+
+@pytest.mark.usefixtures("calm")
+def test_a_server_that_refuses_the_token(client: openai.OpenAI, mcp: McpServers) -> None:
+    for more in ({}, {"authorization": "wrong-token-canary"}):
+        with pytest.raises(openai.APIStatusError, match="The server answered 401 Unauthorized"):
+            client.responses.create(model=MODEL, input="Echo.", tools=[server(mcp, "locked/mcp", **more)])
+
+
+def test_an_address_that_nobody_allowed(client: openai.OpenAI, mcp: McpServers) -> None:
+    tools = [server(mcp, server_url="http://169.254.169.254/latest")]
+    with pytest.raises(openai.APIStatusError, match="no public address"):
+        client.responses.create(model=MODEL, input="Echo.", tools=tools)
+
+
+@pytest.mark.usefixtures("calm")
+def test_a_tool_that_fails(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+    upstream.script(NAME, [calling("mcp__fail", '{"reason": "No paper."}', ("mcp__echo", "[1")), ANSWER])
+    response = stream(client, model=MODEL, input="Print.", tools=[server(mcp)]).response
+    failed, broken = response["output"][1:3]
+    assert (failed["status"], failed["output"], failed["error"]["type"]) == ("failed", None, "mcp_tool_execution_error")
+    assert "No paper." in failed["error"]["content"][0]["text"]
+    assert (broken["status"], broken["error"]["type"]) == ("failed", "mcp_protocol_error")
+    assert "No paper." in told(upstream)[0]
+    assert "not a JSON object" in told(upstream)[1]
+
+
+@pytest.mark.usefixtures("calm")
+def test_a_cancel_while_a_tool_runs(wire: Wire, upstream: Upstream, mcp: McpServers) -> None:
+    calls, ended = mcp.calls("hold"), sum(each["http"] == "DELETE" for each in mcp.seen())
+    upstream.script(NAME, [calling("mcp__hold", '{"word": "a"}'), ANSWER])
+    body = {"model": MODEL, "input": "Hold.", "background": True, "tools": [server(mcp)]}
+    response = checked(wire.post(body))
+    wait_until(lambda: mcp.calls("hold") > calls)
+    cancelled = checked(wire.http.post(f"/responses/{response['id']}/cancel"))
+    assert [item.get("status") for item in cancelled["output"]] == [None, "incomplete"]
+    mcp.release()
+    assert cancelled["status"] == "cancelled"
+    assert final(wire.replay(response["id"])) == cancelled
+    # Servers of the newest protocol have no sessions, which would have to be ended.
+    ids = {each["method"] for each in mcp.seen()}
+    assert "server/discover" in ids or sum(each["http"] == "DELETE" for each in mcp.seen()) > ended
+
+
+# -- servers that die, and secrets -------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    mcp: McpServers,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[LiveStack]:
+    """A stack that may be killed, with a secret to seal with, and a connector."""
+
+    def change(config: Json) -> None:
+        open_this_machine(config)
+        responses_config(config)["secrets"] = [SECRET]
+        config["connectors"] = [{"connector_id": "connector_gmail", "url": mcp.url()}]
+
+    folder = tmp_path_factory.mktemp("own")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(variant(STARTER, folder / "config.yaml", change), env, folder / "state", host=host) as live:
+        yield live
+
+
+@pytest.mark.parametrize(("name", "runs"), [("hold", 1), ("hold_safely", 2)])
+def test_a_server_that_dies_while_a_call_runs(
+    own: LiveStack, upstream: Upstream, mcp: McpServers, name: str, runs: int
+) -> None:
+    before = mcp.calls(name)
+    upstream.script(NAME, [calling(f"locked__{name}", '{"word": "safe"}'), ANSWER])
+    tools = [server(mcp, "locked/mcp", authorization=mcp.token)]
+    with Wire(own) as wire:
+        response = checked(wire.post({"model": MODEL, "input": "Hold.", "background": True, "tools": tools}))
+        wait_until(lambda: mcp.calls(name) == before + 1)
+    own.kill()
+    own.start()
+    with Wire(own) as wire:
+        if runs == 2:
+            wait_until(lambda: mcp.calls(name) == before + 2, 30)
+            mcp.release()
+        wait_until(lambda: wire.retrieve(response["id"])["status"] == "completed", 30)
+        done = wire.retrieve(response["id"])
+        check_stream(wire.replay(response["id"]))
+    mcp.release()
+    assert types(done) == ["mcp_list_tools", "mcp_call", "message"]
+    assert done["output"][1]["status"] == ("completed" if runs == 2 else "failed")
+    assert (mcp.calls(name), output_text(done)) == (before + runs, "Done.")
+    assert told(upstream) == ["safe"] if runs == 2 else "interrupted" in told(upstream)[0]
+
+
+def test_a_connector(own: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, [calling("wiki__echo", '{"text": "hi"}'), ANSWER])
+    wiki: Any = {"type": "mcp", "server_label": "wiki", "connector_id": "connector_gmail", "require_approval": "never"}
+    with own.client() as client:
+        response = create(client, model=MODEL, input="Echo.", tools=[wiki])
+        assert response["output"][1]["output"] == "hi"
+        unknown: Any = {**wiki, "connector_id": "mail"}
+        with pytest.raises(openai.APIStatusError, match="This stack has no connector 'mail'"):
+            client.responses.create(model=MODEL, input="Echo.", tools=[unknown])
+
+
+def test_what_opens_a_server_is_nowhere(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
+    path = "locked/mcp?key=query-canary-12"
+    upstream.script(NAME, [calling("locked__echo", '{"text": "hi"}'), ANSWER, ANSWER])
+    secret = server(mcp, path, headers={"X-Key": "header-canary-99"}, authorization=mcp.token)
+    with own.client() as client:
+        shown = create(client, model=MODEL, input="Echo.", tools=[secret])
+        streamed = stream(client, model=MODEL, input="Echo.", tools=[secret], stream_options={}).response
+        queued = client.responses.create(model=MODEL, input="Echo.", tools=[secret], background=True)
+        wait_until(lambda: client.responses.retrieve(queued.id).status == "completed")
+        wrong: Any = {**secret, "authorization": "wrong-canary-13"}
+        with pytest.raises(openai.APIStatusError) as caught:
+            client.responses.create(model=MODEL, input="Echo.", tools=[wrong])
+        kept = [stored(client, each) for each in (shown["id"], queued.id)]
+    assert shown["tools"][0]["server_url"] == f"{mcp.base_url}/<redacted>"
+    assert shown["tools"][0]["headers"] is None
+    assert "authorization" not in shown["tools"][0]
+    assert "canary" not in str([shown, streamed, kept, caught.value.body])
+    assert traces(own.state_dir, "canary") == []
+
+
+def test_without_a_secret_nothing_is_kept(wire: Wire, mcp: McpServers) -> None:
+    body = {"model": MODEL, "input": "Echo.", "background": True}
+    tools = [server(mcp, "locked/mcp", authorization=mcp.token)]
+    assert "'secrets'" in error_of(wire.post({**body, "tools": tools}), 400)["message"]

@@ -1,0 +1,271 @@
+"""Real MCP servers, built with the `mcp` package: over streamable HTTP, over SSE, and behind a bearer token.
+
+    python -m tests.support.mcp_server --port 0 --token T       # prints `listening http://127.0.0.1:PORT`
+
+    servers.url("mcp"), servers.url("sse"), servers.url("locked/mcp")
+    servers.calls("add")          # how often that tool was called
+    servers.release()             # lets calls of `hold` go on
+
+Beside them it has `/_seen` and `/_release` for whoever drives it.
+"""
+
+import argparse
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from sys import executable
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import httpx
+import orjson
+import uvicorn
+from mcp.types import ToolAnnotations
+from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tests.support.process import Child
+
+if TYPE_CHECKING or version("mcp").startswith("1."):
+    from mcp.server.fastmcp import FastMCP as MCPServer
+    from mcp.server.fastmcp import Image
+    from mcp.server.fastmcp.exceptions import ToolError
+else:
+    from mcp.server.mcpserver import Image, MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError
+
+type Json = dict[str, Any]
+
+REPOSITORY = Path(__file__).parents[2]
+PIXEL: Final = bytes.fromhex(
+    "89504e470d0a1a0a0000000d4948445200000001000000010802000000907753de0000000c49444154789c63f8cfc0000003010100c9fe92ef"
+    "0000000049454e44ae426082"
+)
+"""A PNG of one red pixel."""
+READS: Final = ToolAnnotations(readOnlyHint=True)
+
+
+class Weather(BaseModel):
+    """What `weather` answers."""
+
+    city: str
+    degrees: float
+
+
+class Gate:
+    """What calls of `hold` wait for."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+
+    async def passed(self) -> None:
+        """Waits for the next release."""
+        await self._open.wait()
+
+    def release(self) -> None:
+        """Lets all that wait go on."""
+        self._open.set()
+        self._open = asyncio.Event()
+
+
+def server(gate: Gate) -> "MCPServer[Any]":
+    """A server with its tools."""
+    made = MCPServer("tools")
+    _add_quick_tools(made)
+    _add_slow_tools(made, gate)
+    return made
+
+
+def _add_quick_tools(made: "MCPServer[Any]") -> None:
+    count = 0
+
+    @made.tool(annotations=READS)
+    def echo(text: str) -> str:
+        """Says it again."""
+        return text
+
+    @made.tool(structured_output=False)
+    def add(a: int, b: int) -> str:
+        """Adds two numbers."""
+        return str(a + b)
+
+    @made.tool()
+    def weather(city: str) -> Weather:
+        """Says how warm it is."""
+        return Weather(city=city, degrees=21.5)
+
+    @made.tool()
+    def fail(reason: str) -> str:
+        """Fails."""
+        raise ToolError(reason)
+
+    @made.tool(structured_output=False)
+    def picture() -> list[Any]:
+        """Shows a picture."""
+        return ["Here it is:", Image(data=PIXEL, format="png")]
+
+    @made.tool()
+    def tick() -> str:
+        """Counts its own calls."""
+        nonlocal count
+        count += 1
+        return str(count)
+
+
+def _add_slow_tools(made: "MCPServer[Any]", gate: Gate) -> None:
+    @made.tool()
+    async def hold(word: str) -> str:
+        """Waits until it is let go on."""
+        await gate.passed()
+        return word
+
+    @made.tool(annotations=READS)
+    async def hold_safely(word: str) -> str:
+        """Waits until it is let go on, and changes nothing."""
+        await gate.passed()
+        return word
+
+
+class Doorman:
+    """Notes what comes, and lets only those in who know the token, where one is needed."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self.seen: list[Json] = []
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        if scope["type"] != "http" or scope["path"].startswith("/_"):
+            await self._app(scope, receive, send)
+            return
+        request = Request(scope, receive)
+        body = await request.body() if request.method == "POST" else b""
+        said = orjson.loads(body) if body else {}
+        name = (said.get("params") or {}).get("name")
+        self.seen.append({"http": request.method, "path": scope["path"], "method": said.get("method"), "name": name})
+        if "locked" in scope["path"] and request.headers.get("authorization") != f"Bearer {self._token}":
+            await JSONResponse({"error": "invalid_token"}, 401)(scope, receive, send)
+            return
+        sent = False
+
+        async def again() -> Any:
+            nonlocal sent
+            if sent or not body:
+                return await receive()
+            sent = True
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await self._app(scope, again, send)
+
+
+def application(token: str) -> Doorman:
+    """All servers, and what drives them."""
+    gate = Gate()
+    streamable, locked = (server(gate).streamable_http_app() for _ in range(2))
+    sse = server(gate).sse_app()
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            for app in (streamable, locked):
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            yield
+
+    async def seen(_: Request) -> Response:
+        return JSONResponse(doorman.seen)
+
+    async def release(_: Request) -> Response:
+        gate.release()
+        return JSONResponse({})
+
+    routes = [
+        Route("/_seen", seen),
+        Route("/_release", release, methods=["POST"]),
+        Mount("/locked", locked),
+        *streamable.routes,
+        *sse.routes,
+    ]
+    doorman = Doorman(Starlette(routes=routes, lifespan=lifespan), token)
+    return doorman
+
+
+class McpServers:
+    """Runs them in a process of their own, for a `with` block.
+
+    Args:
+        log: gets its output.
+        token: opens the locked one.
+    """
+
+    def __init__(self, log: Path, token: str) -> None:
+        self.token = token
+        self._log = log
+
+    def __enter__(self) -> Self:
+        """Starts it and waits until it listens."""
+        command = [executable, "-m", "tests.support.mcp_server", "--port", "0", "--token", self.token]
+        self._log.write_bytes(b"")
+        self._child = Child(command, log=self._log, cwd=REPOSITORY)
+        try:
+            self.base_url = self._child.wait_ready(self._address, seconds=20, every=0.02)
+        except BaseException:
+            self._child.kill()
+            raise
+        self._http = httpx.Client(base_url=self.base_url, timeout=10, trust_env=False)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stops it."""
+        self._http.close()
+        self._child.kill()
+
+    def url(self, path: str = "mcp") -> str:
+        """Where one of them is."""
+        return f"{self.base_url}/{path}"
+
+    def seen(self) -> list[Json]:
+        """The requests so far: `{http, path, method, name}`."""
+        found: list[Json] = self._http.get("/_seen").json()
+        return found
+
+    def calls(self, name: str) -> int:
+        """How often a tool was called so far."""
+        return sum(each["name"] == name for each in self.seen())
+
+    def asked(self, method: str) -> int:
+        """How often one of them was asked for something, such as `tools/list`, so far."""
+        return sum(each["method"] == method for each in self.seen())
+
+    def release(self) -> None:
+        """Lets the calls that are held go on."""
+        self._http.post("/_release").raise_for_status()
+
+    def _address(self) -> str | None:
+        match = re.search(r"^listening (\S+)$", self._log.read_text(), re.MULTILINE)
+        return match and match[1]
+
+
+def main() -> None:
+    """Serves until it is ended."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--token", required=True)
+    arguments = parser.parse_args()
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", arguments.port))
+        print(f"listening http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+        config = uvicorn.Config(application(arguments.token), log_level="warning")
+        uvicorn.Server(config).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()

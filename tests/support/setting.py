@@ -1,0 +1,84 @@
+"""A turn in this process, and everything around it.
+
+setting = Setting([CALL, finish("tool_calls")], ANSWER, makers={"web_search": tools.make}, tools=[SEARCH])
+events = await setting.end()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.outbox import Outbox
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Makers, Toolset
+from llama_stack_responses.turn import NOTHING_DONE, Ending, Progress, Turn, TurnLimits
+from tests.support.inference import FakeInference, Round
+
+type Json = dict[str, Any]
+
+COMPLETED: Final = Ending("completed")
+ENOUGH: Final = TurnLimits(8, 30.0, 30.0)
+
+
+class Setting:
+    """A turn of one response.
+
+    Args:
+        rounds: what the model says.
+        makers: the hosted tools that there are.
+        history: the items before the input.
+        fields: of the request.
+    """
+
+    def __init__(
+        self,
+        *rounds: Round,
+        makers: Makers,
+        history: Sequence[Json] = (),
+        profile: Profile | None = None,
+        limits: TurnLimits = ENOUGH,
+        progress: Progress = NOTHING_DONE,
+        **fields: Any,
+    ) -> None:
+        request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
+        self.inference = FakeInference(*rounds)
+        self.outbox = Outbox(wanted=True)
+        self.steps: list[Progress] = []
+        toolset = Toolset(request, {**client_tools(), **makers})
+        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+        self.outbox.put(self.assembler.start())
+        self.turn = Turn(
+            request,
+            [*history, *request.input_items],
+            {},
+            profile=profile or Profile(),
+            toolset=toolset,
+            assembler=self.assembler,
+            inference=self.inference,
+            outbox=self.outbox,
+            limits=limits,
+            progress=progress,
+            after_step=self.note,
+        )
+
+    async def note(self, progress: Progress) -> None:
+        """Keeps what was done by each step."""
+        self.steps.append(Progress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
+
+    async def end(self) -> list[Json]:
+        """All events, once the turn has run."""
+        ending = await self.turn.run()
+        assert ending == COMPLETED
+        self.assembler.settle("completed", completed_at=2)
+        self.outbox.put(self.assembler.end())
+        return self.outbox.ready()
+
+    def told(self, request: int = -1) -> list[Any]:
+        """What the model was told of calls."""
+        messages = self.inference.requests[request]["messages"]
+        return [message["content"] for message in messages if message["role"] == "tool"]

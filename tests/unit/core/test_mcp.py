@@ -1,0 +1,200 @@
+"""MCP servers in requests and conversations: names, what is shown and stored of them, approvals."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.mcp import (
+    Approvals,
+    check_approvals,
+    echoed,
+    holds_secrets,
+    qualified_name,
+    secrets_apart,
+    secrets_back,
+)
+from llama_stack_responses.core.request import parse_create
+
+Json = dict[str, Any]
+
+SERVER: Final[Json] = {"type": "mcp", "server_label": "s", "server_url": "https://example.com/mcp"}
+REQUEST: Final[Json] = {
+    "type": "mcp_approval_request",
+    "id": "mcpr_1",
+    "server_label": "s",
+    "name": "add",
+    "arguments": "{}",
+}
+USER: Final[Json] = {"type": "message", "role": "user", "content": []}
+SAID: Final[Json] = {"type": "message", "role": "assistant", "content": []}
+
+
+def answer(approve: bool = True, **more: Any) -> Json:
+    return {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": approve, **more}
+
+
+def made(status: str = "completed") -> Json:
+    return {"type": "mcp_call", "id": "mcp_1", "approval_request_id": "mcpr_1", "status": status}
+
+
+def declared(*tools: Json) -> list[Json]:
+    return parse_create({"model": "m", "input": "hi", "tools": list(tools)}).tools
+
+
+# Names
+
+LABELS = st.from_regex("[a-zA-Z][a-zA-Z0-9_-]{0,80}", fullmatch=True)
+NAMES = st.text(min_size=1, max_size=80) | st.sampled_from(["b", "b__c", "_b", "c"])
+
+
+def test_a_plain_name_can_be_read() -> None:
+    assert qualified_name("deepwiki", "ask_question") == "deepwiki__ask_question"
+
+
+@given(LABELS | st.sampled_from(["a", "a__b", "a_"]), NAMES, LABELS | st.sampled_from(["a", "a__b", "a_"]), NAMES)
+def test_names_are_functions_names_and_each_tools_own(label: str, name: str, label_2: str, name_2: str) -> None:
+    one, other = qualified_name(label, name), qualified_name(label_2, name_2)
+    assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", one)
+    assert (one == other) == ((label, name) == (label_2, name_2))
+
+
+# The tool
+
+
+@pytest.mark.parametrize(
+    ("members", "param", "code"),
+    [
+        ({"server_label": ""}, ".server_label", "empty_string"),
+        ({"server_label": "1s"}, ".server_label", "invalid_value"),
+        ({"server_url": None}, "", "invalid_value"),
+        ({"connector_id": "connector_gmail"}, "", "invalid_value"),
+        ({"tunnel_id": "t", "server_url": None}, ".tunnel_id", "unsupported_value"),
+        ({"server_url": "ftp://example.com"}, ".server_url", "invalid_value"),
+        ({"server_url": "https://"}, ".server_url", "invalid_value"),
+        ({"server_url": "https://[canary"}, ".server_url", "invalid_value"),
+        ({"server_url": "https://example.com:canary/"}, ".server_url", "invalid_value"),
+        ({"server_url": "https://me:canary@example.com/"}, ".server_url", "invalid_value"),
+        ({"server_url": "https://example.com/can ary"}, ".server_url", "invalid_value"),
+        ({"authorization": "canary\r\nx: y"}, ".authorization", "invalid_value"),
+        ({"headers": {"x": "canary\r\ny: z"}}, ".headers.x", "invalid_value"),
+        ({"headers": {"x y": "z"}}, ".headers", "invalid_value"),
+        ({"headers": {"Host": "z"}}, ".headers", "invalid_value"),
+        ({"headers": {"x": 1}}, ".headers.x", "invalid_type"),
+        ({"headers": {"Authorization": "a"}, "authorization": "b"}, ".authorization", "mutually_exclusive_parameters"),
+        ({"allowed_tools": "add"}, ".allowed_tools", "invalid_type"),
+        ({"allowed_tools": [1]}, ".allowed_tools[0]", "invalid_type"),
+        ({"allowed_tools": {"read_only": "yes"}}, ".allowed_tools.read_only", "invalid_type"),
+        ({"require_approval": "sometimes"}, ".require_approval", "invalid_value"),
+        ({"require_approval": {"never": ["add"]}}, ".require_approval.never", "invalid_type"),
+    ],
+)
+def test_a_wrong_server_is_refused_without_its_secrets(members: Json, param: str, code: str) -> None:
+    with pytest.raises(ApiError) as caught:
+        declared({**SERVER, **members})
+    assert (caught.value.param, caught.value.code) == (f"tools[0]{param}", code)
+    assert "canary" not in caught.value.message
+
+
+def test_a_label_is_one_servers() -> None:
+    with pytest.raises(ApiError, match="another tool has the label 's' already"):
+        declared(SERVER, SERVER)
+
+
+def test_what_a_response_repeats() -> None:
+    secret = {**SERVER, "authorization": "canary", "headers": {"x": "canary"}, "require_approval": "never"}
+    [tool] = declared({**secret, "server_url": "https://example.com:8443/canary?key=canary"})
+    assert echoed(tool) == {
+        "type": "mcp",
+        "server_label": "s",
+        "server_url": "https://example.com:8443/<redacted>",
+        "headers": None,
+        "allowed_tools": None,
+        "require_approval": "never",
+    }
+    assert echoed(SERVER | {"server_url": "https://example.com/"})["server_url"] == "https://example.com"
+
+
+def test_secrets_are_put_aside_and_back() -> None:
+    tools = [{"type": "function", "name": "f"}, {**SERVER, "authorization": "canary", "allowed_tools": ["a"]}]
+    left, secrets = secrets_apart(tools)
+    assert "canary" not in str(left)
+    assert "example" not in str(left)
+    assert secrets_back(left, secrets) == tools
+
+
+@pytest.mark.parametrize(
+    ("members", "holds"),
+    [
+        ({}, False),
+        ({"authorization": "a"}, True),
+        ({"headers": {"x": "a"}}, True),
+        ({"headers": None}, False),
+        ({"server_url": "https://example.com/mcp?key=a"}, True),
+        ({"server_url": None, "connector_id": "c"}, False),
+    ],
+)
+def test_what_holds_secrets(members: Json, holds: bool) -> None:
+    assert holds_secrets({**SERVER, **members}) == holds
+
+
+def test_an_item_that_brings_a_server_brings_no_secrets() -> None:
+    item = {"type": "additional_tools", "role": "developer", "tools": [{**SERVER, "authorization": "canary"}]}
+    with pytest.raises(ApiError, match="Send it in the 'tools' of the request") as caught:
+        parse_create({"model": "m", "input": [item]})
+    assert caught.value.param == "input[0].tools[0]"
+    assert "canary" not in caught.value.message
+
+
+# Approvals
+
+
+def test_what_is_approved_is_to_be_made() -> None:
+    approvals = Approvals([USER, REQUEST, answer()])
+    assert (approvals.to_make(), approvals.told(REQUEST)) == ([REQUEST], None)
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+def test_what_was_made_is_not_made_again(status: str) -> None:
+    approvals = Approvals([USER, REQUEST, answer(), made(status)])
+    assert (approvals.to_make(), approvals.told(REQUEST)) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("behind", "told"),
+    [
+        ([], "The user has not said whether"),
+        ([answer(False)], "The user did not approve this call, so it was not made."),
+        ([answer(False, reason="Too late.")], "The reason given: Too late."),
+        ([answer(), SAID], "was interrupted"),
+    ],
+)
+def test_what_the_model_hears_of_a_call_that_was_not_made(behind: list[Json], told: str) -> None:
+    approvals = Approvals([USER, REQUEST, *behind])
+    assert approvals.to_make() == []
+    assert told in (approvals.told(REQUEST) or "")
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([answer()], "No approval request found with id 'mcpr_1'"),
+        ([answer(), REQUEST], "No approval request found with id 'mcpr_1'"),
+        ([REQUEST, answer(), SAID, answer()], "has been answered already"),
+    ],
+)
+def test_an_answer_has_its_request(items: list[Json], message: str) -> None:
+    with pytest.raises(ApiError, match=message):
+        check_approvals(items, [SERVER])
+
+
+def test_what_is_approved_needs_its_server() -> None:
+    check_approvals([REQUEST, answer()], [SERVER])
+    check_approvals([REQUEST, answer(False)], [])
+    with pytest.raises(ApiError, match="MCP server 's' was approved, and the request does not declare that server"):
+        check_approvals([REQUEST, answer()], [])

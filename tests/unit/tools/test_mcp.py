@@ -1,0 +1,494 @@
+"""The loop with MCP servers: their lists, calls, approvals and failures, as the client and the model see them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.core.calls import MCP_LIST_TOOLS
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.exchanges import with_exchanges
+from llama_stack_responses.core.replay import replay
+from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.tools.mcp_servers import McpError
+from llama_stack_responses.turn import TurnLimits
+from tests.support.inference import Round, call, finish, text
+from tests.support.mcp import Answer, FakeMcp, said, tool
+from tests.support.setting import COMPLETED, Setting
+from tests.support.strict import check_stream
+
+Json = dict[str, Any]
+
+SERVER: Final[Json] = {
+    "type": "mcp",
+    "server_label": "s",
+    "server_url": "https://example.com/mcp",
+    "require_approval": "never",
+}
+ASKING: Final[Json] = {**SERVER, "require_approval": "always"}
+ADD: Final = call("s__add", "1", '{"a": 1}')
+CALLS: Final[Round] = [ADD, finish("tool_calls")]
+ANSWER: Final[Round] = [text("It is 42."), finish()]
+GONE: Final = McpError({"type": "http_error", "code": 502, "message": "The server could not be reached."})
+
+
+def setting(*rounds: Round, server: FakeMcp, tools: list[Json] | None = None, **fields: Any) -> Setting:
+    return Setting(*rounds, makers={"mcp": server.make}, tools=tools or [SERVER], **fields)
+
+
+def items_of(events: list[Json]) -> list[Json]:
+    output: list[Json] = check_stream(events)["output"]
+    return output
+
+
+def stages(events: list[Json], index: int) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events if event.get("output_index") == index]
+
+
+def approved(request: Json, *, approve: bool = True, **more: Any) -> Json:
+    return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
+
+
+def names(made: Setting, request: int = -1) -> list[str]:
+    """The functions that the model saw."""
+    return [each["function"]["name"] for each in made.inference.requests[request].get("tools", [])]
+
+
+# Lists
+
+
+async def test_a_server_is_asked_for_its_tools_and_one_is_called() -> None:
+    server = FakeMcp(tool("add", description="Adds."), tool("see", read_only=True), answers={"add": [said("42")]})
+    made = setting(CALLS, ANSWER, server=server)
+    events = await made.end()
+    tools, added, _ = items_of(events)
+    assert [(each["name"], each["description"], each["annotations"]) for each in tools["tools"]] == [
+        ("add", "Adds.", None),
+        ("see", None, {"readOnlyHint": True}),
+    ]
+    assert stages(events, 0) == [
+        "output_item.added",
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "output_item.done",
+    ]
+    assert stages(events, 1) == [
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+        "output_item.done",
+    ]
+    assert {**added, "id": ""} == {
+        "id": "",
+        "type": "mcp_call",
+        "status": "completed",
+        "server_label": "s",
+        "name": "add",
+        "arguments": '{"a": 1}',
+        "output": "42",
+        "error": None,
+        "approval_request_id": None,
+    }
+    assert (names(made), made.told(), server.ran) == (["s__add", "s__see"], ["42"], [("add", {"a": 1})])
+    assert server.open == 0
+
+
+async def test_the_events_can_be_made_again() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [said("42"), GONE]})
+    made = setting(CALLS, CALLS, ANSWER, server=server)
+    events = await made.end()
+    transcript = Transcript()
+    transcript.note(events)
+    assert replay(events[-1]["response"], transcript.marks()) == events
+    check_stream(replay(events[-1]["response"]))
+
+
+@pytest.mark.parametrize("again", [True, False])
+async def test_a_list_in_the_conversation_is_taken(again: bool) -> None:
+    server = FakeMcp(tool("add"))
+    [tools, _] = items_of(await setting(ANSWER, server=server).end())
+    more = {**SERVER, "allowed_tools": ["add", "new"]}
+    made = setting(ANSWER, server=server, history=[tools], tools=[more if again else SERVER])
+    assert [item["type"] for item in items_of(await made.end())] == ["mcp_list_tools"] * again + ["message"]
+    assert (names(made), server.listed) == (["s__add"], 1 + again)
+
+
+async def test_another_servers_list_and_a_failed_one_are_not_taken() -> None:
+    empty: Json = {"type": "mcp_list_tools", "id": "mcpl_1", "tools": []}
+    history = [{**empty, "server_label": "t"}, {**empty, "server_label": "s", "error": "no"}]
+    made = setting(ANSWER, server=FakeMcp(tool("add")), history=history)
+    await made.end()
+    assert names(made) == ["s__add"]
+
+
+async def test_a_server_that_does_not_tell_fails_the_response() -> None:
+    made = setting(ANSWER, server=FakeMcp(GONE))
+    with pytest.raises(ApiError) as caught:
+        await made.turn.run()
+    assert (caught.value.status, caught.value.type) == (424, "external_connector_error")
+    assert caught.value.message == ("Error retrieving tool list from MCP server: 's'. The server could not be reached.")
+    made.outbox.put(made.assembler.close("incomplete"))
+    made.assembler.settle("failed", error=caught.value)
+    made.outbox.put(made.assembler.end())
+    events = made.outbox.ready()
+    [tools] = items_of(events)
+    assert (tools["tools"], tools["error"]) == ([], "The server could not be reached.")
+    assert stages(events, 0)[-2:] == ["mcp_list_tools.failed", "output_item.done"]
+    assert (made.turn.accepted.done(), made.inference.requests) == (True, [])
+
+
+async def test_a_list_that_is_cut_off_says_so() -> None:
+    made = setting(ANSWER, server=FakeMcp(tool("add")))
+    made.outbox.put(made.assembler.calls.begin(MCP_LIST_TOOLS, {"server_label": "s"})[1])
+    made.outbox.put(made.assembler.close("incomplete"))
+    made.assembler.settle("cancelled")
+    made.outbox.put(made.assembler.end())
+    [tools] = items_of(made.outbox.ready())
+    assert tools["error"] == "The server was not heard out."
+
+
+TOOLS: Final = (tool("add"), tool("see", read_only=True), tool("del"))
+
+
+@pytest.mark.parametrize(
+    ("allowed", "seen"),
+    [
+        (None, ["add", "see", "del"]),
+        ([], []),
+        (["add", "none"], ["add"]),
+        ({}, ["add", "see", "del"]),
+        ({"read_only": True}, ["see"]),
+        ({"read_only": False}, ["add", "del"]),
+        ({"tool_names": ["see", "del"]}, ["see", "del"]),
+        ({"tool_names": ["see", "del"], "read_only": False}, ["del"]),
+    ],
+)
+async def test_allowed_tools(allowed: Any, seen: list[str]) -> None:
+    made = setting(ANSWER, server=FakeMcp(*TOOLS), tools=[{**SERVER, "allowed_tools": allowed}])
+    tools, _ = items_of(await made.end())
+    assert [each["name"] for each in tools["tools"]] == seen
+    assert names(made) == [f"s__{name}" for name in seen]
+
+
+# Approvals
+
+
+@pytest.mark.parametrize(
+    ("required", "asked"),
+    [
+        (None, ["add", "see", "del"]),
+        ("always", ["add", "see", "del"]),
+        ("never", []),
+        ({}, ["add", "see", "del"]),
+        ({"never": {"tool_names": ["add"]}}, ["see", "del"]),
+        ({"never": {"read_only": True}}, ["add", "del"]),
+        ({"never": {}}, ["add", "see", "del"]),
+        ({"always": {"tool_names": ["add"]}}, ["add", "see", "del"]),
+        ({"never": {"tool_names": ["add", "see"]}, "always": {"tool_names": ["add"]}}, ["add", "del"]),
+    ],
+)
+async def test_who_is_asked_first(required: Any, asked: list[str]) -> None:
+    found = []
+    for name in ("add", "see", "del"):
+        server = FakeMcp(*TOOLS, answers={name: [said("")]})
+        rounds: list[Round] = [[call(f"s__{name}", "1"), finish("tool_calls")], ANSWER]
+        output = items_of(await setting(*rounds, server=server, tools=[{**SERVER, "require_approval": required}]).end())
+        found += [name] if output[1]["type"] == "mcp_approval_request" else []
+    assert found == asked
+
+
+async def test_an_approved_call_is_made_before_the_model_goes_on() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [said("42")]})
+    first = setting(CALLS, server=server, tools=[ASKING])
+    events = await first.end()
+    tools, request = items_of(events)
+    assert {**request, "id": ""} == {
+        "id": "",
+        "type": "mcp_approval_request",
+        "server_label": "s",
+        "name": "add",
+        "arguments": '{"a": 1}',
+    }
+    assert stages(events, 1) == ["output_item.added", "output_item.done"]
+    assert (server.ran, len(first.inference.requests)) == ([], 1)
+
+    second = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
+    added, _ = items_of(await second.end())
+    assert (added["type"], added["approval_request_id"], added["output"]) == ("mcp_call", request["id"], "42")
+    messages = second.inference.requests[0]["messages"]
+    assert [message["role"] for message in messages] == ["assistant", "tool"]
+    assert messages[0]["tool_calls"][0]["function"] == {"name": "s__add", "arguments": '{"a": 1}'}
+    assert second.told() == ["42"]
+
+    history = [tools, request, approved(request), *with_exchanges([added], second.turn.exchanges)]
+    third = setting(ANSWER, server=server, tools=[ASKING], history=history)
+    await third.end()
+    assert (third.told(), server.ran, server.listed) == (["42"], [("add", {"a": 1})], 1)
+
+
+async def test_a_denial_is_the_calls_result() -> None:
+    server = FakeMcp(tool("add"))
+    tools, request = items_of(await setting(CALLS, server=server, tools=[ASKING]).end())
+    denial = approved(request, approve=False, reason="Not today.")
+    made = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[denial])
+    assert [item["type"] for item in items_of(await made.end())] == ["message"]
+    assert made.told() == ["The user did not approve this call, so it was not made. The reason given: Not today."]
+    assert server.ran == []
+
+
+async def test_arguments_without_an_object_are_not_shown_for_approval() -> None:
+    server = FakeMcp(tool("add"))
+    made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
+    assert [item["type"] for item in items_of(await made.end())] == ["mcp_list_tools", "message"]
+    assert "The arguments of this call are not what 's__add' takes." in made.told()[0]
+
+
+async def test_an_approved_tool_that_the_server_does_not_have() -> None:
+    server = FakeMcp(tool("see"))
+    request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "add", "arguments": "{}"}
+    made = setting(ANSWER, server=server, history=[request], input=[approved(request)])
+    with pytest.raises(ApiError, match="The approved tool 'add' is not among those of the MCP server 's'"):
+        await made.turn.run()
+
+
+async def test_an_approved_call_is_a_step_before_it_is_made() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [said("42")]})
+    tools, request = items_of(await setting(CALLS, server=server, tools=[ASKING]).end())
+    made = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
+    await made.end()
+    assert [(len(step.waiting), len(step.said)) for step in made.steps] == [(1, 1), (0, 2)]
+
+
+# Calls
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (GONE, GONE.error, "The server could not be reached."),
+        (
+            McpError({"type": "mcp_protocol_error", "code": -32602, "message": "No such tool."}),
+            {"type": "mcp_protocol_error", "code": -32602, "message": "No such tool."},
+            "No such tool.",
+        ),
+        (
+            said("It broke.", isError=True),
+            {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": "It broke."}]},
+            "It broke.",
+        ),
+    ],
+)
+async def test_a_call_that_fails(answer: Json | McpError, error: Json, told: str) -> None:
+    made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [answer]}))
+    events = await made.end()
+    added = items_of(events)[1]
+    assert (added["status"], added["output"], added["error"]) == ("failed", None, error)
+    assert stages(events, 1)[-2:] == ["mcp_call.failed", "output_item.done"]
+    assert made.told() == [told]
+
+
+async def test_arguments_that_are_no_object_fail_the_call() -> None:
+    made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
+    added = items_of(await made.end())[1]
+    assert (added["status"], added["error"]["type"], added["error"]["code"]) == ("failed", "mcp_protocol_error", -32602)
+    assert "not a JSON object" in made.told()[0]
+
+
+async def test_a_call_that_takes_too_long() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [asyncio.Event()]})
+    made = setting(CALLS, ANSWER, server=server, limits=TurnLimits(8, 30.0, 0.01))
+    added = items_of(await made.end())[1]
+    assert (added["status"], added["error"]["message"]) == ("failed", "The tool did not answer within 0.01 seconds.")
+
+
+PICTURE: Final = {"type": "image", "mimeType": "image/png", "data": "aGk="}
+SEEN: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+
+
+@pytest.mark.parametrize(
+    ("result", "output"),
+    [
+        ({"content": [], "structuredContent": {"a": 1}}, '{"a":1}'),
+        (said("one", structuredContent={"a": 1}), "one"),
+        ({"content": [*said("one")["content"], *said("two")["content"]]}, "one\ntwo"),
+        ({"content": [{"type": "resource", "resource": {"uri": "f://a", "text": "body"}}]}, "body"),
+        (
+            {"content": [{"type": "resource", "resource": {"uri": "f://a", "blob": "aGk="}}]},
+            "(application/octet-stream at f://a)",
+        ),
+        ({"content": [{"type": "resource_link", "uri": "f://a", "name": "A"}]}, "A: f://a"),
+        ({"content": [{"type": "audio", "data": "aGk=", "mimeType": "audio/wav"}]}, "(content of the type 'audio')"),
+        ({"content": []}, ""),
+    ],
+)
+async def test_results(result: Json, output: str) -> None:
+    made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
+    assert items_of(await made.end())[1]["output"] == output
+    assert made.told() == [output]
+
+
+@pytest.mark.parametrize(
+    "content", [PICTURE, {"type": "resource", "resource": {"uri": "f://a", "mimeType": "image/png", "blob": "aGk="}}]
+)
+async def test_the_model_sees_images(content: Json) -> None:
+    result = {"content": [{"type": "text", "text": "Look:"}, content]}
+    made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
+    assert items_of(await made.end())[1]["output"] == "Look:\n(an image)"
+    assert made.inference.requests[1]["messages"][-1] == {"role": "user", "content": [SEEN]}
+
+
+async def test_a_model_that_takes_no_images_is_told_of_them() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [{"content": [PICTURE]}]})
+    made = setting(CALLS, ANSWER, server=server, profile=Profile(images=False))
+    await made.end()
+    assert made.told() == ["(an attachment that this model cannot read)"]
+
+
+async def test_two_servers_with_a_tool_of_the_same_name() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [said("1"), said("2")]})
+    calls: Round = [call("s__add", "1"), call("t__add", "2", index=1), finish("tool_calls")]
+    both = [SERVER, {**SERVER, "server_label": "t", "server_url": "https://example.org"}]
+    made = setting(calls, ANSWER, server=server, tools=both)
+    output = items_of(await made.end())
+    assert [item["server_label"] for item in output[:4]] == ["s", "t", "s", "t"]
+    assert [address.url for address in server.opened] == ["https://example.com/mcp", "https://example.org"]
+
+
+async def test_a_clients_function_keeps_its_name() -> None:
+    tools = [ASKING, {"type": "function", "name": "s__add"}]
+    server = FakeMcp(tool("add"), answers={"add": [said("42")]})
+    first = setting([call("s__add_2", "1"), finish("tool_calls")], server=server, tools=tools)
+    listed, request = items_of(await first.end())
+    assert names(first) == ["s__add_2", "s__add"]
+    second = setting(ANSWER, server=server, tools=tools, history=[listed, request], input=[approved(request)])
+    assert [item["type"] for item in items_of(await second.end())] == ["mcp_call", "message"]
+    assert second.told() == ["42"]
+
+
+# Choices
+
+
+@pytest.mark.parametrize(
+    ("choice", "seen", "ran"),
+    [
+        ({"type": "mcp", "server_label": "s", "name": "add"}, ["s__add"], ["add"]),
+        ({"type": "mcp", "server_label": "s"}, ["s__add", "s__see", "s__del"], ["add"]),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "s", "name": "see"}]},
+            ["s__add", "s__see", "s__del"],
+            [],
+        ),
+        ("none", ["s__add", "s__see", "s__del"], []),
+    ],
+)
+async def test_a_choice(choice: Any, seen: list[str], ran: list[str]) -> None:
+    server = FakeMcp(*TOOLS, answers={"add": [said("")]})
+    made = setting(CALLS, ANSWER, server=server, tool_choice=choice)
+    await made.end()
+    assert (names(made, 0), [name for name, _ in server.ran]) == (seen, ran)
+
+
+async def test_a_choice_of_what_the_server_does_not_have() -> None:
+    choice = {"type": "mcp", "server_label": "s", "name": "none"}
+    made = setting(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
+    with pytest.raises(ApiError, match="The tool that 'tool_choice' names does not exist"):
+        await made.turn.run()
+
+
+# What the request says of a server
+
+
+@pytest.mark.parametrize(
+    ("members", "headers"),
+    [
+        ({}, {}),
+        ({"authorization": "t"}, {"Authorization": "Bearer t"}),
+        ({"authorization": "Bearer t"}, {"Authorization": "Bearer t"}),
+        ({"headers": {"x": "y"}}, {"x": "y"}),
+        ({"headers": {"x": "y"}, "authorization": "t"}, {"x": "y", "Authorization": "Bearer t"}),
+    ],
+)
+async def test_what_opens_a_server(members: Json, headers: Json) -> None:
+    server = FakeMcp(tool("add"))
+    made = setting(ANSWER, server=server, tools=[{**SERVER, **members}])
+    events = await made.end()
+    assert server.opened[0].headers == headers
+    assert events[-1]["response"]["tools"][0]["headers"] is None
+    assert "y" not in repr(server.opened[0]).replace("mcp_servers", "")
+
+
+async def test_a_connector() -> None:
+    server = FakeMcp(tool("add"))
+    made = setting(ANSWER, server=server, tools=[{"type": "mcp", "server_label": "s", "connector_id": "wiki"}])
+    await made.end()
+    assert (server.opened[0].url, server.opened[0].connector_id) == (None, "wiki")
+
+
+async def test_the_model_is_told_what_the_server_is() -> None:
+    server = FakeMcp(tool("add", description="Adds."), tool("see"))
+    made = setting(ANSWER, server=server, tools=[{**SERVER, "server_description": "Sums."}])
+    await made.end()
+    described = [each["function"]["description"] for each in made.inference.requests[0]["tools"]]
+    assert described == ["Adds.\n(Server 's': Sums.)", "(Server 's': Sums.)"]
+
+
+# What goes on after a crash
+
+
+@pytest.mark.parametrize(
+    ("hints", "patterns", "runs"),
+    [
+        ({}, [], 1),
+        ({"readOnlyHint": True}, [], 2),
+        ({"idempotentHint": True}, [], 2),
+        ({"readOnlyHint": False, "destructiveHint": False}, [], 1),
+        ({}, ["s/a*"], 2),
+        ({}, ["t/*"], 1),
+    ],
+)
+async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
+    hints: Json, patterns: list[str], runs: int
+) -> None:
+    answers: dict[str, list[Answer]] = {"add": [asyncio.Event(), said("42")]}
+    server = FakeMcp(tool("add", annotations=hints), answers=answers, repeatable=patterns)
+    first = setting(CALLS, server=server)
+    work = asyncio.create_task(first.turn.run())
+    await server.begun.acquire()
+    work.cancel()
+    await asyncio.wait([work])
+    second = setting(ANSWER, server=server, progress=first.steps[-1])
+    second.assembler.response["output"][:] = first.assembler.response["output"]
+    second.assembler.resume(
+        first.assembler.numbered, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting
+    )
+    assert await second.turn.run() == COMPLETED
+    output = second.assembler.response["output"]
+    assert [item["type"] for item in output] == ["mcp_list_tools", "mcp_call", "message"]
+    assert (len(server.ran), server.listed, server.open) == (runs, 1, 0)
+    assert output[1]["status"] == ("completed" if runs == 2 else "failed")
+    assert second.told() == ["42"] if runs == 2 else "interrupted" in second.told()[0]
+
+
+# What clients send back
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"output": "42"}, "42"),
+        ({"error": {"type": "http_error", "code": 500, "message": "No."}}, "No."),
+        ({"error": "It broke."}, "It broke."),
+        ({"error": {"type": "mcp_tool_execution_error", "content": "odd"}}, "odd"),
+        ({"status": "incomplete"}, "(The call was cut off; its result is not known.)"),
+    ],
+)
+async def test_an_item_without_what_was_kept_with_it(fields: Json, told: str) -> None:
+    item = {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "add", "arguments": "{}", **fields}
+    made = setting(ANSWER, server=FakeMcp(tool("add")), input=[item])
+    await made.end()
+    assert made.told() == [told]
