@@ -104,6 +104,9 @@ class Inference:
         """The chunks of the one answer."""
         return await self._upstream.open("/chat/completions", b"{}", chat_chunk)
 
+    async def check_model(self, model: str) -> None:
+        """It is the only one."""
+
     def explain(self, error: Exception) -> ApiError:
         """Nothing is to go wrong."""
         raise error

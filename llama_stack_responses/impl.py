@@ -231,6 +231,7 @@ class OpenAIResponsesImpl:
             take, is_free = await self._keys.take(claim, response["id"])
             taken, free = [take], [is_free]
         if request.background:
+            await self._workshop.inference.check_model(request.model)
             response |= {"status": "queued"}
             events = self._workshop.bench(request, response, stored["owner"]).assembler.enqueue()
             await self._crew.submit(response, work, events, keys=keys, beside=taken, conditions=free, **stored)

@@ -22,6 +22,14 @@ class Inference(Protocol):
         """
         ...
 
+    async def check_model(self, model: str) -> None:
+        """Refuses a model of which is known, without asking anybody, that there is none; others may not exist either.
+
+        Raises:
+            ApiError: 404.
+        """
+        ...
+
     def explain(self, error: Exception) -> ApiError:
         """What to tell the client about an error that the chunks raised."""
         ...

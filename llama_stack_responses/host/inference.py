@@ -68,6 +68,20 @@ class HostInference:
             raise self.explain(error) from error
         return chunks
 
+    async def check_model(self, model: str) -> None:
+        """Refuses what the router would: a name that is not in its list and does not begin with a provider's."""
+        table = getattr(self._router, "routing_table", None)
+        provider, slash, _ = model.partition("/")
+        if table is None or (slash and provider in table.impls_by_provider_id):
+            return
+        try:
+            known = await table.get_object_by_identifier("model", model)
+        except Exception:
+            logger.exception("the list of models cannot be read")
+            return
+        if known is None:
+            raise _no_model(str(ModelNotFoundError(model)))
+
     def explain(self, error: Exception) -> ApiError:
         """The client's view of a provider's error: never a bare 500, never a secret of the provider's."""
         match error:

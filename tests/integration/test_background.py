@@ -190,6 +190,12 @@ def test_a_wrong_request_is_refused_at_once(wire: Wire, upstream: Upstream, stre
     assert error_of(wire.post(body | {"previous_response_id": "resp_" + "0" * 24}), 400)["code"] == (
         "previous_response_not_found"
     )
+    for model in ("nowhere/x", "missing"):
+        refused, told = (
+            wire.post({"model": model, "input": "x", "background": each, "stream": streamed}) for each in (True, False)
+        )
+        assert error_of(refused, 404) == error_of(told, 404)
+        assert error_of(refused, 404)["code"] == "model_not_found"
     assert upstream.requests() == []
 
 

@@ -84,6 +84,9 @@ class FakeInference:
             raise this
         return self._stream(this)
 
+    async def check_model(self, model: str) -> None:
+        """It knows every model."""
+
     def explain(self, error: Exception) -> ApiError:
         """Says that it was explained."""
         return ApiError(502, f"explained: {error}")
