@@ -4,9 +4,10 @@
     .venv/bin/python -m benchmarks.stores --seconds 0.5        # the order of magnitude
     .venv/bin/python -m benchmarks.stores --markdown FILE      # the tables also to FILE
 
-No server of ours runs: one process calls the archive of responses, on real stores that keep what they acknowledge
-(SQLite with WAL, Valkey with `appendfsync always`, PostgreSQL as it comes). The stores take turns within every round.
-The tables go to stdout, progress to stderr. Linux only: CPU time is read from /proc.
+First one process calls the archive of responses, on real stores that keep what they acknowledge (SQLite with WAL,
+Valkey with `appendfsync always`, PostgreSQL as it comes); the stores take turns within every round. Then a server of
+ours answers short requests on Valkey and on PostgreSQL. The tables go to stdout, progress to stderr. Linux only: CPU
+time is read from /proc.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from redis.asyncio import Redis
 
 from benchmarks.overhead import INSTRUCTIONS
 from benchmarks.servers import cpu_seconds, stored_bytes
+from benchmarks.shares import shares
+from benchmarks.shares import table as shares_table
 from benchmarks.texts import texts, tools
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive
@@ -202,6 +205,11 @@ def sizes(grown: Mapping[str, int], turns: int) -> list[str]:
     ]
 
 
+def _postgres(server: DatabaseServer) -> dict[str, str]:
+    """How the template is led to it: the password stands beside the address."""
+    return {"DATABASE_URL": server.url.replace(f":{server.password}@", "@"), "DATABASE_PASSWORD": server.password}
+
+
 def main() -> int:
     """Measures, and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -226,7 +234,11 @@ def main() -> int:
             for backend in BACKENDS
             if backend.name in SIZED
         }
-    text = "\n".join([*table(found), *sizes(grown, arguments.turns)]) + "\n"
+        shared = {
+            "redis": shares(servers["redis"], "redis", {"REDIS_URL": servers["redis"].url}, folder),
+            "postgres": shares(servers["postgres"], "postgres", _postgres(servers["postgres"]), folder),
+        }
+    text = "\n".join([*table(found), *shares_table(shared), *sizes(grown, arguments.turns)]) + "\n"
     sys.stdout.write(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)

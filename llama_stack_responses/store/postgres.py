@@ -132,6 +132,14 @@ _GONE: Final = (
 """What a server that restarts looks like from here."""
 
 
+class _Connection(asyncpg.Connection):  # type: ignore[misc]
+    """A connection on which nothing is left behind that its next user could meet: no setting, cursor or lock."""
+
+    def get_reset_query(self) -> str:
+        """Nothing: the default would be a second round trip for each call."""
+        return ""
+
+
 class PostgresRecords:
     """Records in PostgreSQL 13 or newer.
 
@@ -241,6 +249,7 @@ class PostgresRecords:
             max_size=self._connections,
             timeout=self._timeout,
             command_timeout=self._timeout,
+            connection_class=_Connection,
             server_settings={"application_name": "llama-stack-responses", "jit": "off"},
         )
         try:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from redis import Redis
 
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import BACKENDS, Backend, Clock, Place
@@ -52,8 +53,18 @@ def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str],
 
 
 @pytest.fixture
-def place(tmp_path: Path, url_of: Callable[[str], str]) -> Place:
-    return Place(tmp_path, url_of)
+def place(tmp_path: Path, url_of: Callable[[str], str]) -> Iterator[Place]:
+    asked: set[str] = set()
+
+    def url(kind: str) -> str:
+        asked.add(kind)
+        return url_of(kind)
+
+    yield Place(tmp_path, url)
+    if "host-redis" in asked:
+        # What a test leaves there is in the way of each range of the next.
+        with Redis.from_url(url_of("host-redis")) as client:
+            client.flushall()
 
 
 @pytest.fixture
