@@ -5,23 +5,20 @@ import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from itertools import count, cycle
 from pathlib import Path
 from threading import Event
 from typing import Any, Final, Self
-from urllib.parse import urlsplit
 
 import httpx
 import pytest
 
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
-from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.strict import check_stream, read_sse
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text
 from tests.support.valkey import Valkey
-from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
 
@@ -60,15 +57,15 @@ def replicas(
     servers: dict[str, Server],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, dict[str, LiveStack]]]:
-    """Stacks on each server, by its kind and their names, all started at the same time."""
+    """Stacks of each template, by the kind of their server and their names, all started at the same time."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
         made: dict[str, dict[str, LiveStack]] = {}
         for kind, names in STACKS.items():
             folder = tmp_path_factory.mktemp(f"stacks-{kind}")
-            store = _store(kind, servers[kind].url)
-            config = variant(STARTER, folder / "config.yaml", partial(_use, store=store))
-            made[kind] = {name: LiveStack(config, env, folder / name, host=host) for name in names}
+            config = REPOSITORY / "templates" / kind / "config.yaml"
+            where = env | _address(kind, servers[kind])
+            made[kind] = {name: LiveStack(config, where, folder / name, host=host) for name in names}
         stacks = [stack for each in made.values() for stack in each.values()]
         # A child ends with the thread that started it: these last as long as the stacks.
         starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
@@ -93,15 +90,11 @@ def wires(kind: str, replicas: dict[str, dict[str, LiveStack]], upstream: Upstre
         yield here, there
 
 
-def _store(kind: str, url: str) -> Json:
-    password = urlsplit(url).password
-    if password is None:
-        return {"type": kind, "url": url}
-    return {"type": kind, "url": url.replace(f":{password}@", "@"), "password": password}
-
-
-def _use(config: Json, store: Json) -> None:
-    responses_config(config)["store"] = store
+def _address(kind: str, server: Server) -> dict[str, str]:
+    """What leads the template to a server."""
+    if kind == "redis":
+        return {"REDIS_URL": server.url}
+    return {"DATABASE_URL": server.url.replace(f":{server.password}@", "@"), "DATABASE_PASSWORD": server.password}
 
 
 def asking(wire: Wire, model: str = "m") -> Reader:
