@@ -26,6 +26,7 @@ from .hangup import hanging_up
 from .outbox import Outbox
 from .tools.tool import Output
 from .tools.toolset import Toolset
+from .turnstile import Turnstile
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
@@ -75,7 +76,7 @@ class TurnLimits:
 
 
 _BURST: Final = 16
-"""Chunks after which everything else gets its turn: those that a fast provider sent together come without a pause."""
+"""Chunks after which others get their turn: those that a fast provider sent together come without a pause."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
@@ -94,6 +95,7 @@ class Turn:
         files: the stored files that the items name by id.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
+        turnstile: where it and other turns let one another through.
         read_reasoning: what a reasoning item holds for the model.
         progress: what has been done of it before.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
@@ -114,6 +116,7 @@ class Turn:
         inference: Inference,
         outbox: Outbox,
         limits: TurnLimits,
+        turnstile: Turnstile | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
         progress: Progress = NOTHING_DONE,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
@@ -128,6 +131,7 @@ class Turn:
         self._inference = inference
         self._outbox = outbox
         self._limits = limits
+        self._turnstile = turnstile or Turnstile()
         self._read_reasoning = read_reasoning
         self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
         self._rounds = progress.rounds
@@ -217,7 +221,7 @@ class Turn:
                             with watchdog.asleep():
                                 await self._outbox.drained()
                         if read % _BURST == 0:
-                            await asyncio.sleep(0)
+                            await self._turnstile.through()
                         read += 1
         except ApiError:
             raise

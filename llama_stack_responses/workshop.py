@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .chat.inference import Inference
@@ -17,6 +17,7 @@ from .reasoning import PrivateReasoning
 from .sealing import Sealer
 from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
+from .turnstile import Turnstile
 
 Json = dict[str, Any]
 
@@ -32,6 +33,7 @@ class Workshop:
         profiles: what single models need.
         limits: bounds on one response.
         sealer: seals reasoning.
+        turnstile: where streams take turns.
     """
 
     inference: Inference
@@ -40,6 +42,7 @@ class Workshop:
     profiles: list[Profile]
     limits: TurnLimits
     sealer: Sealer
+    turnstile: Turnstile = field(default_factory=Turnstile)
 
     def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
         """What `response`, in progress, is built on."""
@@ -89,6 +92,7 @@ class Bench:
             inference=shop.inference,
             outbox=outbox,
             limits=shop.limits,
+            turnstile=shop.turnstile,
             read_reasoning=self.reasoning.read,
             progress=progress,
             after_step=after_step,

@@ -24,7 +24,7 @@ LAYERS: Final = {
     PACKAGE: (
         {"core"},
         {"fetch", "sandbox"},
-        {"access", "chat", "hangup", "outbox", "sealing", "signals", "store", "tools", "watchdog"},
+        {"access", "chat", "hangup", "outbox", "sealing", "signals", "store", "tools", "turnstile", "watchdog"},
         {"answering", "config", "files", "idempotency", "mcp_client", "sweeper"},
         {"containers", "history", "reasoning", "stores", "turn"},
         {"run", "workshop"},
@@ -67,6 +67,7 @@ ONLY_IN: Final = {
             "sweeper",
             "tools",
             "turn",
+            "turnstile",
             "watchdog",
             "wire",
         },
