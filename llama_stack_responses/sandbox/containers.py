@@ -48,15 +48,20 @@ class File:
         id: made of its path: the same as long as the path is.
         path: as the code sees it.
         bytes: its size.
-        created_at: when it was last written, in seconds since the epoch.
+        written_at: when it was last written, in nanoseconds since the epoch.
         by_user: whether it was put there rather than made by the code.
     """
 
     id: str
     path: str
     bytes: int
-    created_at: int
+    written_at: int
     by_user: bool
+
+    @property
+    def name(self) -> str:
+        """The last part of its path."""
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(slots=True)
@@ -175,26 +180,30 @@ class Containers:
             await self._end_idle()
 
 
-def files(entry: Entry) -> list[File]:
+async def files(entry: Entry) -> list[File]:
     """The files in a container, by path."""
-    found = sorted(islice(regular_files(entry.container.folder), _FILES), key=lambda each: each.path)
-    return [_file(entry, each) for each in found]
+    found = await asyncio.to_thread(lambda: list(islice(regular_files(entry.container.folder), _FILES)))
+    return [_file(entry, each) for each in sorted(found, key=lambda each: each.path)]
 
 
-def read_file(entry: Entry, file: File) -> bytes | None:
+async def read_file(entry: Entry, file: File) -> bytes | None:
     """What is in a file; None if it is no longer there."""
-    return read_regular(entry.container.folder, file.path.removeprefix(f"{DATA}/"))
+    return await asyncio.to_thread(read_regular, entry.container.folder, file.path.removeprefix(f"{DATA}/"))
 
 
-def write_file(entry: Entry, name: str, content: bytes) -> File:
+async def write_file(entry: Entry, name: str, content: bytes) -> File:
     """Puts a file into a container, under the last part of its name."""
     base = PurePosixPath(name.replace("\\", "/")).name or "file"
-    write_regular(entry.container.folder, base, content)
+    await asyncio.to_thread(write_regular, entry.container.folder, base, content)
     entry.given.add(f"{DATA}/{base}")
-    return _file(entry, Found(base, len(content), len(content), int(time.time())))
+    return _file(entry, Found(base, len(content), len(content), time.time_ns()))
 
 
 def _file(entry: Entry, found: Found) -> File:
     path = f"{DATA}/{found.path}"
-    file_id = "cfile_" + hashlib.sha256(path.encode(errors="replace")).hexdigest()[:32]
-    return File(file_id, path, found.bytes, found.written_at, path in entry.given)
+    return File(file_id(path), path, found.bytes, found.written_at, path in entry.given)
+
+
+def file_id(path: str) -> str:
+    """The id of the file with this path, in every container."""
+    return "cfile_" + hashlib.sha256(path.encode(errors="replace")).hexdigest()[:32]

@@ -18,7 +18,7 @@ class Found:
         path: relative to the folder.
         bytes: its size.
         blocks: the bytes that it takes on the disk.
-        written_at: seconds since the epoch.
+        written_at: nanoseconds since the epoch.
     """
 
     path: str
@@ -35,7 +35,7 @@ def regular_files(folder: Path) -> Iterator[Found]:
             with suppress(OSError):
                 about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
                 if stat.S_ISREG(about.st_mode):
-                    yield Found(str(inside / name), about.st_size, about.st_blocks * 512, int(about.st_mtime))
+                    yield Found(str(inside / name), about.st_size, about.st_blocks * 512, about.st_mtime_ns)
 
 
 def disk_bytes(folder: Path) -> int:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from llama_stack_responses.core.argument_text import ArgumentText
 from llama_stack_responses.core.calls import CODE_INTERPRETER_CALL, CallKind
+from llama_stack_responses.core.citing import Citation
+from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.sandbox.container import Ran
-from llama_stack_responses.sandbox.containers import files
+from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
 from .container_choice import ContainerChoice, Site
+from .numbered_files import NumberedFiles
 from .tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
 
 Json = dict[str, Any]
@@ -44,10 +48,15 @@ class CodeInterpreterTool:
     def __init__(self, declared: Json, request: CreateRequest, *, site: Site) -> None:
         self._choice = ContainerChoice(site, declared["container"])
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
+        self._files = NumberedFiles()
 
     async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
-        """Chooses the container."""
-        self._choice.choose(item["container_id"] for item in items if item["type"] == "code_interpreter_call")
+        """Chooses the container, and learns what files the model knows."""
+        calls = [item for item in items if item["type"] == "code_interpreter_call"]
+        self._choice.choose(item["container_id"] for item in calls)
+        for call in calls:
+            if EXCHANGE in call:
+                self._files.learn(call[EXCHANGE]["output"])
 
     def functions(self) -> Sequence[Function]:
         """One that takes code. Code that may have run is not run again: it may have changed its files."""
@@ -58,17 +67,26 @@ class CodeInterpreterTool:
         """It is chosen by its type."""
         return [_NAME] if choice["type"] == "code_interpreter" else []
 
+    def cite(self, key: str, _: str) -> Citation | None:
+        """The file with this number."""
+        if (path := self._files.get(key)) is None:
+            return None
+        name = path.rpartition("/")[2]
+        place = {"container_id": self._choice.container_id, "file_id": file_id(path), "filename": name}
+        return Citation(f"[{name}](sandbox:{quote(path)})", {"type": "container_file_citation", **place})
+
     def _fields(self, _: str, __: str) -> Json:
         return {"container_id": self._choice.container_id}
 
     async def _run(self, invocation: Invocation) -> Outcome:
         invocation.advance("interpreting")
         with self._choice.in_use(await self._choice.open()) as entry:
-            before = {(file.path, file.created_at, file.bytes) for file in files(entry)}
+            before = {(file.path, file.written_at) for file in await files(entry)}
             ran = await entry.container.run(invocation.item["code"])
-            written = [file.path for file in files(entry) if (file.path, file.created_at, file.bytes) not in before]
+            after = await files(entry)
+        written = [file.path for file in after if (file.path, file.written_at) not in before]
         fields = {"outputs": _outputs(ran)} if self._shows_outputs else {}
-        told = _told(ran, written)
+        told = _told(ran, [self._files.heading(path) for path in written[:_SHOWN_FILES]])
         if ran.stopped:
             raise ToolError(told, fields)
         return Outcome(told, fields)
@@ -87,5 +105,5 @@ def _told(ran: Ran, written: Sequence[str]) -> str:
     if ran.images:
         parts.append(f"({len(ran.images)} figures were drawn, and are shown to the user.)")
     if written:
-        parts.append(f"Files written: {', '.join(written[:_SHOWN_FILES])}")
+        parts += ["Files written (put a file's marker where you mention it, and the user can open it):", *written]
     return "\n".join(parts) or "(The code ended without printing anything.)"

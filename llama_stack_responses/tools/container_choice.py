@@ -84,7 +84,7 @@ class ContainerChoice:
             raise ToolError(str(error)) from error
         for file_id in asked.get("file_ids", ()):
             name, content = await self._site.uploaded(file_id)
-            write_file(entry, name, content)
+            await write_file(entry, name, content)
         return entry
 
     def _last(self, used: list[str]) -> str | None:

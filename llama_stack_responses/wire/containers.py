@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable
 from typing import Any, Final
@@ -85,13 +84,13 @@ class _Routes:
             content = await upload.read(self._request_bytes + 1)
         if len(content) > self._request_bytes:
             raise ApiError(413, f"The file is larger than {self._request_bytes} bytes.", code="request_too_large")
-        file = await asyncio.to_thread(write_file, entry, upload.filename or "file", content)
+        file = await write_file(entry, upload.filename or "file", content)
         return Json(_file(entry, file))
 
     async def list_files(self, container_id: str, request: Request) -> Response:
         limit = Query(request).integer("limit", 1, MAX_PAGE) or 20
         entry = self._find(container_id)
-        found = await asyncio.to_thread(files, entry)
+        found = await files(entry)
         return page_of([_file(entry, each) for each in found[:limit]], has_more=len(found) > limit)
 
     async def retrieve_file(self, container_id: str, file_id: str) -> Response:
@@ -101,10 +100,10 @@ class _Routes:
     async def content(self, container_id: str, file_id: str) -> Response:
         entry = self._find(container_id)
         file = await self._find_file(entry, file_id)
-        content = await asyncio.to_thread(read_file, entry, file)
+        content = await read_file(entry, file)
         if content is None:
             raise _no_file(file_id)
-        name = re.sub("[^0-9A-Za-z._-]", "_", file.path.rpartition("/")[2])
+        name = re.sub("[^0-9A-Za-z._-]", "_", file.name)
         headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
@@ -115,7 +114,7 @@ class _Routes:
             raise ApiError(404, str(error), param="container_id") from error
 
     async def _find_file(self, entry: Entry, file_id: str) -> File:
-        for file in await asyncio.to_thread(files, entry):
+        for file in await files(entry):
             if file.id == file_id:
                 return file
         raise _no_file(file_id)
@@ -157,7 +156,7 @@ def _file(entry: Entry, file: File) -> dict[str, Any]:
         "object": "container.file",
         "bytes": file.bytes,
         "container_id": entry.id,
-        "created_at": file.created_at,
+        "created_at": file.written_at // 10**9,
         "path": file.path,
         "source": "user" if file.by_user else "assistant",
     }

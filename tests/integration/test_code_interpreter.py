@@ -93,7 +93,7 @@ def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> 
         NAME, [python("open('sum.txt', 'w').write(str(sum(map(int, open('numbers.csv').read().split(',')))))"), SAID]
     )
     create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": container.id}])
-    assert "Files written: /mnt/data/sum.txt" in told(upstream)
+    assert "\u3010f1\u3011 /mnt/data/sum.txt" in told(upstream)
     listed = {file.path: file for file in client.containers.files.list(container.id)}
     assert {path: file.source for path, file in listed.items()} == {
         "/mnt/data/numbers.csv": "user",
@@ -106,6 +106,27 @@ def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> 
     client.containers.delete(container.id)
     with pytest.raises(openai.NotFoundError, match="it has expired"):
         client.containers.retrieve(container.id)
+
+
+def test_a_file_that_the_answer_mentions_is_cited(client: openai.OpenAI, upstream: Upstream) -> None:
+    mention = text("Here: \u3010", "f1\u3011.")
+    upstream.script(NAME, [python("open('sum.txt', 'w').write('6')"), reply(mention), reply(mention)])
+    response = create(client, model=MODEL, input="Hi", tools=[TOOL])
+    [call] = code_calls(response)
+    again = create(client, model=MODEL, input="Where?", tools=[TOOL], previous_response_id=response["id"])
+    for each in (response, again):
+        part = each["output"][-1]["content"][0]
+        assert part["text"] == "Here: [sum.txt](sandbox:/mnt/data/sum.txt)."
+        [citation] = part["annotations"]
+        cited = part["text"][citation["start_index"] : citation["end_index"]]
+        assert (citation["type"], citation["filename"], citation["container_id"], cited) == (
+            "container_file_citation",
+            "sum.txt",
+            call["container_id"],
+            "[sum.txt](sandbox:/mnt/data/sum.txt)",
+        )
+        place = {"file_id": citation["file_id"], "container_id": citation["container_id"]}
+        assert client.containers.files.content.retrieve(**place).read() == b"6"
 
 
 def test_uploaded_files_are_in_a_new_container(client: openai.OpenAI, upstream: Upstream) -> None:

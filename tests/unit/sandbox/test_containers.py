@@ -79,14 +79,14 @@ async def test_there_are_only_so_many(containers: Containers, clock: Clock) -> N
 
 async def test_files_are_listed_and_read_as_the_code_left_them(containers: Containers) -> None:
     entry = await containers.create(ANNA)
-    write_file(entry, "a/../b\\data.csv", b"1,2")
+    await write_file(entry, "a/../b\\data.csv", b"1,2")
     await entry.container.run("import os; os.mkdir('sub'); open('sub/out.txt', 'w').write('hi')")
-    found = {file.path: file for file in files(entry)}
+    found = {file.path: file for file in await files(entry)}
     assert {path: (file.by_user, file.bytes) for path, file in found.items()} == {
         "/mnt/data/data.csv": (True, 3),
         "/mnt/data/sub/out.txt": (False, 2),
     }
-    assert read_file(entry, found["/mnt/data/sub/out.txt"]) == b"hi"
+    assert await read_file(entry, found["/mnt/data/sub/out.txt"]) == b"hi"
 
 
 TRICKS = {
@@ -104,11 +104,11 @@ async def test_no_link_leads_out_of_a_container(containers: Containers, tmp_path
     secret.write_text("canary")
     entry = await containers.create(ANNA)
     await entry.container.run("import os; os.mkdir('sub'); open('sub/key', 'w').write('own')")
-    [own] = files(entry)
+    [own] = await files(entry)
     await entry.container.run(TRICKS[trick].format(secret=secret, folder=secret.parent))
-    wanted = [own, *files(entry), *(replace(own, path=f"/mnt/data/{path}") for path in ("x", "x/key", "../key"))]
-    read = [read_file(entry, each) for each in wanted]
+    wanted = [own, *await files(entry), *(replace(own, path=f"/mnt/data/{path}") for path in ("x", "x/key", "../key"))]
+    read = [await read_file(entry, each) for each in wanted]
     assert set(read) <= {b"own", None}
-    write_file(entry, "x", b"new")
+    await write_file(entry, "x", b"new")
     assert secret.read_text() == "canary"
     assert (entry.container.folder / "x").read_bytes() == b"new"
