@@ -1,0 +1,98 @@
+"""The OpenAI Agents SDK as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.asking import MODEL, NAME, Json, messages
+from tests.support.clients import python_client
+from tests.support.stack import LiveStack
+from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+type Agents = Callable[..., Any]
+
+SAID: Final = reply(text("It ", "snows."))
+WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
+
+
+@pytest.fixture
+def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
+    """Runs a scenario against a model with these replies."""
+
+    def run(scenario: str, *replies: Reply) -> Any:
+        upstream.script(NAME, replies)
+        return python_client("agents", "with_agents.py", stack, tmp_path, scenario, MODEL).said
+
+    return run
+
+
+def outputs(upstream: Upstream) -> list[Any]:
+    """What the model was told of its calls."""
+    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
+
+
+@pytest.mark.parametrize("way", ["tools", "stateless", "chained"])
+def test_a_function(agents: Agents, upstream: Upstream, way: str) -> None:
+    assert agents(way, WEATHER, SAID) == "It snows."
+    assert outputs(upstream) == ["Snow in Oslo."]
+    assert messages(upstream)[-2]["reasoning_content"] == "Hm."
+
+
+def test_a_session(agents: Agents, upstream: Upstream) -> None:
+    assert agents("session", reply(text("1.")), reply(text("2."))) == ["1.", "2."]
+    said = [message["content"] for message in messages(upstream)]
+    assert said == ["One?", "1.", "Two?"]
+
+
+def test_a_handoff(agents: Agents, upstream: Upstream) -> None:
+    call = reply(tool_call(0, "c1", "transfer_to_billing", "{}"))
+    assert agents("handoff", call, reply(text("It is paid."))) == ["Billing", "It is paid."]
+    assert messages(upstream)[0] == {"role": "system", "content": "You do bills."}
+
+
+def test_structured_output(agents: Agents, upstream: Upstream) -> None:
+    assert agents("structured", reply(text('{"name":"Ada",', '"age":36}'))) == ["Person", "Ada", 36]
+    [request] = upstream.requests(NAME)
+    assert request.body["response_format"]["json_schema"]["strict"] is True
+
+
+def test_a_stream(agents: Agents) -> None:
+    deltas, kinds, final = agents("streamed", WEATHER, SAID)
+    assert (deltas, final) == (["It ", "snows."], "It snows.")
+    assert kinds == ["reasoning_item_created", "tool_called", "tool_output", "message_output_created"]
+
+
+def test_a_custom_tool(agents: Agents, upstream: Upstream) -> None:
+    assert agents("custom", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
+    assert outputs(upstream) == ["3 characters."]
+
+
+def test_a_shell(agents: Agents, upstream: Upstream) -> None:
+    call = reply(tool_call(0, "c1", "shell", '{"commands":["ls","pwd"]}'))
+    assert agents("shell", call, SAID) == ["It snows.", [["ls", "pwd"]]]
+    assert "a.txt" in outputs(upstream)[0]
+
+
+def test_a_local_shell(agents: Agents, upstream: Upstream) -> None:
+    call = reply(tool_call(0, "c1", "local_shell", '{"command":["ls"]}'))
+    assert agents("local_shell", call, SAID) == ["It snows.", [["ls"]]]
+    assert outputs(upstream) == ["a.txt"]
+
+
+def test_a_patch(agents: Agents, upstream: Upstream) -> None:
+    call = reply(tool_call(0, "c1", "apply_patch", '{"type":"create_file","path":"a","diff":"+hi"}'))
+    assert agents("apply_patch", call, SAID) == ["It snows.", [["create_file", "a", "+hi"]]]
+    assert "Created." in outputs(upstream)[0]
+
+
+def test_tools_of_a_namespace_that_are_searched(agents: Agents, upstream: Upstream) -> None:
+    search = reply(tool_call(0, "c1", "tool_search", '{"paths":["time"]}'))
+    call = reply(tool_call(0, "c2", "time__clock", '{"zone":"CET"}'))
+    assert agents("tool_search", search, call, SAID) == "It snows."
+    assert outputs(upstream)[-1] == "Noon in CET."
+    offered: list[list[Json]] = [request.body["tools"] for request in upstream.requests(NAME)]
+    assert [len(tools) for tools in offered] == [1, 2, 2]

@@ -1,0 +1,57 @@
+"""LangChain's ChatOpenAI with `use_responses_api`, as it is."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.asking import MODEL, NAME, messages, sent
+from tests.support.clients import python_client
+from tests.support.stack import LiveStack
+from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+type LangChain = Callable[..., Any]
+
+SAID: Final = reply(text("It ", "snows."))
+WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
+
+
+@pytest.fixture
+def langchain(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> LangChain:
+    """Runs a scenario against a model with these replies."""
+
+    def run(scenario: str, *replies: Reply) -> Any:
+        upstream.script(NAME, replies)
+        return python_client("langchain", "with_langchain.py", stack, tmp_path, scenario, MODEL).said
+
+    return run
+
+
+def test_an_answer(langchain: LangChain) -> None:
+    assert langchain("answer", SAID) == ["It snows.", 2, "resp_"]
+
+
+def test_a_stream(langchain: LangChain) -> None:
+    assert langchain("streamed", SAID) == [["It ", "snows."], "It snows."]
+
+
+@pytest.mark.parametrize("way", ["tools", "stateless", "chained"])
+def test_a_function(langchain: LangChain, upstream: Upstream, way: str) -> None:
+    assert langchain(way, WEATHER, SAID) == "It snows."
+    user, called, told = messages(upstream)
+    assert (user["content"], told["content"]) == ("Hi", "Snow in Oslo.")
+    assert called["reasoning_content"] == "Hm."
+
+
+def test_a_custom_tool(langchain: LangChain, upstream: Upstream) -> None:
+    assert langchain("custom", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
+    assert "3 characters." in json.dumps(messages(upstream)[-1]["content"])
+
+
+def test_structured_output(langchain: LangChain, upstream: Upstream) -> None:
+    assert langchain("structured", reply(text('{"name":"Ada",', '"age":36}'))) == ["Person", "Ada", 36]
+    assert sent(upstream)["response_format"]["type"] == "json_schema"
