@@ -1,0 +1,68 @@
+// The Vercel AI SDK: `with_vercel.mjs SCENARIO MODEL PROVIDER` prints what came of it as JSON.
+
+import { createOpenAI } from '@ai-sdk/openai';
+import { createOpenResponses } from '@ai-sdk/open-responses';
+import { generateText, Output, stepCountIs, streamText, tool } from 'ai';
+import { z } from 'zod';
+
+const [scenario, name, provider] = process.argv.slice(2);
+const baseURL = process.env.BASE_URL;
+const apiKey = process.env.OPENAI_API_KEY;
+const openai = createOpenAI({ baseURL, apiKey });
+const model =
+  provider === 'openai'
+    ? openai.responses(name)
+    : createOpenResponses({ name: 'stack', url: `${baseURL}/responses`, apiKey })(name);
+
+const weather = tool({
+  description: 'Tells the weather in a city.',
+  inputSchema: z.object({ city: z.string() }),
+  execute: async ({ city }) => `Snow in ${city}.`,
+});
+const asked = { model, prompt: 'Hi', maxRetries: 0, stopWhen: stepCountIs(5) };
+
+const scenarios = {
+  async answer() {
+    const { text, usage, finishReason } = await generateText(asked);
+    return [text, usage.outputTokens, finishReason];
+  },
+  async tools() {
+    const { text, steps } = await generateText({ ...asked, tools: { weather } });
+    return [text, steps.length];
+  },
+  async stateless() {
+    const providerOptions = { openai: { store: false, include: ['reasoning.encrypted_content'], forceReasoning: true } };
+    return (await generateText({ ...asked, tools: { weather }, providerOptions })).text;
+  },
+  async streamed() {
+    const result = streamText({ ...asked, tools: { weather } });
+    const pieces = [];
+    for await (const piece of result.textStream) pieces.push(piece);
+    return pieces;
+  },
+  async structured() {
+    const schema = z.object({ name: z.string(), age: z.number() });
+    return (await generateText({ ...asked, output: Output.object({ schema }) })).output;
+  },
+  async custom() {
+    const count = openai.tools.customTool({ description: 'Counts characters.' });
+    count.execute = async (input) => `${input.length} characters.`;
+    return (await generateText({ ...asked, tools: { count } })).text;
+  },
+  async image() {
+    const content = [
+      { type: 'text', text: 'What is this?' },
+      { type: 'image', image: Buffer.from('iVBORw0KGgo=', 'base64'), mediaType: 'image/png' },
+    ];
+    return (await generateText({ model, maxRetries: 0, messages: [{ role: 'user', content }] })).text;
+  },
+  async refused() {
+    try {
+      await generateText({ ...asked, temperature: 9 });
+    } catch (error) {
+      return [error.statusCode, error.message];
+    }
+  },
+};
+
+console.log(JSON.stringify(await scenarios[scenario]()));

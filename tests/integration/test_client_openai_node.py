@@ -1,0 +1,57 @@
+"""The OpenAI SDK for Node, as it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.asking import MODEL, NAME
+from tests.support.clients import node_client
+from tests.support.stack import LiveStack
+from tests.support.upstream import Reply, Upstream, interleaved_calls, reasoning, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+type Node = Callable[..., Any]
+
+SAID: Final = reply(text("It ", "snows."))
+
+
+@pytest.fixture
+def node(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Node:
+    """Runs a scenario against a model with these replies."""
+
+    def run(scenario: str, *replies: Reply) -> Any:
+        upstream.script(NAME, replies)
+        return node_client("openai-node", "with_openai_node.mjs", stack, tmp_path, scenario, MODEL).said
+
+    return run
+
+
+def test_a_chain(node: Node) -> None:
+    assert node("chained", reply(text("1.")), reply(text("2."))) == ["1.", "2.", 3]
+
+
+def test_a_stream(node: Node) -> None:
+    whole = reply(reasoning("Hm."), text("It ", "snows."), tool_call(0, "c1", "weather", '{"city":"Oslo"}'))
+    deltas, kinds, said = node("streamed", whole)
+    assert (deltas, said) == (["It ", "snows."], "It snows.")
+    assert kinds == ["reasoning", "message", "function_call"]
+
+
+def test_parallel_calls(node: Node) -> None:
+    both = interleaved_calls(("c1", "weather", '{"city":', '"Oslo"}'), ("c2", "weather", '{"city":', '"Rome"}'))
+    assert node("calls", reply(both)) == [["c1", '{"city":"Oslo"}'], ["c2", '{"city":"Rome"}']]
+
+
+def test_the_background(node: Node) -> None:
+    assert node("background", SAID) == ["queued", "response.created", "response.completed", "It snows."]
+
+
+def test_structured_output(node: Node) -> None:
+    assert node("parsed", reply(text('{"age":', "36}"))) == {"age": 36}
+
+
+def test_an_error(node: Node) -> None:
+    assert node("refused", SAID) == ["BadRequestError", 400, "temperature", "decimal_above_max_value"]

@@ -1,0 +1,76 @@
+"""The Vercel AI SDK as it is, with its OpenAI provider, which sends references to stored items, and its open one."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.asking import MODEL, NAME, messages, sent
+from tests.support.clients import node_client
+from tests.support.stack import LiveStack
+from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
+
+pytestmark = pytest.mark.live
+
+type Vercel = Callable[..., Any]
+
+SAID: Final = reply(text("It ", "snows."))
+WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}'))
+
+
+@pytest.fixture(params=["openai", "open-responses"])
+def provider(request: pytest.FixtureRequest) -> str:
+    """The SDK's provider."""
+    return str(request.param)
+
+
+@pytest.fixture
+def vercel(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Vercel:
+    """Runs a scenario against a model with these replies."""
+
+    def run(scenario: str, provider: str, *replies: Reply) -> Any:
+        upstream.script(NAME, replies)
+        return node_client("vercel", "with_vercel.mjs", stack, tmp_path, scenario, MODEL, provider).said
+
+    return run
+
+
+def test_an_answer(vercel: Vercel, provider: str) -> None:
+    assert vercel("answer", provider, SAID) == ["It snows.", 2, "stop"]
+
+
+def test_a_function(vercel: Vercel, upstream: Upstream, provider: str) -> None:
+    assert vercel("tools", provider, WEATHER, SAID) == ["It snows.", 2]
+    assert [message["role"] for message in messages(upstream)] == ["user", "assistant", "tool"]
+    assert messages(upstream)[-1]["content"] == "Snow in Oslo."
+    assert messages(upstream)[-2]["reasoning_content"] == "Hm."
+
+
+def test_a_stream(vercel: Vercel, provider: str) -> None:
+    assert vercel("streamed", provider, WEATHER, SAID) == ["It ", "snows."]
+
+
+def test_structured_output(vercel: Vercel, upstream: Upstream, provider: str) -> None:
+    assert vercel("structured", provider, reply(text('{"name":"Ada",', '"age":36}'))) == {"name": "Ada", "age": 36}
+    assert sent(upstream)["response_format"]["type"] == "json_schema"
+
+
+def test_an_image(vercel: Vercel, upstream: Upstream, provider: str) -> None:
+    assert vercel("image", provider, SAID) == "It snows."
+    assert messages(upstream)[0]["content"][1]["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
+
+
+def test_an_error(vercel: Vercel, provider: str) -> None:
+    status, message = vercel("refused", provider, SAID)
+    assert (status, "above maximum value" in message) == (400, True)
+
+
+def test_a_function_with_nothing_stored(vercel: Vercel, upstream: Upstream) -> None:
+    assert vercel("stateless", "openai", WEATHER, SAID) == "It snows."
+    assert messages(upstream)[-2]["reasoning_content"] == "Hm."
+
+
+def test_a_custom_tool(vercel: Vercel, upstream: Upstream) -> None:
+    assert vercel("custom", "openai", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
+    assert messages(upstream)[-1]["content"] == "3 characters."
