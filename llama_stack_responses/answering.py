@@ -10,6 +10,7 @@ from typing import Any, Final
 from .core.assembler import Assembler
 from .core.calls import FORMS, ItemForm, ServerCall, Stage
 from .outbox import Outbox
+from .tools.at_once import at_once
 from .tools.tool import Invocation, Outcome, Output, ToolError
 from .tools.toolset import Toolset
 
@@ -47,13 +48,7 @@ class Answering:
             answered: is told of each answer, in the order in which they come.
             again: whether another server may have run these calls already.
         """
-        tasks = [asyncio.create_task(self._answer(call, answered, again)) for call in calls]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+        await at_once(self._answer(call, answered, again) for call in calls)
 
     async def _answer(self, call: ServerCall, answered: Answered, again: bool) -> None:
         if call.index is None:

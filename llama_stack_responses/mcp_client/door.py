@@ -8,7 +8,6 @@ answer to that very request, where the package would else end the session, or fo
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urljoin, urlsplit
 
@@ -29,21 +28,25 @@ _SERVER_ERROR: Final = -32000
 _BAD_GATEWAY: Final = 502
 _GATEWAY_TIMEOUT: Final = 504
 _ERROR_BYTES: Final = 65_536
+_EVENTS: Final = "text/event-stream"
+_OF_TRANSFER: Final = frozenset({"content-length", "transfer-encoding"})
+_JSON: Final = {"content-type": "application/json"}
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a request failed.
+class Failure(Exception):  # noqa: N818 (it is an answer as good as any)
+    """A request that failed.
 
-    Attributes:
+    Args:
         status: the HTTP status, or the one that a gateway would give.
         message: for the client and the model.
         error: what the server said of it, as JSON-RPC's `error`; None if it does not speak that.
     """
 
-    status: int
-    message: str
-    error: Json | None = None
+    def __init__(self, status: int, message: str, error: Json | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.error = error
 
 
 class Door(http.AsyncBaseTransport):
@@ -74,20 +77,20 @@ class Door(http.AsyncBaseTransport):
 
     async def handle_async_request(self, request: Any) -> Any:
         """Sends a request, and makes its failure an answer that the package understands."""
+        request_id = await _id_of(request)
         try:
             response = await self._inner.handle_async_request(self._addressed(request))
+            try:
+                return await self._answer(request, request_id, response)
+            except BaseException:
+                await response.aclose()
+                raise
+        except Failure as failure:
+            return self._told(request, request_id, failure)
         except Refused as error:
-            return self._told(request, Failure(_BAD_GATEWAY, str(error)))
-        except http.TimeoutException:
-            return self._told(request, Failure(_GATEWAY_TIMEOUT, "The server did not answer in time."))
+            return self._told(request, request_id, Failure(_BAD_GATEWAY, str(error)))
         except (http.TransportError, OSError) as error:
-            message = f"The server could not be reached ({type(error).__name__})."
-            return self._told(request, Failure(_BAD_GATEWAY, message))
-        if failure := await self._failure_of(request, response):
-            await response.aclose()
-            return self._told(request, failure)
-        response.stream = _Bounded(response.stream, self._max_bytes, self._failed)
-        return response
+            return self._told(request, request_id, _unreached(error))
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -107,59 +110,105 @@ class Door(http.AsyncBaseTransport):
             request.method, url, headers=request.headers, stream=request.stream, extensions=request.extensions
         )
 
-    async def _failure_of(self, request: Any, response: Any) -> Failure | None:
+    async def _answer(self, request: Any, request_id: Any, response: Any) -> Any:
+        """The server's answer, as the package gets it.
+
+        Raises:
+            Failure: it is none.
+        """
+        await self._check(request, response)
+        bounded = _Bounded(response.stream, self._max_bytes)
+        kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if request_id is None or not self._answers or "location" in response.headers:
+            response.stream = _Watched(bounded, self._failed)
+        elif kind == _EVENTS:
+            response.stream = _Answered(bounded, request_id)
+        else:
+            body = _checked(b"".join([chunk async for chunk in bounded]), request_id)
+            await response.aclose()
+            return http.Response(response.status_code, headers=_headers(response), content=body, request=request)
+        return response
+
+    async def _check(self, request: Any, response: Any) -> None:
         status = response.status_code
         if status >= http.codes.BAD_REQUEST:
-            reason = http.codes.get_reason_phrase(status)
-            message = f"The server answered {status} {reason}".rstrip() + "."
-            return Failure(status, message, _error_in(await _start_of(response)))
+            message = f"The server answered {status} {http.codes.get_reason_phrase(status)}".rstrip() + "."
+            raise Failure(status, message, _error_in(await _start_of(response)))
         if response.headers.get("content-encoding", "identity") != "identity":
-            return Failure(_BAD_GATEWAY, "The server compressed its answer, which was not asked for.")
+            raise Failure(_BAD_GATEWAY, "The server compressed its answer, which was not asked for.")
         if "location" in response.headers and not _stays(request, response, self._url):
-            return Failure(status, "The server redirects to another one. Use the address that it redirects to.")
-        return None
+            raise Failure(status, "The server redirects to another one. Use the address that it redirects to.")
 
-    def _told(self, request: Any, failure: Failure) -> Any:
+    def _told(self, request: Any, request_id: Any, failure: Failure) -> Any:
         """The answer that says so to whoever waits for it."""
+        if request.method != "POST":
+            # The stream of an old server, without which there is no session; or one that nobody needs.
+            return http.Response(405 if self._answers else failure.status, request=request)
         if not self._answers:
             self._failed(failure)
-            return http.Response(202 if request.method == "POST" else failure.status, request=request)
-        request_id = _id_of(request)
-        if request_id is None:
-            # Nobody waits for these: a note to the server, its own stream, the end of the session.
-            return http.Response(202 if request.method == "POST" else 405, request=request)
-        error = {"code": _SERVER_ERROR, "message": failure.message, **(failure.error or {})}
-        data = error.get("data")
-        error["data"] = {**(data if isinstance(data, dict) else {}), HTTP_STATUS: failure.status}
-        body = {"jsonrpc": "2.0", "id": request_id, "error": error}
-        headers = {"content-type": "application/json"}
-        return http.Response(200, headers=headers, content=orjson.dumps(body), request=request)
+        if request_id is None or not self._answers:
+            return http.Response(202, request=request)
+        return http.Response(200, headers=_JSON, content=_error(request_id, failure), request=request)
 
 
 class _Bounded(http.AsyncByteStream):
-    """A body that ends with an error where it grows too large."""
+    """A body that fails where it grows too large, or ends too early."""
 
-    def __init__(self, inner: Any, size: int, failed: Callable[[Failure], None]) -> None:
+    def __init__(self, inner: Any, size: int) -> None:
         self._inner = inner
         self._left = size
-        self._failed = failed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         try:
             async for chunk in self._inner:
                 self._left -= len(chunk)
                 if self._left < 0:
-                    raise http.ReadError("The server's answer is larger than this server takes.")
+                    raise Failure(_BAD_GATEWAY, "The server's answer is larger than this server takes.")
                 yield chunk
-        except http.TransportError as error:
-            # The package does not tell those who wait.
-            large = self._left < 0
-            message = str(error) if large else f"The connection to the server broke ({type(error).__name__})."
-            self._failed(Failure(_BAD_GATEWAY, message))
-            raise
+        except (http.TransportError, OSError) as error:
+            message = f"The connection to the server broke ({type(error).__name__})."
+            raise Failure(_BAD_GATEWAY, message) from error
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+
+class _Watched(_Bounded):
+    """A body whose failure is nobody's answer."""
+
+    def __init__(self, inner: _Bounded, failed: Callable[[Failure], None]) -> None:
+        self._inner = inner
+        self._failed = failed
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._inner:
+                yield chunk
+        except Failure as failure:
+            self._failed(failure)
+
+
+class _Answered(_Bounded):
+    """The events that answer a request: should they end without an answer, there is one that says so.
+
+    One whose events have ids can be taken up again, which the package does by itself.
+    """
+
+    def __init__(self, inner: _Bounded, request_id: Any) -> None:
+        self._inner = inner
+        self._id = request_id
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        resumable = False
+        failure = Failure(_BAD_GATEWAY, "The server did not answer.")
+        try:
+            async for chunk in self._inner:
+                resumable = resumable or chunk.startswith(b"id:") or b"\nid:" in chunk
+                yield chunk
+        except Failure as error:
+            failure = error
+        if not resumable:
+            yield b"\n\nevent: message\ndata: %b\n\n" % _error(self._id, failure)
 
 
 async def _start_of(response: Any) -> bytes:
@@ -183,11 +232,41 @@ def _error_in(said: bytes) -> Json | None:
     return {name: error[name] for name in ("code", "message", "data") if name in error}
 
 
-def _id_of(request: Any) -> Any:
+async def _id_of(request: Any) -> Any:
     """The id of the JSON-RPC request that an HTTP request carries; None if nobody waits for an answer."""
     if request.method != "POST":
         return None
-    return orjson.loads(request.content).get("id")
+    return orjson.loads(await request.aread()).get("id")
+
+
+def _unreached(error: Exception) -> Failure:
+    if isinstance(error, http.TimeoutException):
+        return Failure(_GATEWAY_TIMEOUT, "The server did not answer in time.")
+    return Failure(_BAD_GATEWAY, f"The server could not be reached ({type(error).__name__}).")
+
+
+def _error(request_id: Any, failure: Failure) -> bytes:
+    """The JSON-RPC answer that says so."""
+    error = {"code": _SERVER_ERROR, "message": failure.message, **(failure.error or {})}
+    data = error.get("data")
+    error["data"] = {**(data if isinstance(data, dict) else {}), HTTP_STATUS: failure.status}
+    return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": error})
+
+
+def _checked(body: bytes, request_id: Any) -> bytes:
+    """An answer in JSON, if it is one to this request: else the package would wait for another."""
+    try:
+        answer = orjson.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or answer.get("id") != request_id or not {"result", "error"} & answer.keys():
+        raise Failure(_BAD_GATEWAY, "The server's answer is not what the protocol says.", _error_in(body))
+    return body
+
+
+def _headers(response: Any) -> list[tuple[str, str]]:
+    """Those of an answer that was read: it is as long as it is."""
+    return [(name, value) for name, value in response.headers.items() if name not in _OF_TRANSFER]
 
 
 def _stays(request: Any, response: Any, url: str) -> bool:

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 _GRACE: Final = 5.0
 """Seconds that a server has to hear of a session's end."""
 
-_MOST_PAGES: Final = 100
+_MOST_PAGES: Final = 32
 _LONGEST_MESSAGE: Final = 2_000
 _SHORTEST_SECRET: Final = 8
 _INTERNAL_ERROR: Final = -32603
@@ -114,10 +114,10 @@ class Session:
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
                     if cursor is None:
-                        break
+                        return tools
         except TimeoutError:
             raise _http_error(504, "The server did not answer in time.") from None
-        return tools
+        raise _http_error(502, "The server's list of tools has no end.")
 
     async def call_tool(self, name: str, arguments: Json) -> Json:
         """What came of a call."""
@@ -165,7 +165,7 @@ class _Line:
         loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[Any] = loop.create_future()
         self._end: asyncio.Future[Any] = loop.create_future()
-        self._failure: Failure | None = None
+        self._first: McpError | None = None
         self.task = asyncio.create_task(self._live())
 
     @property
@@ -222,7 +222,6 @@ class _Line:
         raise self._end.result() or _http_error(502, "The session has ended.")
 
     async def _live(self) -> None:
-        first: McpError | None = None
         for over in (over_streamable_http, over_sse):
             try:
                 async with self._open(over) as server:
@@ -230,10 +229,10 @@ class _Line:
                         self._ready.set_result(server)
                     await asyncio.wait([self._end])
             except Exception as error:  # noqa: BLE001 (whatever the package raises, also in groups)
-                first = first or self._reason(error)
-            if first is None or self._ready.done() or self._end.done() or not _may_be_old(first):
+                self._first = self._first or self._reason(error)
+            if self._first is None or self._ready.done() or self._end.done() or not _may_be_old(self._first):
                 break
-        self._ended(first or _http_error(502, "The server ended the session."))
+        self._ended(self._first or _http_error(502, "The server ended the session."))
 
     def _open(
         self, over: Callable[[str, http.AsyncClient], AbstractAsyncContextManager[Connected]]
@@ -252,9 +251,8 @@ class _Line:
 
     def _failed(self, failure: Failure) -> None:
         """The connection has failed in a way of which the package tells nobody."""
-        self._failure = failure
-        if self._ready.done():
-            self._ended(self._http_error(failure.status, failure.message))
+        self._ended(self._http_error(failure.status, failure.message))
+        self.task.cancel()
 
     def _ended(self, error: McpError | None) -> None:
         if not self._end.done():
@@ -262,8 +260,6 @@ class _Line:
 
     def _reason(self, error: Exception) -> McpError:
         """Why a connection was not made, or broke."""
-        if self._failure:
-            return self._http_error(self._failure.status, self._failure.message)
         if failed := _failed_request(error):
             return self._error_of(failed)
         return self._protocol_error(_INTERNAL_ERROR, "The server does not speak MCP as this server knows it.")

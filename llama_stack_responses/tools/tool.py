@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -144,7 +144,7 @@ class Tool(Protocol):
 class NeedsPreparation(Protocol):
     """A tool that has to ask somebody what its functions are, or to know what was said before."""
 
-    async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
+    def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> Coroutine[Any, Any, None]:
         """Asks; `items` are the conversation so far, in which the answer may stand.
 
         Raises:

@@ -11,6 +11,7 @@ from llama_stack_responses.core.citing import Citation, Citing
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.request import CreateRequest
 
+from .at_once import at_once
 from .catalog import Catalog
 from .tool import Cites, DueCall, FindsTools, Function, HasDueCalls, HoldsConnections, NeedsPreparation, Stagehand, Tool
 
@@ -64,9 +65,7 @@ class Toolset:
         for item in items:
             if item["type"] in _CARRIERS:
                 self._load(item["tools"])
-        for tool in self._tools:
-            if isinstance(tool, NeedsPreparation):
-                await tool.prepare(items, stagehand)
+        await at_once(tool.prepare(items, stagehand) for tool in self._tools if isinstance(tool, NeedsPreparation))
         self._index()
         if self._by_name and not self._allowed:
             raise bad_request("The tool that 'tool_choice' names does not exist.", "tool_choice")

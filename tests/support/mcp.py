@@ -31,7 +31,7 @@ class FakeMcp:
     """A server, the same at each address.
 
     Args:
-        tools: what it has; an error says that it does not tell.
+        tools: what it has; an error says that it does not tell, an event is waited for.
         answers: of each tool, in the order of its calls; an event is waited for before the next one is given.
         repeatable: what the operator says may be run twice.
 
@@ -45,7 +45,7 @@ class FakeMcp:
 
     def __init__(
         self,
-        *tools: Json | McpError,
+        *tools: Json | McpError | asyncio.Event,
         answers: Mapping[str, Sequence[Answer]] | None = None,
         repeatable: Sequence[str] = (),
     ) -> None:
@@ -82,7 +82,10 @@ class FakeSession:
         for each in self._server.tools:
             if isinstance(each, McpError):
                 raise each
-            tools.append(each)
+            if isinstance(each, asyncio.Event):
+                await each.wait()
+            else:
+                tools.append(each)
         return tools
 
     async def call_tool(self, name: str, arguments: Json) -> Json:

@@ -262,6 +262,7 @@ def main() -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", arguments.port))
+        listener.listen(128)
         print(f"listening http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
         config = uvicorn.Config(application(arguments.token), log_level="warning")
         uvicorn.Server(config).run(sockets=[listener])

@@ -133,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(ConnectionError, ssl.SSLError):
             self._send(answer)
 
-    do_POST = do_GET  # noqa: N815 (the name that the library calls)
+    do_POST = do_DELETE = do_GET  # noqa: N815 (the names that the library calls)
 
     def do_CONNECT(self) -> None:
         assert self.server.web.intercepts

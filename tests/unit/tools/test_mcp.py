@@ -8,11 +8,12 @@ from typing import Any, Final
 import pytest
 
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.calls import MCP_LIST_TOOLS
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.exchanges import with_exchanges
 from llama_stack_responses.core.replay import replay
+from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.tools.mcp import McpTool
 from llama_stack_responses.tools.mcp_servers import McpError
 from llama_stack_responses.turn import TurnLimits
 from tests.support.inference import Round, call, finish, text
@@ -142,14 +143,21 @@ async def test_a_server_that_does_not_tell_fails_the_response() -> None:
     assert (made.turn.accepted.done(), made.inference.requests) == (True, [])
 
 
-async def test_a_list_that_is_cut_off_says_so() -> None:
-    made = setting(ANSWER, server=FakeMcp(tool("add")))
-    made.outbox.put(made.assembler.calls.begin(MCP_LIST_TOOLS, {"server_label": "s"})[1])
+async def test_servers_are_asked_at_once_and_not_waited_for_when_one_fails() -> None:
+    slow, gone = FakeMcp(asyncio.Event()), FakeMcp(GONE)
+
+    def make(declared: Json, request: CreateRequest) -> McpTool:
+        return (slow if declared["server_label"] == "s" else gone).make(declared, request)
+
+    made = Setting(ANSWER, makers={"mcp": make}, tools=[SERVER, {**SERVER, "server_label": "t"}])
+    with pytest.raises(ApiError, match="MCP server: 't'") as caught:
+        await made.turn.run()
     made.outbox.put(made.assembler.close("incomplete"))
-    made.assembler.settle("cancelled")
+    made.assembler.settle("failed", error=caught.value)
     made.outbox.put(made.assembler.end())
-    [tools] = items_of(made.outbox.ready())
-    assert tools["error"] == "The server was not heard out."
+    errors = {item["server_label"]: item["error"] for item in items_of(made.outbox.ready())}
+    assert errors == {"s": "The server was not heard out.", "t": "The server could not be reached."}
+    assert (slow.open, gone.open) == (0, 0)
 
 
 TOOLS: Final = (tool("add"), tool("see", read_only=True), tool("del"))

@@ -1,0 +1,370 @@
+"""Sessions with MCP servers, real ones and hostile ones, with whichever version of the `mcp` package the host brings."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from ipaddress import ip_network
+from threading import Event
+from types import MappingProxyType
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from llama_stack_responses.fetch.guard import Guard
+from llama_stack_responses.mcp_client.sessions import Servers, Session, SessionLimits
+from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
+from tests.support.mcp_server import McpServers
+from tests.support.waiting import wait_until
+from tests.support.web import Answer, Asked, Web
+
+type Json = dict[str, Any]
+type Method = Callable[[Json], Answer | Json]
+
+# They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
+pytestmark = pytest.mark.live
+
+LIMITS: Final = SessionLimits(connect_seconds=5.0, answer_bytes=100_000)
+TOKEN: Final = {"Authorization": "Bearer bearer-canary-1"}
+
+
+class NoConnectors:
+    """A stack without connectors, or with one."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self._url = url
+
+    async def url(self, connector_id: str) -> str | None:
+        """Where it is."""
+        return self._url
+
+
+class Hostile:
+    """An MCP server that answers as it is told.
+
+    Attributes:
+        answers: by method: the result, or the whole HTTP answer.
+    """
+
+    def __init__(self, web: Web) -> None:
+        self.answers: dict[str, Method] = {
+            "initialize": lambda asked: {
+                "protocolVersion": asked["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "hostile", "version": "1"},
+            },
+            "tools/list": lambda _: {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
+            "tools/call": lambda _: {"content": [{"type": "text", "text": "3"}]},
+        }
+        self.web = web
+        web.answer_all = self._answer
+
+    @property
+    def methods(self) -> list[str]:
+        """What it was asked for by JSON-RPC, notes not counted."""
+        bodies = [asked.json() for asked in self.web.seen if asked.method == "POST"]
+        return [body["method"] for body in bodies if "id" in body]
+
+    def _answer(self, asked: Asked) -> Answer:
+        if asked.method != "POST":
+            return Answer(status=405)
+        message = asked.json()
+        if "id" not in message:
+            return Answer(status=202)
+        method = self.answers.get(message["method"])
+        if method is None:
+            return said(
+                {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "No such method."}}
+            )
+        answer = method(message)
+        if isinstance(answer, Answer):
+            return answer
+        session = {"mcp-session-id": "s1"} if message["method"] == "initialize" else {}
+        return said({"jsonrpc": "2.0", "id": message["id"], "result": answer}, headers=session)
+
+
+def said(body: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    """A JSON answer."""
+    return Answer(orjson.dumps(body), status, {"content-type": "application/json", **headers})
+
+
+def events(*pieces: bytes) -> Answer:
+    """A stream of events."""
+    return Answer(pieces, 200, {"content-type": "text/event-stream"})
+
+
+def address(url: str, **headers: str) -> McpAddress:
+    return McpAddress("s", url, None, headers)
+
+
+def servers(limits: SessionLimits = LIMITS, connector: str | None = None, *, allowed: bool = True) -> Servers:
+    networks = [ip_network("127.0.0.0/8")] if allowed else []
+    return Servers(Guard(networks), NoConnectors(connector), limits)
+
+
+@pytest.fixture
+def hostile(web: Web) -> Hostile:
+    """A server that can be told anything."""
+    return Hostile(web)
+
+
+@pytest.fixture
+async def session(hostile: Hostile) -> AsyncIterator[Session]:
+    """A session with it."""
+    made = servers().session(address(hostile.web.url("/secret-canary/mcp?key=query-canary"), **TOKEN))
+    yield made
+    made.release()
+
+
+async def failure(work: Any) -> Json:
+    """The error that it ends with."""
+    with pytest.raises(McpError) as caught:
+        await work
+    assert "canary" not in str(caught.value.error)
+    return caught.value.error
+
+
+def call(session: Session) -> Any:
+    return session.call_tool("add", {})
+
+
+# Real servers
+
+
+@pytest.mark.parametrize("path", ["mcp", "sse", "locked/mcp"])
+async def test_a_real_server(mcp: McpServers, path: str) -> None:
+    session = servers().session(address(mcp.url(path), Authorization=f"Bearer {mcp.token}"))
+    tools = await session.list_tools()
+    assert [(tool["name"], tool["description"]) for tool in tools][:2] == [
+        ("echo", "Says it again."),
+        ("add", "Adds two numbers."),
+    ]
+    assert (tools[0]["annotations"]["readOnlyHint"], "annotations" in tools[1]) == (True, False)
+    results = await asyncio.gather(*(session.call_tool("echo", {"text": str(number)}) for number in range(5)))
+    assert [result["content"][0]["text"] for result in results] == ["0", "1", "2", "3", "4"]
+    failed = await session.call_tool("fail", {"reason": "No."})
+    assert (failed["isError"], "No." in failed["content"][0]["text"]) == (True, True)
+    session.release()
+
+
+async def test_a_call_that_is_given_up_leaves_the_session(mcp: McpServers) -> None:
+    session = servers().session(address(mcp.url()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await session.call_tool("hold", {"word": "a"})
+    assert (await session.call_tool("echo", {"text": "b"}))["content"][0]["text"] == "b"
+    mcp.release()
+    session.release()
+
+
+async def test_a_connector_is_reached_wherever_it_is(mcp: McpServers) -> None:
+    session = servers(connector=mcp.url(), allowed=False).session(McpAddress("s", None, "tools", {}))
+    assert len(await session.list_tools()) == 8
+    session.release()
+    error = await failure(servers().session(McpAddress("s", None, "tools", {})).list_tools())
+    assert error["message"] == "This stack has no connector 'tools'."
+
+
+async def test_an_address_that_nobody_allowed(mcp: McpServers) -> None:
+    error = await failure(servers(allowed=False).session(address(mcp.url())).list_tools())
+    assert (error["code"], "no public address" in error["message"]) == (502, True)
+
+
+# The session
+
+
+async def test_one_session_serves_all_and_is_ended(hostile: Hostile, session: Session) -> None:
+    await session.list_tools()
+    await asyncio.gather(call(session), call(session))
+    await call(session)
+    assert hostile.methods.count("initialize") == 1
+    session.release()
+    await asyncio.to_thread(wait_until, lambda: any(asked.method == "DELETE" for asked in hostile.web.seen))
+    assert {asked.headers["authorization"] for asked in hostile.web.seen} == {"Bearer bearer-canary-1"}
+    assert {(asked.path, asked.query["key"]) for asked in hostile.web.seen} == {("/secret-canary/mcp", "query-canary")}
+
+
+async def test_pages_of_tools(hostile: Hostile, session: Session) -> None:
+    def page(asked: Json) -> Json:
+        number = int((asked.get("params") or {}).get("cursor") or 0)
+        more = {"nextCursor": str(number + 1)} if number < 2 else {}
+        return {"tools": [{"name": f"t{number}", "inputSchema": {"type": "object"}}], **more}
+
+    hostile.answers["tools/list"] = page
+    assert [tool["name"] for tool in await session.list_tools()] == ["t0", "t1", "t2"]
+
+
+async def test_pages_without_end(hostile: Hostile, session: Session) -> None:
+    hostile.answers["tools/list"] = lambda _: {"tools": [], "nextCursor": "again"}
+    error = await failure(session.list_tools())
+    assert error["message"] == "The server's list of tools has no end."
+
+
+async def test_a_forgotten_session_is_begun_anew(hostile: Hostile, session: Session) -> None:
+    await call(session)
+    usual = hostile.answers["tools/call"]
+    gone = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
+
+    def once(asked: Json) -> Answer:
+        hostile.answers["tools/call"] = usual
+        return said(gone, 404)
+
+    hostile.answers["tools/call"] = once
+    assert (await call(session))["content"][0]["text"] == "3"
+    assert hostile.methods.count("initialize") == 2
+
+
+async def test_a_failed_request_leaves_the_session(hostile: Hostile, session: Session) -> None:
+    await session.list_tools()
+    usual = hostile.answers["tools/call"]
+    hostile.answers["tools/call"] = lambda _: Answer(b"Oops.", 500)
+    assert await failure(call(session)) == {
+        "type": "http_error",
+        "code": 500,
+        "message": "The server answered 500 Internal Server Error.",
+    }
+    hostile.answers["tools/call"] = usual
+    await call(session)
+    assert hostile.methods.count("initialize") == 1
+
+
+# What servers may answer
+
+
+def echo_headers(asked: Json) -> Answer:
+    error = {"code": -32001, "message": "I was sent bearer-canary-1, which is no good."}
+    return said({"jsonrpc": "2.0", "id": asked["id"], "error": error})
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "message"),
+    [
+        (lambda asked: said({"jsonrpc": "2.0", "id": asked["id"], "error": {"code": 7, "message": "No."}}), 7, "No."),
+        (echo_headers, -32001, "I was sent ***, which is no good."),
+        (lambda _: said({"error": {"code": 1, "message": "Wait."}}, 429), 429, "Wait."),
+        (lambda _: Answer(b"", 403), 403, "The server answered 403 Forbidden."),
+        (
+            lambda _: Answer(b"", 307, {"location": "http://127.0.0.2/canary"}),
+            307,
+            "The server redirects to another one. Use the address that it redirects to.",
+        ),
+        (lambda _: Answer(b"x" * 200_000, 200, {"content-type": "application/json"}), 502, "is larger than"),
+        (
+            lambda _: Answer(b"x", 200, {"content-type": "application/json", "content-encoding": "gzip"}),
+            502,
+            "The server compressed its answer, which was not asked for.",
+        ),
+        (
+            lambda _: Answer([b"{"], 200, {"content-type": "application/json", "content-length": "100"}),
+            502,
+            "The connection to the server broke",
+        ),
+        (
+            lambda asked: said({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": "text"}}),
+            -32603,
+            "The server's answer is not what the protocol says.",
+        ),
+        (lambda _: said([]), 502, "The server's answer is not what the protocol says."),
+        (lambda _: said({"jsonrpc": "2.0", "id": "other", "result": {}}), 502, "is not what the protocol says."),
+        (lambda _: events(b": nothing"), 502, "The server did not answer."),
+        (lambda _: events(b"x" * 200_000), 502, "is larger than"),
+    ],
+    ids=[
+        *("error", "secret", "status with error", "status", "redirect", "large", "gzip", "broken", "odd", "list"),
+        *("other", "no event", "large events"),
+    ],
+)
+async def test_an_answer_that_is_none(
+    hostile: Hostile, session: Session, answer: Method, kind: int, message: str
+) -> None:
+    await session.list_tools()
+    hostile.answers["tools/call"] = answer
+    error = await failure(call(session))
+    assert (error["code"], message in error["message"]) == (kind, True), error
+    assert error["type"] == ("http_error" if kind >= 100 else "mcp_protocol_error")
+
+
+async def test_redirects_within_the_server_are_followed(hostile: Hostile, session: Session) -> None:
+    usual = hostile.web.answer_all
+    assert usual
+
+    def moved(asked: Asked) -> Answer:
+        elsewhere = hostile.web.url("/moved")
+        return usual(asked) if asked.path == "/moved" else Answer(status=307, headers={"location": elsewhere})
+
+    hostile.web.answer_all = moved
+    assert (await call(session))["content"][0]["text"] == "3"
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+async def test_a_silent_server(hostile: Hostile, method: str) -> None:
+    never = Event()
+    hostile.answers[method] = lambda _: Answer([never], 200, {"content-type": "application/json"})
+    session = servers(SessionLimits(0.3, 1000)).session(address(hostile.web.url("/mcp")))
+    error = await failure(session.list_tools())
+    never.set()
+    assert (error["type"], error["code"]) == ("http_error", 504)
+    session.release()
+
+
+async def test_no_server() -> None:
+    error = await failure(servers().session(address("http://127.0.0.1:1/mcp")).list_tools())
+    assert (error["code"], error["message"]) == (502, "The server could not be reached (ConnectError).")
+    error = await failure(servers().session(address("http://nowhere.invalid/mcp")).list_tools())
+    assert "was not found" in error["message"]
+
+
+# SSE
+
+
+def old_server(web: Web, message: Callable[[Asked], Answer]) -> None:
+    """A server that has only SSE, and answers what is sent to it like this."""
+
+    def answer(asked: Asked) -> Answer:
+        if asked.method == "GET":
+            opening = b"event: endpoint\ndata: messages?session_id=1\n\n"
+            return Answer([opening, Event()], 200, {"content-type": "text/event-stream"})
+        return message(asked) if asked.path.endswith("/messages") else Answer(status=405)
+
+    web.answer_all = answer
+
+
+async def test_a_message_that_an_old_server_refuses(web: Web) -> None:
+    old_server(web, lambda _: Answer(status=500))
+    session = servers().session(address(web.url("/canary/sse")))
+    error = await failure(session.list_tools())
+    assert (error["code"], error["message"]) == (500, "The server answered 500 Internal Server Error.")
+    assert web.seen[-1].path == "/canary/messages"
+    session.release()
+
+
+async def test_a_server_of_neither_kind(web: Web) -> None:
+    web.answer_all = lambda asked: Answer(status=405 if asked.method == "POST" else 404)
+    session = servers().session(address(web.url("/")))
+    assert (await failure(session.list_tools()))["code"] == 405
+    session.release()
+
+
+# Logs
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """All that is logged at the level of a server."""
+    with caplog.at_level(logging.INFO):
+        yield caplog
+
+
+async def test_no_log_tells_what_opens_a_server(
+    hostile: Hostile, session: Session, logged: pytest.LogCaptureFixture
+) -> None:
+    await session.list_tools()
+    for answer in (lambda _: Answer(status=500), lambda _: Answer(status=401), lambda _: said([])):
+        hostile.answers["tools/call"] = answer
+        with pytest.raises(McpError):
+            async with asyncio.timeout(5):
+                await call(session)
+    old_server(hostile.web, lambda _: Answer(status=500))
+    await failure(servers().session(address(hostile.web.url("/canary/sse?key=canary"))).list_tools())
+    assert logged.records
+    assert "canary" not in logged.text
