@@ -11,6 +11,7 @@ from agents import (
     AgentOutputSchema,
     ApplyPatchTool,
     CustomTool,
+    HostedMCPTool,
     LocalShellTool,
     ModelSettings,
     OpenAIResponsesModel,
@@ -157,6 +158,18 @@ async def apply_patch() -> Any:
     """A patch."""
     editor = Editor()
     return [await answered(agent(tools=[ApplyPatchTool(editor=editor)])), editor.done]
+
+
+async def hosted_mcp() -> Any:
+    """An MCP server that the stack calls."""
+    config = {
+        "type": "mcp",
+        "server_label": "mcp",
+        "server_url": os.environ["MCP_URL"],
+        "require_approval": "never",
+    }
+    ended = await Runner.run(agent(tools=[HostedMCPTool(tool_config=config)]), "Echo.")
+    return [ended.final_output, [item.raw_item.type for item in ended.new_items]]
 
 
 async def tool_search() -> Any:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.asking import MODEL, NAME, Json, messages
 from tests.support.clients import python_client
+from tests.support.mcp_server import McpServers
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
@@ -23,9 +24,9 @@ WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":
 def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
     """Runs a scenario against a model with these replies."""
 
-    def run(scenario: str, *replies: Reply) -> Any:
+    def run(scenario: str, *replies: Reply, **env: str) -> Any:
         upstream.script(NAME, replies)
-        return python_client("agents", "with_agents.py", stack, tmp_path, scenario, MODEL).said
+        return python_client("agents", "with_agents.py", stack, tmp_path, scenario, MODEL, env=env).said
 
     return run
 
@@ -87,6 +88,13 @@ def test_a_patch(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "apply_patch", '{"type":"create_file","path":"a","diff":"+hi"}'))
     assert agents("apply_patch", call, SAID) == ["It snows.", [["create_file", "a", "+hi"]]]
     assert "Created." in outputs(upstream)[0]
+
+
+def test_an_mcp_server_that_the_stack_calls(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
+    call = reply(tool_call(0, "c1", "mcp__echo", '{"text":"hi"}'))
+    said, kinds = agents("hosted_mcp", call, SAID, MCP_URL=mcp.url("mcp"))
+    assert (said, kinds) == ("It snows.", ["mcp_list_tools", "mcp_call", "message"])
+    assert outputs(upstream) == ["hi"]
 
 
 def test_tools_of_a_namespace_that_are_searched(agents: Agents, upstream: Upstream) -> None:

@@ -40,11 +40,13 @@ args = ["{mcp_server}"]
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Codex's own description of a model that takes patches as free text, under the name of the stack's model."""
+    """Codex's own descriptions of a model that takes patches as free text and of one that writes code, for ours."""
     folder = tmp_path_factory.mktemp("catalog")
     models = json.loads(run([codex_command(), "debug", "models"], folder).out)["models"]
-    model = next(each for each in models if each["apply_patch_tool_type"] == "freeform" and not each.get("tool_mode"))
-    return json.dumps({"models": [{**model, "slug": "local/codex", "display_name": "Ours", "upgrade": None}]})
+    free = next(each for each in models if each["apply_patch_tool_type"] == "freeform" and not each.get("tool_mode"))
+    code = next(each for each in models if each.get("tool_mode") == "code_mode_only")
+    ours = {"local/codex": free, "local/code": code}
+    return json.dumps({"models": [{**model, "slug": slug, "upgrade": None} for slug, model in ours.items()]})
 
 
 def codex_command() -> Path:
@@ -170,6 +172,17 @@ def test_a_tool_that_the_model_has_to_search_for(codex: Codex, upstream: Upstrea
     assert seen == [False, True, True]
     assert chat(upstream, 1)["messages"][-1]["content"] == "Tools that can be called now: mcp__my__dictionary__lookup."
     assert "otter is a word of 5 letters." in told(upstream)
+
+
+def test_code_that_calls_tools(codex: Codex, upstream: Upstream, work: Path) -> None:
+    (work / "note.txt").write_text("canary-4711")
+    code = 'const ran = await tools.exec_command({cmd: "cat note.txt"});\ntext(ran.output);'
+    call = tool_call(0, "c1", "functions__exec", json.dumps({"input": code}))
+    upstream.script("code", [reply(call), reply(text("It says canary-4711."))])
+    assert answers(codex("-m", "local/code", "What does note.txt say?")) == ["It says canary-4711."]
+    last = upstream.requests("code")[-1].body
+    assert "canary-4711" in last["messages"][-1]["content"]
+    assert last["messages"][-2]["tool_calls"][0]["function"]["name"] == "functions__exec"
 
 
 @pytest.mark.parametrize(

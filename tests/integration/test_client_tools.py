@@ -114,6 +114,10 @@ def test_calls_of_all_kinds_in_one_turn(client: openai.OpenAI, upstream: Upstrea
     }
     listed = client.responses.input_items.list(again["id"], limit=100).data
     assert len(listed) == 1 + len(calls_of(response)) + len(outputs)
+    upstream.script(NAME, reply(calls))
+    with client.responses.stream(model=MODEL, input="Hi", tools=tools) as helper:
+        kinds = [item.type for item in helper.get_final_response().output]
+    assert sorted(kinds) == sorted(item["type"] for item in response["output"])
 
 
 def calls_of(response: Json) -> list[Json]:

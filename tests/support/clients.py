@@ -64,9 +64,12 @@ def installed(client: str) -> Path:
     return folder
 
 
-def python_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> Finished:
+def python_client(
+    client: str, script: str, stack: LiveStack, folder: Path, *arguments: str, env: Mapping[str, str] | None = None
+) -> Finished:
     """Runs a script of `tests/clients` in a Python client's environment."""
-    return run([installed(client) / "bin" / "python", SCRIPTS / script, *arguments], folder, _env(stack))
+    command: list[str | Path] = [installed(client) / "bin" / "python", SCRIPTS / script, *arguments]
+    return run(command, folder, {**_env(stack), **(env or {})})
 
 
 def node_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> Finished:
