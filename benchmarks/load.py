@@ -2,9 +2,9 @@
 
 It reads jobs as lines of JSON and answers each with a line. A job has `port` and `lanes`; the lanes run at once, each
 on a connection of its own, the steps of a lane one after another. A step is `body`, the request; `deltas`, how many
-text deltas it must bring if it streams; and `follows`, whether it continues from the lane's last such step, the first
-of them from the job's `previous`. A server that does not find the response that it has just given is asked again until
-it does; such a turn's `total` has all of its attempts.
+deltas it must bring if it streams, of the type `event` (text, if it does not say); and `follows`, whether it continues
+from the lane's last such step, the first of them from the job's `previous`. A server that does not find the response
+that it has just given is asked again until it does; such a turn's `total` has all of its attempts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 Json = dict[str, Any]
 
-_DELTA: Final = b'"type":"response.output_text.delta"'
+TEXT: Final = "response.output_text.delta"
 _LAST_CHUNK: Final = b"\r\n0\r\n\r\n"
 _ID: Final = re.compile(rb'"id":"(resp_[^"]+)"')
 _LENGTH: Final = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
@@ -38,8 +38,10 @@ class Connection:
         self._reader = reader
         self._writer = writer
 
-    async def ask(self, body: Json, deltas: int) -> Json:
+    async def ask(self, step: Json) -> Json:
         """The answer to one request: `first` and `total` seconds, and the response's `id`."""
+        body, deltas = step["body"], step.get("deltas", 0)
+        delta = b'"type":"%b"' % step.get("event", TEXT).encode()
         data = json.dumps(body).encode()
         head = b"POST /v1/responses HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
         started = time.perf_counter()
@@ -49,11 +51,11 @@ class Connection:
         while not _whole(received):
             received += await self._some(received)
             if deltas and first is None:
-                if received.find(_DELTA, searched) >= 0:
+                if received.find(delta, searched) >= 0:
                     first = time.perf_counter() - started
-                searched = max(0, len(received) - len(_DELTA))
+                searched = max(0, len(received) - len(delta))
         total = time.perf_counter() - started
-        return {"first": first, "total": total, "id": _check(received, deltas)}
+        return {"first": first, "total": total, "id": _check(received, delta, deltas)}
 
     def close(self) -> None:
         """Hang up."""
@@ -75,38 +77,37 @@ def _whole(received: bytearray) -> bool:
     return received.endswith(_LAST_CHUNK)
 
 
-def _check(received: bytearray, deltas: int) -> str:
+def _check(received: bytearray, delta: bytes, deltas: int) -> str:
     """The response's id, if the answer is what it should be."""
     if received.startswith(b"HTTP/1.1 404"):
         raise NotFoundError(bytes(received[:2000]))
     found = _ID.search(received)
     if not received.startswith(b"HTTP/1.1 200") or b'"status":"completed"' not in received or found is None:
         raise ValueError(f"not a completed response: {bytes(received[:2000])!r}")
-    if (count := received.count(_DELTA)) != deltas:
-        raise ValueError(f"{count} text deltas instead of {deltas}")
+    if deltas and (count := received.count(delta)) != deltas:
+        raise ValueError(f"{count} deltas instead of {deltas}")
     return found[1].decode()
 
 
-async def _follow(connection: Connection, body: Json, deltas: int) -> Json:
+async def _follow(connection: Connection, step: Json) -> Json:
     """The answer to a request that continues from the last one, and how often it took another attempt."""
     started = time.perf_counter()
     for again in range(_ATTEMPTS):
         with suppress(NotFoundError):
-            answer = await connection.ask(body, deltas)
+            answer = await connection.ask(step)
             return {**answer, "total": time.perf_counter() - started, "again": again}
         await asyncio.sleep(_PAUSE)
-    raise ValueError(f"{body['previous_response_id']} is not found after {_ATTEMPTS} attempts")
+    raise ValueError(f"{step['body']['previous_response_id']} is not found after {_ATTEMPTS} attempts")
 
 
 async def _lane(connection: Connection, steps: list[Json], previous: str | None) -> list[Json]:
     answers: list[Json] = []
     for step in steps:
-        body = step["body"]
         if step.get("follows") and previous:
-            body = {**body, "previous_response_id": previous}
-            answer = await _follow(connection, body, step.get("deltas", 0))
+            body = {**step["body"], "previous_response_id": previous}
+            answer = await _follow(connection, {**step, "body": body})
         else:
-            answer = await connection.ask(body, step.get("deltas", 0))
+            answer = await connection.ask(step)
         if step.get("follows"):
             previous = answer["id"]
         answers.append(answer)

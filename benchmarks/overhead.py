@@ -1,10 +1,10 @@
-"""What the server costs, beside the host's own provider and beside the client that both read the model server with.
+"""What the server costs, with either inference provider, beside the host's own Responses API and bare clients.
 
-    .venv/bin/python -m benchmarks.overhead                        # about five minutes
+    .venv/bin/python -m benchmarks.overhead                        # about eight minutes
     .venv/bin/python -m benchmarks.overhead --quick                # one short round
     .venv/bin/python -m benchmarks.overhead --markdown FILE        # the tables also to FILE
 
-Both servers run at once behind one fast scripted model server and take turns, round by round; what is compared was
+All servers run at once behind one fast scripted model server and take turns, round by round; what is compared was
 measured within seconds of each other. Linux only: CPU time is read from /proc. Progress goes to stderr, the tables to
 stdout, everything measured to `--json FILE`.
 """
@@ -18,7 +18,9 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,11 +30,13 @@ from itertools import batched
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.load import TEXT
+from benchmarks.picture import picture
 from benchmarks.report import READERS, tables
-from benchmarks.servers import KINDS, Worker, cpu_seconds, stack, stored_bytes
+from benchmarks.servers import CHAINED, KINDS, OURS, Worker, cpu_seconds, memory, stack, stored_bytes
 from benchmarks.texts import pieces, texts, tools
 from tests.support.stack import Host, LiveStack
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 
 type Json = dict[str, Any]
 type Servers = dict[str, LiveStack]
@@ -41,6 +45,8 @@ STREAM_DELTAS: Final = 512
 SHORT_DELTAS: Final = 32
 PACED_DELTAS: Final = 128
 PACE: Final = 0.01  # seconds between two tokens
+CROWD_DELTAS: Final = 20
+CROWD_PACE: Final = 1.0
 TURN_CHARACTERS: Final = 1024  # of the input, and as many of the answer
 TOOLS: Final = tools(10, 1900)  # with their schemas 20 kB
 INSTRUCTIONS: Final = texts(1, 10_000, seed=4)[0]
@@ -59,6 +65,7 @@ class Load:
     requests: int
     deltas: int
     stream: bool = True
+    event: str = TEXT
 
     @property
     def pieces(self) -> int:
@@ -72,8 +79,8 @@ class Load:
 
     def job(self, port: int) -> Json:
         """What the load client is told."""
-        body = {"model": f"local/{self.model}", "input": "Hello", "stream": self.stream}
-        step = {"body": body, "deltas": self.deltas if self.stream else 0}
+        body = {"model": f"local/{self.model}", "input": "Hello", "stream": self.stream, "tools": TOOLS[:1]}
+        step = {"body": body, "deltas": self.deltas if self.stream else 0, "event": self.event}
         return {"port": port, "lanes": [[step] * self.requests] * self.lanes}
 
 
@@ -84,6 +91,7 @@ class Size:
     rounds: int
     turns: int
     idle: float
+    crowd: int
     loads: tuple[Load, ...]
 
 
@@ -93,10 +101,15 @@ def size(rounds: int, quick: bool) -> Size:
     loads = (
         Load("stream-1", "long", 1, one, STREAM_DELTAS),
         Load("stream-16", "long", 16, sixteen, STREAM_DELTAS),
+        Load("stream-64", "long", 64, 1, STREAM_DELTAS),
+        Load("reasoning-16", "reasoning", 16, 1, STREAM_DELTAS, event="response.reasoning_text.delta"),
+        Load("calls-16", "calls", 16, 1, STREAM_DELTAS, event="response.function_call_arguments.delta"),
         Load("paced-16", "paced", 16, 1, PACED_DELTAS),
         Load("short-16", "short", 16, short, SHORT_DELTAS, stream=False),
     )
-    return Size(rounds, turns=20 if quick else 100, idle=1.0 if quick else 5.0, loads=loads)
+    if quick:
+        return Size(rounds, turns=20, idle=1.0, crowd=100, loads=loads)
+    return Size(rounds, turns=100, idle=5.0, crowd=1000, loads=loads)
 
 
 def say(line: str) -> None:
@@ -116,11 +129,14 @@ class Bench:
     def script(self, turns: int) -> None:
         """Tell the model server what to say, before the servers ask which models it has."""
         self.upstream.script("long", reply(text(*["word "] * STREAM_DELTAS)))
+        self.upstream.script("reasoning", reply(reasoning(*["word "] * STREAM_DELTAS)))
+        self.upstream.script("calls", reply(tool_call(0, "call_1", TOOLS[0]["name"], *["word "] * STREAM_DELTAS)))
+        self.upstream.script("crowd", reply(text(*["word "] * CROWD_DELTAS), interval=CROWD_PACE))
         self.upstream.script("short", reply(text(*["word "] * SHORT_DELTAS)))
         self.upstream.script("paced", reply(text(*["word "] * PACED_DELTAS), interval=PACE))
         answers = [reply(text(*pieces(answer))) for answer in texts(turns, TURN_CHARACTERS, seed=2)]
         for chain in CHAINS:
-            for kind in KINDS:
+            for kind in CHAINED:
                 self.upstream.script(chain_model(chain, kind), answers)
 
     def warm_up(self, servers: Servers) -> None:
@@ -132,16 +148,17 @@ class Bench:
     # CPU and first deltas
 
     def rounds(self, servers: Servers, size: Size) -> Json:
-        """Every load on both servers in turn, and on those that only read, each round in the other order."""
+        """Every load on all servers in turn, and on those that only read, each round in the other order."""
         for server in servers.values():
             for load in size.loads:
                 self.load.ask(load.job(server.port))
         idle = self._idle(servers, size.idle)
-        found: Json = {load.name: {kind: [] for kind in (*servers, *READERS)} for load in size.loads}
+        found: Json = {load.name: defaultdict(list) for load in size.loads}
         for number in range(size.rounds):
             for load in size.loads:
                 say(f"round {number + 1} of {size.rounds}: {load.name}")
-                for name in (*servers, *READERS)[:: -1 if number % 2 else 1]:
+                readers = READERS if load.event == TEXT else ()
+                for name in (*servers, *readers)[:: -1 if number % 2 else 1]:
                     cost = self._cost(servers[name], load, idle[name]) if name in servers else self._read(name, load)
                     found[load.name][name].append(cost)
         return {"idle": idle, "loads": found}
@@ -170,6 +187,19 @@ class Bench:
             raise ValueError(f"{reader} read {answer['deltas']} deltas instead of {load.pieces}")
         return {"cpu": answer["cpu"] / load.units}
 
+    def crowd(self, server: LiveStack, streams: int) -> Json:
+        """Many slow streams at once: memory that each adds at most, and that no event of any is missing."""
+        say(f"{streams} slow streams")
+        before = peak = memory(server.pid)
+        with ThreadPoolExecutor(1) as asking:
+            job = Load("crowd", "crowd", streams, 1, CROWD_DELTAS).job(server.port)
+            answers = asking.submit(self.load.ask, job)
+            while not answers.done():
+                peak = max(peak, memory(server.pid))
+                time.sleep(0.2)
+        complete = len(answers.result())
+        return {"streams": streams, "complete": complete, "deltas": CROWD_DELTAS, "bytes": (peak - before) / streams}
+
     # turns
 
     def chain(self, servers: Servers, name: str, turns: int) -> dict[str, Json]:
@@ -191,24 +221,24 @@ class Bench:
 
 def chain_model(chain: str, kind: str) -> str:
     """The model that answers one server's chain; each server has one, with the same answers."""
-    return f"{chain}-{KINDS.index(kind)}"
+    return f"{chain}-{CHAINED.index(kind)}"
 
 
 @contextmanager
-def running(host: Host, inference_url: str, folder: Path) -> Iterator[Servers]:
-    """Both servers, their state in this folder."""
+def running(host: Host, inference_url: str, folder: Path, kinds: Sequence[str]) -> Iterator[Servers]:
+    """Servers of these kinds, their state in this folder."""
     folder.mkdir(exist_ok=True)
     with ExitStack() as stacks:
         servers = {}
-        for kind in KINDS:
+        for kind in kinds:
             say(f"starting {kind}")
             servers[kind] = stacks.enter_context(stack(kind, host, inference_url, folder))
         yield servers
 
 
 def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path) -> Json:
-    """One conversation on both servers: its turns' seconds, and the bytes that it adds to stores that had nothing."""
-    with running(host, bench.upstream.base_url, folder) as servers:
+    """One conversation on two servers: its turns' seconds, and the bytes that it adds to stores that had nothing."""
+    with running(host, bench.upstream.base_url, folder, CHAINED) as servers:
         bench.warm_up(servers)
         empty = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
         found = bench.chain(servers, name, turns)
@@ -219,7 +249,7 @@ def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path)
         "turns": turns,
         "content": said + repeated,
         "sent": said + turns * repeated,
-        "servers": {kind: {"empty": empty[kind], "bytes": full[kind] - empty[kind], **found[kind]} for kind in KINDS},
+        "servers": {kind: {"empty": empty[kind], "bytes": full[kind] - empty[kind], **found[kind]} for kind in CHAINED},
     }
 
 
@@ -233,10 +263,11 @@ def measure(host: Host, size: Size, folder: Path) -> Json:
     ):
         bench = Bench(upstream.client, load, decoding)
         bench.script(size.turns)
-        with running(host, bench.upstream.base_url, folder / "rounds") as servers:
+        with running(host, bench.upstream.base_url, folder / "rounds", KINDS) as servers:
             rounds = bench.rounds(servers, size)
+            crowd = bench.crowd(servers[OURS], size.crowd)
         chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
-        return {"machine": {**began, "load_after": os.getloadavg()[0]}, "chains": chains, **rounds}
+        return {"machine": {**began, "load_after": os.getloadavg()[0]}, "chains": chains, "crowd": crowd, **rounds}
 
 
 def describe(host: Host) -> Json:
@@ -259,6 +290,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how often each load is measured (default: 5; quick: 1)")
     parser.add_argument("--host", choices=("llama_stack", "ogx"), help="the host (default: the one installed)")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE too")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the cost of streams to FILE, an SVG")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything measured to FILE")
     options = parser.parse_args()
     host: Host = options.host or ("ogx" if find_spec("ogx") else "llama_stack")
@@ -269,6 +301,8 @@ def main() -> None:
     say(f"{time.monotonic() - started:.0f} s")
     if options.json:
         options.json.write_text(json.dumps(found, indent=1))
+    if options.picture:
+        options.picture.write_text(picture(found["loads"]))
     shown = tables(found)
     if options.markdown:
         options.markdown.write_text(shown)

@@ -1,4 +1,4 @@
-"""The two servers that are compared, and what can be read of them from outside."""
+"""The servers that are compared, and what can be read of them from outside."""
 
 from __future__ import annotations
 
@@ -21,15 +21,27 @@ REPOSITORY: Final = Path(__file__).parents[1]
 TEMPLATE: Final = REPOSITORY / "templates" / "starter" / "config.yaml"
 
 OURS: Final = "this project"
+ON_HOST: Final = "this project, the host's inference"
 BUILTIN: Final = "builtin"
-KINDS: Final = (OURS, BUILTIN)
+KINDS: Final = (OURS, ON_HOST, BUILTIN)
+CHAINED: Final = (OURS, BUILTIN)
+"""Those whose storage is compared: it does not depend on the inference provider."""
 
 _UNSETTLED: Final = ("-wal", "-shm", "-journal")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
+def use_hosts_inference(config: Json) -> None:
+    """Put the host's own inference provider in the place of the bundled one."""
+    [local] = config["providers"]["inference"]
+    settings = {"base_url": local["config"]["base_url"], "max_tokens": 0, "refresh_models": True}
+    found = {"provider_id": local["provider_id"], "provider_type": "remote::vllm", "config": settings}
+    config["providers"]["inference"] = [found]
+
+
 def use_builtin(config: Json) -> None:
-    """Put the host's own provider in our place, and no more than that one needs to start."""
+    """Put the host's own providers in our place, and no more than they need to start."""
+    use_hosts_inference(config)
     config["apis"] += ["tool_runtime", "vector_io"]
     persistence = {
         "agent_state": {"namespace": "agents", "backend": "kv_default"},
@@ -41,9 +53,11 @@ def use_builtin(config: Json) -> None:
 
 def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
     """A server of this kind, its state in this folder; nothing runs yet."""
-    config = variant(TEMPLATE, folder / "builtin.yaml", use_builtin) if kind == BUILTIN else TEMPLATE
+    changes = {ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
+    name = kind.replace(" ", "-").replace("'", "").replace(",", "")
+    config = variant(TEMPLATE, folder / f"{name}.yaml", changes[kind]) if kind in changes else TEMPLATE
     environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}
-    return LiveStack(config, environment, folder / kind.replace(" ", "-"), host)
+    return LiveStack(config, environment, folder / name, host)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -57,6 +71,12 @@ def cpu_seconds(pid: int) -> float:
         if str(pid) in fields[1:3]:
             ticks += sum(map(int, fields[11:15]))
     return ticks / _TICKS
+
+
+def memory(pid: int) -> int:
+    """Bytes of memory that a process has."""
+    [line] = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS:")]
+    return int(line.split()[1]) * 1024
 
 
 def stored_bytes(folder: Path) -> int:
