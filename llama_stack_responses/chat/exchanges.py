@@ -67,6 +67,13 @@ def _web_search(item: Json) -> Json:
     return _exchange("web_search", action, "\n".join(sources) or "(The results are no longer there.)")
 
 
+def _file_search(item: Json) -> Json:
+    found = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
+    return _exchange(
+        "file_search", {"queries": item["queries"]}, "\n\n".join(found) or "(The results are no longer there.)"
+    )
+
+
 def _tool_search(item: Json) -> Json:
     return _exchange("tool_search", item["arguments"], "The tools can be called now.")
 
@@ -85,6 +92,7 @@ def _mcp_call(item: Json) -> Json:
 
 _TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "web_search_call": _web_search,
+    "file_search_call": _file_search,
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,
 }

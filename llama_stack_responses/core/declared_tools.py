@@ -9,11 +9,11 @@ from .client_tools import AUTO_CONTAINER, CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLI
 from .errors import bad_request
 from .mcp import holds_secrets
 from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
+from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 from .shapes import (
     At,
     Check,
     array,
-    boolean,
     check_count,
     invalid,
     invalid_type,
@@ -23,36 +23,6 @@ from .shapes import (
     string,
     tagged,
 )
-
-_LOCATION: Final = record(
-    {
-        "type": one_of("approximate"),
-        "city": string(),
-        "country": string(0, 2),
-        "region": string(),
-        "timezone": string(),
-    },
-    defaults={"type": "approximate"},
-)
-
-_WEB_SEARCH: Final = record(
-    {
-        "filters": record({"allowed_domains": array(string(1, 253))}),
-        "search_content_types": array(one_of("text", "image")),
-        "search_context_size": one_of("low", "medium", "high"),
-        "user_location": _LOCATION,
-        "external_web_access": boolean,
-        "return_token_budget": one_of("default", "unlimited"),
-    }
-)
-
-WEB_SEARCH_TYPES: Final = (
-    "web_search",
-    "web_search_2025_08_26",
-    "web_search_preview",
-    "web_search_preview_2025_03_11",
-)
-"""The names that OpenAI gave its web search, over time."""
 
 _NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
 
@@ -70,14 +40,13 @@ _CODE_INTERPRETER: Final = record({"container": _container}, "container")
 _TOOLS: Final[Mapping[str, Check]] = {
     "code_interpreter": _CODE_INTERPRETER,
     **CLIENT_TOOLS,
-    **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH),
+    **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
 }
 """The tools that this server takes, by type."""
 
 _UNSUPPORTED_TOOLS: Final = frozenset(
     {
-        "file_search",
         "image_generation",
         "programmatic_tool_calling",
     }
@@ -107,7 +76,7 @@ def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
 
 
 _HOSTED_NAMES: Final[Mapping[str, Check]] = {
-    **dict.fromkeys((*WEB_SEARCH_TYPES, "code_interpreter"), record({})),
+    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter"), record({})),
     "mcp": MCP_CHOICE,
 }
 """How a choice names a tool that the server runs, by the tool's type."""
@@ -136,7 +105,6 @@ _CHOICES: Final[Mapping[str, Check]] = {
 
 _UNSUPPORTED_CHOICES: Final = frozenset(
     {
-        "file_search",
         "image_generation",
         "programmatic_tool_calling",
     }

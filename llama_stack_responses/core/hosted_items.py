@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from .item_fields import OWN_ID, TEXT
-from .shapes import Check, array, one_of, record, tagged
+from .item_fields import ID, OWN_ID, TEXT
+from .shapes import Check, an_object, array, number, one_of, record, tagged
 
 _CALL_STATUS: Final = one_of("in_progress", "searching", "completed", "failed", "incomplete")
 
@@ -18,9 +18,14 @@ _WEB_SEARCH_ACTIONS: Final[Mapping[str, Check]] = {
     "find_in_page": record({"url": TEXT, "pattern": TEXT}, "url", "pattern"),
 }
 
+_FOUND: Final = record({"file_id": ID, "filename": TEXT, "score": number(), "text": TEXT, "attributes": an_object})
+
 HOSTED_ITEMS: Final[Mapping[str, Check]] = {
     "web_search_call": record(
         {"id": OWN_ID, "action": tagged("action", _WEB_SEARCH_ACTIONS), "status": _CALL_STATUS}, "action"
+    ),
+    "file_search_call": record(
+        {"id": OWN_ID, "queries": array(TEXT), "status": _CALL_STATUS, "results": array(_FOUND)}, "queries"
     ),
 }
 """The items, by type."""

@@ -391,7 +391,6 @@ _UNSUPPORTED_ITEMS: Final = frozenset(
         "compaction",
         "compaction_trigger",
         "configuration_update",
-        "file_search_call",
         "image_generation_call",
         "program",
         "program_output",

@@ -202,6 +202,23 @@ def one_of(*values: str) -> Check:
     return check
 
 
+def scalar_or(check_other: Check | None = None) -> Check:
+    """A string, a finite number or a boolean, or else what `check_other` takes."""
+    finite = number()
+
+    def check(value: Any, at: At) -> Any:
+        if isinstance(value, bool | str):
+            return value
+        if isinstance(value, int | float):
+            finite(value, at)
+            return value
+        if check_other is None or value is None:
+            raise invalid_type(value, at, "one of a string, a number, or a boolean")
+        return check_other(value, at)
+
+    return check
+
+
 def an_object(value: Any, at: At) -> dict[str, Any]:
     """A JSON object, whatever is in it."""
     if not isinstance(value, dict):

@@ -23,6 +23,7 @@ from .inference import HostInference
 from .keyvalue import backend
 from .platform import AccessRule, Api
 from .tool_runtime import HostToolRuntime
+from .vector_stores import HostVectorStores
 
 __all__ = ["get_provider_impl"]
 
@@ -45,6 +46,7 @@ async def get_provider_impl(
         uploaded=uploaded_with(files),
         runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else None,
         pages=_pages(config.fetch),
+        vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(config, deps.get(Api.connectors)),
     )

@@ -31,6 +31,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
     from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+    from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 else:
     from ogx.core.access_control.access_control import is_action_allowed
     from ogx.core.datatypes import AccessRule, User
@@ -53,6 +54,7 @@ else:
     from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+    from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
 __all__ = [
     "PROVIDER_DATA_VAR",
@@ -64,10 +66,12 @@ __all__ = [
     "ListToolDefsResponse",
     "ModelNotFoundError",
     "ModelTypeError",
+    "OpenAISearchVectorStoreRequest",
     "RemoteProviderSpec",
     "RequestProviderDataContext",
     "RetrieveFileContentRequest",
     "RetrieveFileRequest",
+    "SearchRankingOptions",
     "ToolDef",
     "ToolInvocationResult",
     "UnsupportedModelError",

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.sandbox.containers import Containers
 
@@ -19,6 +19,7 @@ from .code_interpreter import CodeInterpreterTool
 from .computer import computer_tool
 from .container_choice import Site, Uploaded
 from .custom import CustomTool
+from .file_search import FileSearch
 from .function import FunctionTool
 from .hosted_shell import HostedShellTool
 from .mcp import McpTool
@@ -29,6 +30,7 @@ from .shell import local_shell_tool, shell_tool
 from .tool import Tool
 from .tool_search import tool_search_tool
 from .toolset import Makers
+from .vector_stores import VectorStores
 from .web_search import WebSearch
 
 Json = dict[str, Any]
@@ -43,6 +45,7 @@ class Services:
         uploaded: reads uploaded files.
         runtime: the stack's own tools, its web search among them.
         pages: opens web pages.
+        vector_stores: where files are searched.
         containers: where code runs.
         mcp: speaks with MCP servers.
     """
@@ -51,6 +54,7 @@ class Services:
     uploaded: Uploaded
     runtime: ToolRuntime | None = None
     pages: Pages | None = None
+    vector_stores: VectorStores | None = None
     containers: Containers | None = None
     mcp: McpServers | None = None
 
@@ -90,6 +94,8 @@ def _hosted_tools(services: Services) -> Makers:
     hosted: Makers = {"shell": _shell_maker(site)}
     if site:
         hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, site=site)}
+    if services.vector_stores:
+        hosted = {**hosted, "file_search": partial(FileSearch, stores=services.vector_stores)}
     if services.runtime:
         search = partial(WebSearch, runtime=services.runtime, pages=services.pages)
         hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, search)}

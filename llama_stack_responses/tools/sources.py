@@ -1,4 +1,4 @@
-"""The pages that a model knows in one conversation, by number, and how they are shown to it."""
+"""The pages and files that a model knows in one conversation, by number, and how they are shown to it."""
 
 from __future__ import annotations
 
@@ -10,47 +10,57 @@ from urllib.parse import quote, urlsplit
 
 from llama_stack_responses.core.citing import CLOSES, OPENS, Citation
 
-_HEADING: Final = re.compile(rf"^{OPENS}(\d+){CLOSES} (.*)\n(https?://\S+)$", re.MULTILINE)
 _FOREIGN: Final = str.maketrans({OPENS: "[", CLOSES: "]"})
 _LINK_SAFE: Final = ":/?#@!$&'*+,;=%~"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A page that can be cited and opened."""
+    """A page or a file that can be cited.
+
+    Attributes:
+        url: of a page; of a file, its id. It has no blanks.
+    """
 
     url: str
     title: str
 
 
 class Sources:
-    """The numbered pages. A page keeps its number as long as the conversation goes on."""
+    """The numbered sources. Each keeps its number as long as the conversation goes on.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: stands before the numbers, so that those of two tools differ.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._heading = re.compile(rf"^{OPENS}{prefix}(\d+){CLOSES} (.*)\n(\S+)$", re.MULTILINE)
         self._by_number: dict[int, Source] = {}
         self._numbers: dict[str, int] = {}
 
     def learn(self, told: str) -> None:
-        """Takes in the pages that stand in what the model was told before."""
-        for number, title, url in _HEADING.findall(told):
+        """Takes in the sources that stand in what the model was told before."""
+        for number, title, url in self._heading.findall(told):
             self._set(int(number), Source(url, title))
 
     def number(self, url: str, title: str) -> int:
-        """The number of a page, known or new."""
+        """The number of a source, known or new."""
         known = self._numbers.get(url)
         if known is None:
             known = max(self._by_number, default=0) + 1
             self._set(known, Source(url, tamed(title)))
         return known
 
-    def get(self, number: int) -> Source | None:
-        """The page with this number."""
-        return self._by_number.get(number)
+    def get(self, key: str) -> Source | None:
+        """The source with this number, its prefix before it."""
+        number = key.removeprefix(self._prefix)
+        return self._by_number.get(int(number)) if key == self._prefix + number and number.isdecimal() else None
 
     def heading(self, number: int) -> str:
-        """The two lines that begin what the model is told of a page; `learn` reads them."""
+        """The two lines that begin what the model is told of a source; `learn` reads them."""
         source = self._by_number[number]
-        return f"{OPENS}{number}{CLOSES} {source.title}\n{source.url}"
+        return f"{OPENS}{self._prefix}{number}{CLOSES} {source.title}\n{source.url}"
 
     def _set(self, number: int, source: Source) -> None:
         self._by_number[number] = source

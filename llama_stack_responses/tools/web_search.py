@@ -12,10 +12,10 @@ import orjson
 
 from llama_stack_responses.core.calls import WEB_SEARCH_CALL, CallKind
 from llama_stack_responses.core.citing import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.guard import Refused
 from llama_stack_responses.fetch.pages import Page, Pages
 
@@ -186,7 +186,7 @@ class WebSearch:
 
     def cite(self, key: str, _: str) -> Citation | None:
         """A page is cited by its number."""
-        source = self._sources.get(int(key)) if key.isdecimal() else None
+        source = self._sources.get(key)
         return url_citation(source) if source else None
 
     async def _search(self, invocation: Invocation) -> Outcome:
@@ -254,9 +254,8 @@ class WebSearch:
     def _url(self, page: Any) -> str | None:
         """The URL of a page that the model names by its number or its URL."""
         name = str(page).strip(f" {OPENS}{CLOSES}")
-        if name.isdecimal() and name.isascii():
-            source = self._sources.get(int(name))
-            return source.url if source else None
+        if source := self._sources.get(name):
+            return source.url
         return name if web_host(name) else None
 
 

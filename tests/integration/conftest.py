@@ -4,8 +4,10 @@ The host that runs the stack is the one in the environment that runs the tests.
 """
 
 import os
+import sysconfig
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -14,7 +16,7 @@ import pytest
 from tests.support.mcp_server import McpServers
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
-from tests.support.variants import add_containers, add_host_provider, open_this_machine, variant
+from tests.support.variants import add_containers, add_host_provider, add_vector_stores, open_this_machine, variant
 from tests.support.web import Web
 from tests.support.wire import Wire
 
@@ -45,6 +47,11 @@ def upstream(upstream_process: UpstreamProcess) -> Upstream:
     return upstream_process.client
 
 
+def site_packages() -> Path:
+    """Where packages are installed."""
+    return Path(sysconfig.get_path("purelib"))
+
+
 @pytest.fixture(scope="session")
 def internet() -> Iterator[Web]:
     """The pages that there are, and SearXNG below `/searxng`."""
@@ -70,15 +77,22 @@ def stack(
     """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
 
     Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
-    containers to run code in, and a SearXNG server to search with.
+    containers to run code in, a SearXNG server to search with, and vector stores.
     """
 
     def change(config: dict[str, Any]) -> None:
         add_host_provider(config)
         add_containers(config)
         open_this_machine(config)
+        add_vector_stores(config)
 
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "SEARXNG_URL": internet.url("/searxng")}
+    env = {
+        **stack_env,
+        "INFERENCE_URL": upstream_process.client.base_url,
+        "SEARXNG_URL": internet.url("/searxng"),
+        # The host counts tokens of files with vocabularies that tiktoken would download; this package has them.
+        "TIKTOKEN_CACHE_DIR": str(site_packages() / "llama_index" / "core" / "_static" / "tiktoken_cache"),
+    }
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", change)
     with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host) as live:
         yield live

@@ -18,6 +18,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from zlib import crc32
 
 from tests.support.frames import Frames, completion, frames
 from tests.support.script import Reply, error, text
@@ -102,6 +103,14 @@ def unscripted(model: str, prompt: str) -> Script:
     return Script(model, [error(404, f"The model `{model}` does not exist.", "model_not_found")])
 
 
+def counted(text: str, size: int) -> list[float]:
+    """How often words occur in a text, the words shared out among `size` places."""
+    counts = [0.01] * size  # nowhere a vector without a length
+    for word in re.findall(r"\w+", text.lower()):
+        counts[crc32(word.encode()) % size] += 1.0
+    return counts
+
+
 def last_user_text(body: dict[str, Any]) -> str:
     """The text of the last user message, its parts joined."""
     contents = [message.get("content") for message in body.get("messages", []) if message.get("role") == "user"]
@@ -153,17 +162,19 @@ class Upstream:
 
     def models(self, _: Request) -> Any:
         """OpenAI's list of models."""
-        names = sorted({"echo", "fast-512", *self._scripts})
+        names = sorted({"echo", "fast-512", "words-64", *self._scripts})
         return {
             "object": "list",
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "upstream"} for name in names],
         }
 
     def embeddings(self, request: Request) -> Any:
-        """A vector for each text: its length and the request's `dimensions`."""
+        """A vector for each text: its length and the request's `dimensions`; of `words-N`, how often it has which words."""
         body = json.loads(request.body)
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         vectors = [[float(len(each)), float(body.get("dimensions") or 0)] for each in texts]
+        if match := re.fullmatch(r"words-(\d+)", body["model"]):
+            vectors = [counted(each, int(match[1])) for each in texts]
         data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
         return {
             "object": "list",

@@ -40,6 +40,15 @@ def add_containers(config: Json) -> None:
     responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "seconds": 20}
 
 
+def add_vector_stores(config: Json) -> None:
+    """Gives a stack vector stores, and its model server the embedding model `words-64`."""
+    config["apis"] += ["vector_io", "file_processors"]
+    config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
+    config["providers"]["file_processors"] = [{"provider_id": "files", "provider_type": "inline::pypdf"}]
+    found = {"persistence": {"namespace": "vector_io", "backend": "kv_default"}}
+    config["providers"]["vector_io"] = [{"provider_id": "vectors", "provider_type": "inline::faiss", "config": found}]
+
+
 def open_this_machine(config: Json) -> None:
     """Lets a stack fetch from 127.0.0.1, where the tests' own servers are."""
     responses_config(config)["fetch"] = {"allowed_networks": ["127.0.0.1/32"]}

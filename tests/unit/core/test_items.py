@@ -9,6 +9,7 @@ from openai.types.responses import ResponseInputItem, ResponseInputItemParam
 from openai.types.responses.response_computer_tool_call_param import ResponseComputerToolCallParam
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
+from openai.types.responses.response_file_search_tool_call_param import ResponseFileSearchToolCallParam
 from openai.types.responses.response_function_tool_call_param import ResponseFunctionToolCallParam
 from openai.types.responses.response_function_web_search_param import ResponseFunctionWebSearchParam
 from openai.types.responses.response_input_audio_param import ResponseInputAudioParam
@@ -294,6 +295,14 @@ MCP_CALL: Json = {
     "status": "failed",
 }
 
+FILE_SEARCH_CALL: Json = {
+    "type": "file_search_call",
+    "id": "fs_1",
+    "queries": ["a"],
+    "status": "completed",
+    "results": [{"attributes": {"k": 1}, "file_id": "file-1", "filename": "f.txt", "score": 0.5, "text": "a"}],
+}
+
 WHOLE: list[tuple[Json, Any]] = [
     (USER, None),
     (ASSISTANT, ResponseOutputMessageParam),
@@ -315,6 +324,7 @@ WHOLE: list[tuple[Json, Any]] = [
     (ADDITIONAL, AdditionalTools),
     (REFERENCE, ItemReference),
     (WEB_SEARCH_CALL, ResponseFunctionWebSearchParam),
+    (FILE_SEARCH_CALL, ResponseFileSearchToolCallParam),
     (MCP_TOOLS, McpListTools),
     (MCP_CALL, McpCall),
     (MCP_REQUEST, McpApprovalRequest),

@@ -16,20 +16,39 @@ from openai.types.responses import (
     ToolParam,
     ToolSearchToolParam,
 )
+from openai.types.responses.file_search_tool_param import FileSearchToolParam
 from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.tool_param import LocalShell
 
 from llama_stack_responses.core.client_tools import CLIENT_TOOL_NAMES
-from llama_stack_responses.core.declared_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.search_tools import SEARCH_TOOLS
 from llama_stack_responses.core.shapes import Limits
 
 Json = dict[str, Any]
 
-TAKEN: Final = {"code_interpreter", "mcp", *CLIENT_TOOL_NAMES, *WEB_SEARCH_TYPES}
+TAKEN: Final = {"code_interpreter", "mcp", *CLIENT_TOOL_NAMES, *SEARCH_TOOLS}
 """The types of the tools that are taken; they are no longer refused by name."""
 
+FILE_SEARCH: Final[Json] = {
+    "type": "file_search",
+    "vector_store_ids": ["vs_1"],
+    "filters": {
+        "type": "and",
+        "filters": [
+            {"type": "eq", "key": "year", "value": 2026},
+            {"type": "in", "key": "kind", "value": ["a", 1.5]},
+            {"type": "or", "filters": [{"type": "ne", "key": "draft", "value": True}]},
+        ],
+    },
+    "max_num_results": 50,
+    "ranking_options": {
+        "ranker": "auto",
+        "score_threshold": 0.5,
+        "hybrid_search": {"embedding_weight": 1.0, "text_weight": 0.5},
+    },
+}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
 WHOLE: Json = {
     "type": "function",
@@ -73,6 +92,11 @@ def test_a_function_with_every_declared_key_is_left_as_it_is() -> None:
     assert WHOLE.keys() == get_type_hints(FunctionToolParam).keys()
 
 
+def test_a_file_search_with_every_declared_key_is_left_as_it_is() -> None:
+    assert tools(FILE_SEARCH) == [FILE_SEARCH]
+    assert FILE_SEARCH.keys() == get_type_hints(FileSearchToolParam).keys()
+
+
 def test_a_function_always_has_parameters_and_strict() -> None:
     assert tools({**function("f"), "evil": 1, "description": None}) == [
         {"type": "function", "name": "f", "parameters": None, "strict": None}
@@ -91,7 +115,18 @@ def test_names_that_are_taken(name: str) -> None:
         ({}, ".type", "missing_required_parameter"),
         ({"type": None}, ".type", "invalid_type"),
         ({"type": "retrieval"}, ".type", "invalid_value"),
-        ({"type": "file_search"}, ".type", "unsupported_value"),
+        ({"type": "image_generation"}, ".type", "unsupported_value"),
+        ({"type": "file_search"}, ".vector_store_ids", "missing_required_parameter"),
+        ({**FILE_SEARCH, "vector_store_ids": []}, ".vector_store_ids", "empty_array"),
+        ({**FILE_SEARCH, "max_num_results": 51}, ".max_num_results", "integer_above_max_value"),
+        ({**FILE_SEARCH, "ranking_options": {"ranker": "x"}}, ".ranking_options.ranker", "invalid_value"),
+        ({**FILE_SEARCH, "filters": {"type": "eq", "key": "k"}}, ".filters.value", "missing_required_parameter"),
+        ({**FILE_SEARCH, "filters": {"type": "eq", "key": "k", "value": {}}}, ".filters.value", "invalid_type"),
+        (
+            {**FILE_SEARCH, "filters": {"type": "or", "filters": [{"type": "like"}]}},
+            ".filters.filters[0].type",
+            "invalid_value",
+        ),
         ({"type": "function", "function": {"name": "f"}}, ".name", "missing_required_parameter"),
         (function(""), ".name", "empty_string"),
         (function("a" * 129), ".name", "string_above_max_length"),
@@ -111,7 +146,7 @@ def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: 
 
 
 def test_messages() -> None:
-    assert refused([{"type": "file_search"}]).message == "Unsupported tool type 'file_search' on this server."
+    assert refused([{"type": "image_generation"}]).message == "Unsupported tool type 'image_generation' on this server."
     assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
         "Missing required parameter: 'tools[0].name'."
@@ -247,7 +282,7 @@ def test_allowed_tools(mode: str) -> None:
         ({"type": "allowed_tools", "mode": "auto"}, "tool_choice.tools", "missing_required_parameter"),
         ({"type": "allowed_tools", "mode": "auto", "tools": []}, "tool_choice.tools", "empty_array"),
         (
-            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "file_search"}]},
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "image_generation"}]},
             "tool_choice.tools[0].type",
             "unsupported_value",
         ),

@@ -1,0 +1,154 @@
+"""File search on a live stack: the host's vector stores, with an embedding model that counts words."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, create, messages, stored, stream
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text, tool_call
+from tests.support.wire import Json, Wire, error_of, output_text
+
+pytestmark = pytest.mark.live
+
+OTTERS = "Otters sleep hand in hand, so that nobody drifts apart. 【F9】"
+FISH = "Fish swim in swarms, and otters eat them."
+
+
+@pytest.fixture(scope="module")
+def store(stack: LiveStack) -> Iterator[tuple[str, dict[str, str]]]:
+    """A vector store with two files: its id, and the ids of the files by their names."""
+    with stack.client() as client:
+        extra = {"embedding_model": "local/words-64", "embedding_dimension": 64}
+        made = client.vector_stores.create(name="animals", extra_body=extra)
+        files = {}
+        for name, said, year in (("otters.txt", OTTERS, 2025), ("fish.txt", FISH, 2026)):
+            files[name] = client.files.create(file=(name, said.encode()), purpose="assistants").id
+            attached = client.vector_stores.files.create(
+                vector_store_id=made.id, file_id=files[name], attributes={"year": year}
+            )
+            assert attached.status == "completed", attached.to_json()
+        yield made.id, files
+
+
+def asking(store_id: str, **options: Any) -> Any:
+    """The tool."""
+    return {"type": "file_search", "vector_store_ids": [store_id], **options}
+
+
+def searching(*queries: str) -> Any:
+    """A reply that searches."""
+    return reply(tool_call(0, "call_a", "file_search", json.dumps({"queries": queries})))
+
+
+def searches(response: Json) -> list[Json]:
+    """The items of file search."""
+    return [item for item in response["output"] if item["type"] == "file_search_call"]
+
+
+def told(upstream: Upstream) -> list[str]:
+    """What the model was told of its calls, at last."""
+    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
+
+
+def test_search_and_cite(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, store: tuple[str, dict[str, str]]
+) -> None:
+    store_id, files = store
+    upstream.script(
+        NAME,
+        [
+            searching("otters sleep hand in hand", "nobody drifts apart"),
+            reply(text("Hand in hand【", "F1】, they say.")),
+        ],
+    )
+    include: Any = ["file_search_call.results"]
+    streamed = stream(client, model=MODEL, input="How?", tools=[asking(store_id)], include=include)
+    [item] = searches(streamed.response)
+    assert (item["status"], item["queries"]) == ("completed", ["otters sleep hand in hand", "nobody drifts apart"])
+    first, second = item["results"]
+    assert (first["file_id"], first["filename"]) == (files["otters.txt"], "otters.txt")
+    assert (first["text"], first["attributes"]) == (OTTERS, {"year": 2025.0})
+    assert (second["filename"], first["score"] > second["score"]) == ("fish.txt", True)
+    about_it = [event["type"] for event in streamed.events if event.get("output_index") == 0]
+    assert about_it == [
+        "response.output_item.added",
+        "response.file_search_call.in_progress",
+        "response.file_search_call.searching",
+        "response.file_search_call.completed",
+        "response.output_item.done",
+    ]
+    [part] = streamed.response["output"][-1]["content"]
+    assert part["text"] == "Hand in hand, they say."
+    assert part["annotations"] == [
+        {"type": "file_citation", "file_id": files["otters.txt"], "filename": "otters.txt", "index": 12}
+    ]
+    assert f"【F1】 otters.txt\n{files['otters.txt']}\nOtters sleep hand in hand" in told(upstream)[0]
+    assert "【F9】" not in told(upstream)[0]
+    assert stored(client, streamed.response["id"]) == streamed.response
+    assert wire.replay(streamed.response["id"]) == streamed.events
+
+
+def test_results_are_shown_only_if_asked_for(
+    client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
+) -> None:
+    upstream.script(NAME, [searching("otters"), reply(text("Yes."))])
+    [item] = searches(create(client, model=MODEL, input="How?", tools=[asking(store[0])]))
+    assert item["results"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"max_num_results": 1}, ["otters.txt"]),
+        ({"filters": {"type": "eq", "key": "year", "value": 2026}}, ["fish.txt"]),
+        (
+            {
+                "filters": {
+                    "type": "or",
+                    "filters": [
+                        {"type": "lt", "key": "year", "value": 2026},
+                        {"type": "gt", "key": "year", "value": 2026},
+                    ],
+                }
+            },
+            ["otters.txt"],
+        ),
+        ({"ranking_options": {"ranker": "auto", "score_threshold": 0.0}}, ["otters.txt", "fish.txt"]),
+    ],
+)
+def test_options(
+    client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]], options: Json, found: list[str]
+) -> None:
+    upstream.script(NAME, [searching("otters sleep hand in hand"), reply(text("Yes."))])
+    include: Any = ["file_search_call.results"]
+    response = create(client, model=MODEL, input="How?", tools=[asking(store[0], **options)], include=include)
+    assert [result["filename"] for result in searches(response)[0]["results"]] == found
+
+
+def test_a_score_threshold(client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]) -> None:
+    upstream.script(NAME, [searching(OTTERS), reply(text("Yes."))])
+    tool = asking(store[0], ranking_options={"score_threshold": 1.0})
+    response = create(client, model=MODEL, input="How?", tools=[tool], include=["file_search_call.results"])
+    assert [(each["filename"], each["score"]) for each in searches(response)[0]["results"]] == [("otters.txt", 1.0)]
+
+
+def test_a_conversation_goes_on_with_its_files(
+    client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
+) -> None:
+    store_id, files = store
+    upstream.script(NAME, [searching("otters"), reply(text("Yes.")), reply(text("See【F1】."))])
+    first = create(client, model=MODEL, input="How?", tools=[asking(store_id)])
+    second = create(client, model=MODEL, input="More.", tools=[asking(store_id)], previous_response_id=first["id"])
+    [annotation] = second["output"][0]["content"][0]["annotations"]
+    assert annotation["file_id"] in files.values()
+    assert output_text(second) == "See."
+
+
+def test_a_store_that_is_not_there(wire: Wire, upstream: Upstream) -> None:
+    answer = wire.post({"model": MODEL, "input": "Hi", "tools": [asking("vs_none")]})
+    assert error_of(answer, 404)["message"] == "Vector store with id 'vs_none' not found."
+    assert upstream.requests(NAME) == []
