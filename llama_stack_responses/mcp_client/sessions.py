@@ -22,6 +22,7 @@ _GRACE: Final = 5.0
 """Seconds that a server has to hear of a session's end."""
 
 _MOST_PAGES: Final = 32
+_MOST_TOOLS: Final = 2_048
 _LONGEST_MESSAGE: Final = 2_000
 _SHORTEST_SECRET: Final = 8
 _INTERNAL_ERROR: Final = -32603
@@ -113,11 +114,13 @@ class Session:
                 for _ in range(_MOST_PAGES):
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
+                    if len(tools) > _MOST_TOOLS:
+                        break
                     if cursor is None:
                         return tools
         except TimeoutError:
             raise _http_error(504, "The server did not answer in time.") from None
-        raise _http_error(502, "The server's list of tools has no end.")
+        raise _http_error(502, "The server lists more tools than this server takes.")
 
     async def call_tool(self, name: str, arguments: Json) -> Json:
         """What came of a call."""

@@ -56,13 +56,15 @@ def _part(block: Json) -> Json:
 
 
 def _resource(resource: Json) -> Json:
-    media_type = resource.get("mimeType") or "application/octet-stream"
     if "text" in resource:
         return {"type": "input_text", "text": resource["text"]}
+    media_type = resource.get("mimeType") or "application/octet-stream"
     if media_type.startswith("image/"):
         return _image(media_type, resource["blob"])
     return {"type": "input_text", "text": f"({media_type} at {resource['uri']})"}
 
 
 def _image(media_type: str, data: str) -> Json:
+    if not media_type.startswith("image/"):
+        return {"type": "input_text", "text": f"({media_type})"}
     return {"type": "input_image", "image_url": f"data:{media_type};base64,{data}", "detail": "auto"}

@@ -43,9 +43,9 @@ def types(response: Json) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-def told(upstream: Upstream) -> list[str]:
+def told(upstream: Upstream, model: str = NAME) -> list[str]:
     """What the model was last told of calls."""
-    return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
+    return [message["content"] for message in messages(upstream, model) if message["role"] == "tool"]
 
 
 def answer(request: Json, approve: bool, **more: Any) -> Any:
@@ -273,30 +273,31 @@ def own(
         yield live
 
 
-@pytest.mark.parametrize(("name", "runs"), [("hold", 1), ("hold_safely", 2)])
-def test_a_server_that_dies_while_a_call_runs(
-    own: LiveStack, upstream: Upstream, mcp: McpServers, name: str, runs: int
-) -> None:
-    before = mcp.calls(name)
-    upstream.script(NAME, [calling(f"locked__{name}", '{"word": "safe"}'), ANSWER])
+def test_a_server_that_dies_while_calls_run(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
+    names = ("hold", "hold_safely")
+    before = {name: mcp.calls(name) for name in names}
     tools = [server(mcp, "locked/mcp", authorization=mcp.token)]
+    queued: dict[str, str] = {}
     with Wire(own) as wire:
-        response = checked(wire.post({"model": MODEL, "input": "Hold.", "background": True, "tools": tools}))
-        wait_until(lambda: mcp.calls(name) == before + 1)
+        for name in names:
+            upstream.script(name, [calling(f"locked__{name}", '{"word": "safe"}'), ANSWER])
+            body = {"model": f"local/{name}", "input": "Hold.", "background": True, "tools": tools}
+            queued[name] = checked(wire.post(body))["id"]
+        wait_until(lambda: all(mcp.calls(name) == before[name] + 1 for name in names))
     own.kill()
     own.start()
     with Wire(own) as wire:
-        if runs == 2:
-            wait_until(lambda: mcp.calls(name) == before + 2, 30)
-            mcp.release()
-        wait_until(lambda: wire.retrieve(response["id"])["status"] == "completed", 30)
-        done = wire.retrieve(response["id"])
-        check_stream(wire.replay(response["id"]))
-    mcp.release()
-    assert types(done) == ["mcp_list_tools", "mcp_call", "message"]
-    assert done["output"][1]["status"] == ("completed" if runs == 2 else "failed")
-    assert (mcp.calls(name), output_text(done)) == (before + runs, "Done.")
-    assert told(upstream) == ["safe"] if runs == 2 else "interrupted" in told(upstream)[0]
+        wait_until(lambda: mcp.calls("hold_safely") == before["hold_safely"] + 2, 40)
+        mcp.release()
+        wait_until(lambda: all(wire.retrieve(each)["status"] == "completed" for each in queued.values()), 40)
+        lost, again = [wire.retrieve(queued[name]) for name in names]
+        for each in queued.values():
+            check_stream(wire.replay(each))
+    assert types(lost) == types(again) == ["mcp_list_tools", "mcp_call", "message"]
+    assert [each["output"][1]["status"] for each in (lost, again)] == ["failed", "completed"]
+    assert (mcp.calls("hold"), output_text(lost), output_text(again)) == (before["hold"] + 1, "Done.", "Done.")
+    assert "interrupted" in told(upstream, "hold")[0]
+    assert told(upstream, "hold_safely") == ["safe"]
 
 
 def test_a_connector(own: LiveStack, upstream: Upstream) -> None:

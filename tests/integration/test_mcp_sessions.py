@@ -194,10 +194,12 @@ async def test_pages_of_tools(hostile: Hostile, session: Session) -> None:
     assert [tool["name"] for tool in await session.list_tools()] == ["t0", "t1", "t2"]
 
 
-async def test_pages_without_end(hostile: Hostile, session: Session) -> None:
-    hostile.answers["tools/list"] = lambda _: {"tools": [], "nextCursor": "again"}
+@pytest.mark.parametrize("tools", [0, 100])
+async def test_tools_without_end(hostile: Hostile, session: Session, tools: int) -> None:
+    page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}] * tools, "nextCursor": "again"}
+    hostile.answers["tools/list"] = lambda _: page
     error = await failure(session.list_tools())
-    assert error["message"] == "The server's list of tools has no end."
+    assert error["message"] == "The server lists more tools than this server takes."
 
 
 async def test_a_forgotten_session_is_begun_anew(hostile: Hostile, session: Session) -> None:

@@ -33,6 +33,9 @@ class Setting:
         makers: the hosted tools that there are.
         history: the items before the input.
         fields: of the request.
+
+    Attributes:
+        items: the history and the input.
     """
 
     def __init__(
@@ -46,15 +49,17 @@ class Setting:
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
+        self.items = [*history, *request.input_items]
         self.inference = FakeInference(*rounds)
         self.outbox = Outbox(wanted=True)
         self.steps: list[Progress] = []
         toolset = Toolset(request, {**client_tools(), **makers})
-        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+        response = new_response(request, id="resp_1", created_at=1)
+        self.assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
         self.outbox.put(self.assembler.start())
         self.turn = Turn(
             request,
-            [*history, *request.input_items],
+            self.items,
             {},
             profile=profile or Profile(),
             toolset=toolset,

@@ -331,6 +331,7 @@ SEEN: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,
         ),
         ({"content": [{"type": "resource_link", "uri": "f://a", "name": "A"}]}, "A: f://a"),
         ({"content": [{"type": "audio", "data": "aGk=", "mimeType": "audio/wav"}]}, "(content of the type 'audio')"),
+        ({"content": [{"type": "image", "data": "aGk=", "mimeType": "text/html"}]}, "(text/html)"),
         ({"content": []}, ""),
     ],
 )
