@@ -465,6 +465,8 @@ def test_what_a_lost_server_made_another_ends(replicas: dict[str, dict[str, Live
                 each.freeze()
             else:
                 each.kill()
+        # Only now: one of them may make what another queued.
+        for each in doomed.values():
             each.go_on()
         for each in doomed.values():
             each.check()
