@@ -62,11 +62,11 @@ class _Line(NamedTuple):
 
     def text(self) -> str:
         expiry = "" if self.expires_at is None else repr(self.expires_at)
-        return f"{self.key} {self.record.version} {expiry} {b64encode(self.record.value).decode()}"
+        return f"{self.record.version} {expiry} {b64encode(self.record.value).decode()} {self.key}"
 
     @staticmethod
     def read(text: str) -> _Line:
-        key, version, expiry, value = text.split(" ")
+        version, expiry, value, key = text.split(" ", 3)
         return _Line(key, Record(b64decode(value), int(version)), float(expiry) if expiry else None)
 
     def is_live(self, now: float) -> bool:
