@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 from llama_stack_gpt_oss.engine import weights
 from llama_stack_gpt_oss.engine.config import read_config, read_generation_defaults
 from llama_stack_gpt_oss.engine.errors import CheckpointError, TooLittleMemoryError
-from llama_stack_gpt_oss.engine.weights import Progress, Weights, find_layout, load
+from llama_stack_gpt_oss.engine.progress import Progress
+from llama_stack_gpt_oss.engine.weights import Weights, find_layout, load
 
 from .support.checkpoints import STOP_IDS, Size, random_tensors
 

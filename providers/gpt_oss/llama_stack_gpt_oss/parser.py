@@ -4,8 +4,7 @@ Text that is not Harmony never fails: what has no header is a message of the fin
 starts the next one.
 """
 
-import codecs
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -26,10 +25,9 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More of the open message. `token` is the place, in the order fed, of the token that completed it."""
+    """More of the open message."""
 
     text: str
-    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +51,25 @@ class Parser:
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
-        self._names: Mapping[int, str] = {number: name for name, number in vocabulary.special.items()}
         self._state = _State.HEADER
         self._sections: list[tuple[str, bytearray]] = [("", bytearray())]
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._count = 0
+        self._decoder = vocabulary.decoder()
+        self.in_text = False  # whether the last token was part of a message's text
 
     def feed(self, token: int) -> Iterator[Event]:
         """What one more token says."""
-        name = self._names.get(token)
+        name = self._vocabulary.names.get(token)
+        self.in_text = name is None and self._state is _State.CONTENT
         if name is None:
             yield from self._word(self._vocabulary.bytes_of(token) or b"")
         else:
             yield from self._special(name)
-        self._count += 1
 
     def finish(self) -> Iterator[Event]:
         """What the tokens leave open. A header that never became a message was text after all."""
         if self._state is _State.HEADER and (text := self._headless()):
             yield Header("final", None, None)
-            yield Text(text, max(self._count - 1, 0))
+            yield Text(text)
             yield Closed(None)
         else:
             yield from self._close(None)
@@ -81,7 +78,7 @@ class Parser:
     def _word(self, word: bytes) -> Iterator[Event]:
         if self._state is _State.CONTENT:
             if text := self._decoder.decode(word):
-                yield Text(text, self._count)
+                yield Text(text)
             return
         if self._state is _State.BETWEEN:
             self._open_header("")
@@ -119,7 +116,7 @@ class Parser:
     def _close(self, by: str | None) -> Iterator[Event]:
         if self._state is _State.CONTENT:
             if rest := self._decoder.decode(b"", final=True):
-                yield Text(rest, self._count)
+                yield Text(rest)
             yield Closed(by)
         self._decoder.reset()
         self._state = _State.BETWEEN

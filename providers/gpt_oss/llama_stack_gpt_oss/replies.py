@@ -20,10 +20,9 @@ class Reasoning:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what the user reads; `token` is the place of the token that completed it."""
+    """More of what the user reads."""
 
     text: str
-    token: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +65,17 @@ class Reply:
         self.reasoning_tokens = 0
         self.calls = 0
 
-    def feed(self, tokens: Sequence[int]) -> Iterator[Delta]:
-        """The deltas of more tokens."""
-        for token in tokens:
-            self.tokens += 1
-            self.reasoning_tokens += self._reasons
-            for event in self._parser.feed(token):
-                yield from self._delta(event)
+    @property
+    def visible(self) -> bool:
+        """Whether the last token was text for the user."""
+        return self._call is None and not self._reasons and self._parser.in_text
+
+    def feed(self, token: int) -> Iterator[Delta]:
+        """The deltas of one more token."""
+        self.tokens += 1
+        self.reasoning_tokens += self._reasons
+        for event in self._parser.feed(token):
+            yield from self._delta(event)
 
     def finish(self) -> Iterator[Delta]:
         """What is left when no more tokens come."""
@@ -83,8 +86,8 @@ class Reply:
         match event:
             case Header():
                 yield from self._open(event)
-            case Text(text, token):
-                yield from self._text(text, token)
+            case Text(text):
+                yield from self._text(text)
             case Closed():
                 yield from self._close()
 
@@ -105,9 +108,9 @@ class Reply:
     def _separate(self) -> Iterator[Delta]:
         """Two messages to the user are two paragraphs of one answer."""
         if not self._reasons and self._said:
-            yield Content("\n\n", self.tokens - 1)
+            yield Content("\n\n")
 
-    def _text(self, text: str, token: int) -> Iterator[Delta]:
+    def _text(self, text: str) -> Iterator[Delta]:
         if self._call is not None:
             escaped = text if self._call.code is None else json.dumps(text, ensure_ascii=False)[1:-1]
             yield CallArguments(self._call.index, escaped)
@@ -115,7 +118,7 @@ class Reply:
             yield Reasoning(text)
         else:
             self._said = True
-            yield Content(text, token)
+            yield Content(text)
 
     def _close(self) -> Iterator[Delta]:
         if self._call is not None and self._call.code is not None:

@@ -1,6 +1,7 @@
 """The vocabulary of a checkpoint, from its own tokenizer.json: nothing is fetched, so no network is needed."""
 
 import base64
+import codecs
 import json
 import os
 import tempfile
@@ -53,6 +54,19 @@ class Vocabulary:
     def encode(self, text: str) -> list[int]:
         """Text to ordinary tokens alone: what looks like a special token in it stays text."""
         return self.harmony.encode(text, disallowed_special=())
+
+    def decoder(self) -> codecs.IncrementalDecoder:
+        """Bytes to text, however characters are cut; what is no UTF-8 is shown as such."""
+        return codecs.getincrementaldecoder("utf-8")("replace")
+
+    @cached_property
+    def names(self) -> Mapping[int, str]:
+        """The special tokens by id."""
+        return {number: name for name, number in self.special.items()}
+
+    def name_of(self, token: int) -> str:
+        """How a special token is written; an id without meaning has no name."""
+        return self.names.get(token, "")
 
     def bytes_of(self, token: int) -> bytes | None:
         """The bytes of an ordinary token; None for a special one and for an id without meaning."""

@@ -8,10 +8,10 @@ import torch
 
 from llama_stack_gpt_oss.engine.cache import Cache
 from llama_stack_gpt_oss.engine.config import read_config
-from llama_stack_gpt_oss.engine.engine import Engine, Request, Update
+from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
 from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.runner import ModelRunner, Runner
+from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits, Work
 from llama_stack_gpt_oss.engine.sequence import Params, Sampled, TokenMask
 from llama_stack_gpt_oss.engine.weights import load

@@ -3,11 +3,12 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Series
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from .cache import PAGE, Cache
 from .errors import RequestError
-from .runner import Runner
 from .scheduler import Limits, Scheduler, Work
 from .sequence import Finish, Params, Sampled, Sequence, TokenMask
 
@@ -48,6 +49,13 @@ class Metrics:
     tokens_per_second: float
     preemptions: int
     steps: int
+
+
+class Runner(Protocol):
+    """What computes a step."""
+
+    def run(self, works: Series[Work]) -> list[Sampled]:
+        """Computes the works' tokens; the next token of each work that is its sequence's last, in their order."""
 
 
 class Engine:

@@ -1,7 +1,6 @@
 """Runs a step on the device."""
 
 from collections.abc import Sequence as Series
-from typing import Protocol
 
 import torch
 
@@ -12,15 +11,8 @@ from .scheduler import Work
 from .sequence import Sampled
 
 
-class Runner(Protocol):
-    """Computes the works' tokens, and samples the next one of each work that is its sequence's last."""
-
-    def run(self, works: Series[Work]) -> list[Sampled]:
-        """In the order of those works."""
-
-
 class ModelRunner:
-    """The runner over a model."""
+    """The engine's runner, over a model."""
 
     def __init__(self, model: Model, device: torch.device) -> None:
         self._model = model

@@ -10,6 +10,7 @@ from .config import ModelConfig
 from .errors import CheckpointError, TooLittleMemoryError
 from .memory import free_bytes, gigabytes
 from .mxfp4 import GROUP
+from .progress import Progress
 from .shards import INDEX, SINGLE, Shards
 
 Shape = tuple[int, ...]
@@ -50,16 +51,6 @@ class Weights:
     layers: tuple[Layer, ...]
     norm: torch.Tensor
     unembedding: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the loading is."""
-
-    bytes_done: int
-    bytes_total: int
-    layers_done: int
-    layers_total: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,65 @@
+"""The provider's entry in a stack's configuration."""
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from .process.settings import EngineSettings
+
+
+class GptOssConfig(BaseModel):
+    """One model on one device.
+
+    Servers and workers whose settings are equal and that share `state_dir` share one engine.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    checkpoint: str = Field(min_length=1, description="The checkpoint's folder, or a hub name (openai/gpt-oss-20b)")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes a GPU where there is one")
+    dtype: Literal["auto", "bfloat16", "float32"] = Field(
+        "auto", description="auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    memory_share: float = Field(0.9, gt=0, le=1, description="How much of the GPU's memory may be filled, by all on it")
+    context_length: int | None = Field(
+        None, ge=128, description="Tokens of a request with its answer; default: what fits"
+    )
+    max_batch: int = Field(64, ge=1, le=1024, description="How many answers are made at once")
+    max_queue: int = Field(256, ge=0, description="How many more may wait; those beyond are refused with 429")
+    prefill_tokens: int = Field(
+        2048, ge=64, description="Tokens that one step computes: more is faster, and less smooth"
+    )
+    stall_seconds: float = Field(300, gt=0, description="A silent engine with work to do is ended after this time")
+    state_dir: str = Field("~/.llama-stack-gpt-oss", description="Where the engine's socket lies")
+
+    @field_validator("context_length", mode="before")
+    @classmethod
+    def _empty_is_default(cls, value: object) -> object:
+        return None if value == "" else value
+
+    @model_validator(mode="after")
+    def _batch_fits_a_step(self) -> Self:
+        if self.prefill_tokens < self.max_batch:
+            raise ValueError("prefill_tokens has to be max_batch at least: a step makes a token of every answer")
+        return self
+
+    @property
+    def model(self) -> str:
+        """The model's name: the last part of the checkpoint's path or hub name."""
+        return Path(self.checkpoint.rstrip("/")).name
+
+    def engine(self, folder: Path) -> EngineSettings:
+        """What the engine is started with, for the checkpoint's folder on this machine."""
+        return EngineSettings(
+            folder=str(Path(os.path.expandvars(self.state_dir)).expanduser().resolve()),
+            checkpoint=str(folder.resolve()),
+            device=self.device,
+            dtype=self.dtype,
+            memory_share=self.memory_share,
+            context=self.context_length,
+            sequences=self.max_batch,
+            step_tokens=self.prefill_tokens,
+            waiting=self.max_queue,
+        )

@@ -1,0 +1,209 @@
+"""The provider as the host's routers call it."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import asdict
+from datetime import date
+from typing import Any
+
+from openai.types import Completion
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
+from llama_stack_gpt_oss.answers import ChatFold, chat_chunks, fold_text, text_chunks
+from llama_stack_gpt_oss.checkpoint import local_folder
+from llama_stack_gpt_oss.config import GptOssConfig
+from llama_stack_gpt_oss.engine.config import read_generation_defaults
+from llama_stack_gpt_oss.engine.errors import EngineError
+from llama_stack_gpt_oss.errors import InvalidRequest
+from llama_stack_gpt_oss.process.client import EngineClient
+from llama_stack_gpt_oss.requests import Asked, Reader
+from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
+
+from .errors import broken_off, refused
+from .platform import (
+    HealthResponse,
+    HealthStatus,
+    InferenceProvider,
+    Model,
+    ModelType,
+    OpenAIChatCompletionChunkWithReasoning,
+    OpenAIChatCompletionRequestWithExtraBody,
+    OpenAIChatCompletionWithReasoning,
+    OpenAICompletionRequestWithExtraBody,
+    OpenAIEmbeddingsRequestWithExtraBody,
+    OpenAIEmbeddingsResponse,
+)
+
+Json = dict[str, Any]
+
+
+class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no types
+    """One gpt-oss model on one device.
+
+    Args:
+        config: the provider's configuration.
+    """
+
+    def __init__(self, config: GptOssConfig) -> None:
+        self._config = config
+        self._vocabulary: Vocabulary
+        self._reader: Reader
+        self._client: EngineClient
+        self.__provider_id__: str  # The host sets it, as it does `model_store`.
+        self.model_store: Any = None
+
+    async def start(self) -> None:
+        """Returns when the engine is ready; raises, with one sentence, if it cannot be."""
+        folder = await asyncio.to_thread(local_folder, self._config.checkpoint)
+        self._client = EngineClient(self._config.engine(folder), self._config.stall_seconds)
+        starting = asyncio.create_task(asyncio.to_thread(self._client.start))
+        try:
+            self._vocabulary = await asyncio.to_thread(_vocabulary, self._config.checkpoint)
+        finally:
+            ready = await starting
+        self._reader = Reader(self._vocabulary, read_generation_defaults(folder), ready.context)
+
+    # Requests
+
+    async def openai_chat_completion(
+        self, params: OpenAIChatCompletionRequestWithExtraBody
+    ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
+        """A chat completion, or the stream of its chunks once the engine has accepted the request."""
+        if params.stream:
+            return _each(await self._open_chat(params), ChatCompletionChunk)
+        return ChatCompletion.construct(**await self._whole(params))
+
+    async def openai_chat_completions_with_reasoning(
+        self, params: OpenAIChatCompletionRequestWithExtraBody
+    ) -> OpenAIChatCompletionWithReasoning | AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
+        """The same, each with the reasoning that is in it: what the host's own Responses API reads."""
+        if params.stream:
+            return _with_reasoning(await self._open_chat(params))
+        whole = await self._whole(params)
+        reasoning = whole["choices"][0]["message"].get("reasoning_content")
+        return OpenAIChatCompletionWithReasoning(
+            completion=ChatCompletion.construct(**whole), reasoning_content=reasoning
+        )
+
+    async def openai_completion(
+        self, params: OpenAICompletionRequestWithExtraBody
+    ) -> Completion | AsyncIterator[Completion]:
+        """A bare completion, or the stream of its pieces."""
+        asked = await self._asked(self._reader.completion, params, whole=not params.stream)
+        chunks = await _accepted(text_chunks(self._client, asked, self._vocabulary, self._config.model))
+        if params.stream:
+            return _each(chunks, Completion)
+        return Completion.construct(**fold_text([chunk async for chunk in chunks]))
+
+    async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
+        """gpt-oss makes none."""
+        raise NotImplementedError("gpt-oss is no embedding model.")
+
+    # Models
+
+    async def list_models(self) -> list[Model]:
+        """The one model of the checkpoint."""
+        name = self._config.model
+        return [
+            Model(
+                identifier=name,
+                provider_id=self.__provider_id__,
+                provider_resource_id=name,
+                model_type=ModelType.llm,
+                metadata={"context_length": self._reader.context},
+            )
+        ]
+
+    async def should_refresh_models(self) -> bool:
+        """The checkpoint does not change while the stack runs."""
+        return False
+
+    async def register_model(self, model: Model) -> Model:
+        """Other names for the one model."""
+        if model.provider_model_id != self._config.model:
+            raise ValueError(f"'{self.__provider_id__}' serves '{self._config.model}' and nothing else.")
+        return model
+
+    async def unregister_model(self, model_id: str) -> None:
+        """Forgets a name; there is nothing to forget here."""
+
+    async def health(self) -> HealthResponse:
+        """Whether the engine answers, and how it is doing."""
+        try:
+            async with asyncio.timeout(5):
+                metrics = await self._client.metrics()
+        except (EngineError, TimeoutError) as error:
+            return HealthResponse(status=HealthStatus.ERROR, message=f"The engine does not answer: {error}")
+        return HealthResponse(status=HealthStatus.OK, metrics=asdict(metrics))
+
+    async def shutdown(self) -> None:
+        """Lets the engine go."""
+        await self._client.close()
+
+    async def _asked(self, read: Any, params: Any, whole: bool) -> Asked:
+        """Rendering a long prompt takes a while: it is done beside the event loop."""
+        try:
+            asked: Asked = await asyncio.to_thread(read, params)
+        except InvalidRequest as error:
+            raise refused(error) from error
+        return asked.with_usage() if whole else asked
+
+    async def _open_chat(self, params: Any) -> AsyncGenerator[Json]:
+        def read(given: Any) -> Asked:
+            return self._reader.chat(given, date.today())
+
+        asked = await self._asked(read, params, whole=not params.stream)
+        return await _accepted(chat_chunks(self._client, asked, self._vocabulary, self._config.model))
+
+    async def _whole(self, params: Any) -> Json:
+        fold = ChatFold()
+        async for chunk in await self._open_chat(params):
+            fold.add(chunk)
+        return fold.whole()
+
+
+def _vocabulary(checkpoint: str) -> Vocabulary:
+    """Read and tried, so that the first request need not wait for it."""
+    vocabulary = read_vocabulary(local_folder(checkpoint))
+    vocabulary.encode("")
+    return vocabulary
+
+
+async def _accepted(chunks: AsyncGenerator[Json]) -> AsyncGenerator[Json]:
+    """Waits for the first chunk: what is refused is refused before a stream begins."""
+    try:
+        first = await anext(chunks)
+    except EngineError as error:
+        raise refused(error) from error
+    return _rest(first, chunks)
+
+
+async def _rest(first: Json, chunks: AsyncGenerator[Json]) -> AsyncGenerator[Json]:
+    try:
+        yield first
+        async for chunk in chunks:
+            yield chunk
+    except EngineError as error:
+        raise broken_off(error) from error
+    finally:
+        await chunks.aclose()
+
+
+async def _each(chunks: AsyncGenerator[Json], kind: Any) -> AsyncGenerator[Any]:
+    """The `openai` package's objects, built without validation."""
+    try:
+        async for chunk in chunks:
+            yield kind.construct(**chunk)
+    finally:
+        await chunks.aclose()
+
+
+async def _with_reasoning(chunks: AsyncGenerator[Json]) -> AsyncGenerator[OpenAIChatCompletionChunkWithReasoning]:
+    try:
+        async for chunk in chunks:
+            found = [choice["delta"].get("reasoning_content") for choice in chunk["choices"]]
+            yield OpenAIChatCompletionChunkWithReasoning(
+                chunk=ChatCompletionChunk.construct(**chunk), reasoning_content=found[0] if found else None
+            )
+    finally:
+        await chunks.aclose()

@@ -1,0 +1,38 @@
+"""What goes wrong, as the `openai` package's errors: those that the hosts know from their other providers."""
+
+import httpx2
+import openai
+
+from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
+from llama_stack_gpt_oss.errors import InvalidRequest
+
+URL = "http://gpt-oss.invalid/v1"  # the errors want a request; there was none over HTTP
+RETRY_AFTER = "2"  # seconds
+
+
+def refused(error: InvalidRequest | EngineError) -> openai.APIStatusError:
+    """An error before anything was said, with the status of a server that would have said so."""
+    match error:
+        case InvalidRequest():
+            kind = "invalid_request_error"
+            body = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+            return openai.BadRequestError(error.message, response=_response(400), body=body)
+        case RequestError():
+            body = {"message": str(error), "type": "invalid_request_error", "param": None, "code": None}
+            return openai.BadRequestError(str(error), response=_response(400), body=body)
+        case QueueFullError():
+            body = {"message": str(error), "type": "rate_limit_error", "param": None, "code": "rate_limit_exceeded"}
+            return openai.RateLimitError(str(error), response=_response(429), body=body)
+    body = {"message": str(error), "type": "server_error", "param": None, "code": None}
+    return openai.InternalServerError(str(error), response=_response(503), body=body)
+
+
+def broken_off(error: EngineError) -> openai.APIError:
+    """An error in the middle of an answer."""
+    body = {"message": str(error), "type": "server_error", "param": None, "code": None}
+    return openai.APIError(str(error), httpx2.Request("POST", URL), body=body)
+
+
+def _response(status: int) -> httpx2.Response:
+    headers = {"retry-after": RETRY_AFTER} if status in (429, 503) else {}
+    return httpx2.Response(status, headers=headers, request=httpx2.Request("POST", URL))

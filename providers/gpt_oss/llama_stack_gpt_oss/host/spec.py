@@ -1,0 +1,15 @@
+"""How the host finds and builds the provider."""
+
+from .platform import Api, InlineProviderSpec
+
+
+def get_provider_spec() -> InlineProviderSpec:
+    """The provider `inline::gpt-oss` of the host's `inference` API."""
+    return InlineProviderSpec(
+        api=Api.inference,
+        provider_type="inline::gpt-oss",
+        module="llama_stack_gpt_oss.host",
+        config_class="llama_stack_gpt_oss.config.GptOssConfig",
+        pip_packages=["llama-stack-gpt-oss"],
+        description="gpt-oss-20b and 120b on the local GPU, in an engine process of its own.",
+    )

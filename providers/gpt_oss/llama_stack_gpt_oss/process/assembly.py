@@ -1,0 +1,83 @@
+"""Puts an engine together from its settings."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from ..engine.cache import PAGE, Cache
+from ..engine.config import ModelConfig, read_config
+from ..engine.engine import Engine
+from ..engine.errors import EngineError, TooLittleMemoryError
+from ..engine.kernels import choose
+from ..engine.memory import gigabytes, pages_that_fit
+from ..engine.model import Model, page_bytes
+from ..engine.progress import Progress
+from ..engine.runner import ModelRunner
+from ..engine.scheduler import Limits
+from ..engine.sequence import TokenMask
+from ..engine.weights import find_layout, load
+from .settings import EngineSettings
+
+SHORTEST_CONTEXT = 1024
+
+
+def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> Engine:
+    """Loads the weights and gives what is left of the memory to the KV store; EngineError says what is wrong."""
+    folder = find_layout(Path(settings.checkpoint))
+    config = read_config(folder)
+    device = _device(settings.device)
+    dtype = _dtype(settings.dtype, device)
+    weights = load(folder, config, device, dtype, report)
+    context = min(settings.context or config.context, config.context)
+    pages = _pages(settings, config, device, dtype, context)
+    model = Model(config, weights, choose(config, device), pages, context)
+    limits = Limits(settings.sequences, settings.step_tokens, settings.waiting)
+    return Engine(ModelRunner(model, device), Cache(pages), limits, context, _masks(folder, config))
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise EngineError(f"The device is set to {name}, and torch finds no GPU: mend the driver, or set it to cpu")
+    return device
+
+
+def _dtype(name: str, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return torch.float32 if name == "float32" else torch.bfloat16
+
+
+def _pages(
+    settings: EngineSettings, config: ModelConfig, device: torch.device, dtype: torch.dtype, context: int
+) -> int:
+    """As many pages as fit, and no more than all sequences at once could fill."""
+    size = page_bytes(config, dtype)
+    most = settings.sequences * -(-context // PAGE)
+    pages = min(most, pages_that_fit(device, settings.memory_share, size))
+    needed = -(-min(context, settings.context or SHORTEST_CONTEXT) // PAGE)
+    if pages < needed:
+        raise TooLittleMemoryError(
+            f"Beside the weights, {device} has room for {pages * PAGE:,} tokens of context in its share of"
+            f" {settings.memory_share:.0%}, and {needed * PAGE:,} ({gigabytes(needed * size)}) are needed:"
+            " raise memory_share, lower context_length, or use a larger device"
+        )
+    return pages
+
+
+def _masks(folder: Path, config: ModelConfig) -> Callable[[str], TokenMask]:
+    """The vocabulary is read when the first request asks for a mask."""
+    opened: list[Callable[[str], TokenMask]] = []
+
+    def open_mask(grammar: str) -> TokenMask:
+        if not opened:
+            from ..masks import GrammarMasks
+            from ..vocabulary import read_vocabulary
+
+            opened.append(GrammarMasks(read_vocabulary(folder), config.vocabulary).open)
+        return opened[0](grammar)
+
+    return open_mask

@@ -1,0 +1,210 @@
+"""The engine as an event loop uses it: answers as async iterators, and an engine that dies is started again."""
+
+import asyncio
+import contextlib
+import json
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+from ..engine.engine import Metrics, Request, Update
+from ..engine.errors import EngineError, QueueFullError, RequestError
+from .frames import BAD_REQUEST, line, pack_request, unpack_update
+from .launch import Launcher, Line, Ready
+from .settings import EngineSettings
+
+LONGEST_LINE: Final = 1 << 26
+
+
+class EngineDiedError(EngineError):
+    """The engine ended, or stopped answering, while it was at work on the request."""
+
+    def __init__(self) -> None:
+        super().__init__("The gpt-oss engine ended in the middle of its answer. It is being started again: try again")
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """Nobody waits for more of this answer."""
+
+    id: str
+
+
+Mailbox = asyncio.Queue[Update | Cancelled | EngineError]
+
+
+class _Connection:
+    """One connection, in one event loop: who waits for what."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: Ready) -> None:
+        self.ready = ready
+        self.reader = reader
+        self.writer = writer
+        self.mailboxes: dict[str, Mailbox] = {}
+        self.metrics: dict[int, asyncio.Future[Metrics]] = {}
+        self.open = True
+
+    def handle(self, frame: dict[str, Any]) -> None:
+        match frame:
+            case {"updates": updates}:
+                for raw in updates:
+                    self.deliver(raw[0], unpack_update(raw))
+            case {"refused": {"ids": [first, *_], "kind": kind, "message": message}}:
+                # All answers of a request share a mailbox.
+                self.deliver(first, RequestError(message) if kind == BAD_REQUEST else QueueFullError(message))
+            case {"metrics": raw, "tag": tag}:
+                future = self.metrics.pop(tag, None)
+                if future is not None and not future.done():
+                    future.set_result(Metrics(**raw))
+
+    def deliver(self, name: str, news: "Update | Cancelled | EngineError") -> None:
+        """What comes for an answer that was cancelled is for nobody."""
+        mailbox = self.mailboxes.get(name)
+        if mailbox is not None:
+            mailbox.put_nowait(news)
+
+    def fail(self) -> None:
+        """Nobody is left waiting."""
+        self.open = False
+        self.writer.close()
+        for mailbox in self.mailboxes.values():
+            mailbox.put_nowait(EngineDiedError())
+        for future in self.metrics.values():
+            if not future.done():
+                future.set_exception(EngineDiedError())
+        self.metrics.clear()
+
+
+class EngineClient:
+    """Call start() first, from anywhere; the rest belongs to one event loop.
+
+    stall_seconds: an engine that is silent for so long while it has work is taken for hung, and killed.
+    """
+
+    def __init__(self, settings: EngineSettings, stall_seconds: float = 300.0) -> None:
+        self._stall_seconds = stall_seconds
+        self._stopped = threading.Event()
+        self._launcher = Launcher(settings, self._stopped.is_set)
+        self._line: Line | None = None
+        self._connection: _Connection | None = None
+        self._connecting: asyncio.Task[_Connection] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._tags = count()
+
+    def start(self) -> Ready:
+        """Waits until the engine is ready. Blocks: for a thread. EngineError says in one sentence why it cannot be."""
+        self._line = self._launcher.connect()
+        return self._line.ready
+
+    async def generate(self, request: Request) -> AsyncGenerator[Update]:
+        """The updates of all answers to a request, as they come.
+
+        RequestError, QueueFullError: refused. EngineDiedError: the engine ended. Closing the iterator cancels.
+        """
+        connection = await self._connected()
+        mailbox: Mailbox = asyncio.Queue()
+        unfinished = set(request.ids)
+        connection.mailboxes |= dict.fromkeys(request.ids, mailbox)
+        try:
+            connection.writer.write(line({"generate": pack_request(request)}))
+            while unfinished:
+                news = await mailbox.get()
+                if isinstance(news, EngineError):
+                    unfinished.clear()
+                    raise news
+                if isinstance(news, Cancelled) or news.finish is not None:
+                    unfinished.discard(news.id)
+                if isinstance(news, Update):
+                    yield news
+        finally:
+            for name in request.ids:
+                del connection.mailboxes[name]
+            if unfinished and connection.open:
+                connection.writer.write(line({"cancel": sorted(unfinished)}))
+
+    async def ready(self) -> Ready:
+        """What the engine in use says of itself."""
+        return (await self._connected()).ready
+
+    def cancel(self, name: str) -> None:
+        """Ends one answer of a request early; no more updates come of it."""
+        connection = self._connection
+        if connection is not None and connection.open:
+            connection.writer.write(line({"cancel": [name]}))
+            connection.deliver(name, Cancelled(name))
+
+    async def metrics(self) -> Metrics:
+        """How the engine is doing."""
+        connection = await self._connected()
+        tag = next(self._tags)
+        future: asyncio.Future[Metrics] = asyncio.get_running_loop().create_future()
+        connection.metrics[tag] = future
+        connection.writer.write(line({"metrics": tag}))
+        return await future
+
+    async def close(self) -> None:
+        """Lets the engine go: it ends by itself when nobody uses it any more."""
+        self._stopped.set()
+        for task in (self._reading, self._connecting):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, EngineError):
+                    await task
+        if self._connection is not None:
+            self._connection.fail()
+        elif self._line is not None:
+            self._line.socket.close()
+
+    async def _connected(self) -> _Connection:
+        """The open connection. While the engine is being started again, everyone waits for the same attempt."""
+        if self._connection is not None and self._connection.open:
+            return self._connection
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._connect())
+        return await asyncio.shield(self._connecting)
+
+    async def _connect(self) -> _Connection:
+        found = self._line
+        self._line = None
+        if found is None:
+            found = await asyncio.to_thread(self._launcher.connect)
+        found.socket.setblocking(False)
+        reader, writer = await asyncio.open_unix_connection(sock=found.socket, limit=LONGEST_LINE)
+        connection = _Connection(reader, writer, found.ready)
+        for text in found.rest.splitlines():
+            connection.handle(json.loads(text))
+        self._connection = connection
+        self._reading = asyncio.create_task(self._read(connection))
+        return connection
+
+    async def _read(self, connection: _Connection) -> None:
+        """Until the engine goes away; then it is started again at once, so that the next request finds it loading."""
+        try:
+            while text := await self._next_line(connection):
+                connection.handle(json.loads(text))
+        except (OSError, ValueError):
+            pass  # the connection broke; a line cut off in its middle is the end of it too
+        finally:
+            connection.fail()
+        if not self._stopped.is_set():
+            self._connecting = asyncio.create_task(self._connect())
+            self._connecting.add_done_callback(_look)
+
+    async def _next_line(self, connection: _Connection) -> bytes:
+        """The next line, b"" at the end."""
+        while True:
+            try:
+                async with asyncio.timeout(self._stall_seconds):
+                    return await connection.reader.readline()
+            except TimeoutError:
+                if connection.mailboxes or connection.metrics:
+                    self._launcher.kill(connection.ready.pid)
+                    return b""
+
+
+def _look(task: asyncio.Task[_Connection]) -> None:
+    """The error of an attempt that nobody waited for is not lost on asyncio's log: the next request tries again."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,110 @@
+"""The engine's side of the socket, without a thread: what came is read between two steps, and nothing waits for it."""
+
+import contextlib
+import json
+import selectors
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .frames import line
+
+CHUNK = 1 << 18
+MOST_UNSENT = 1 << 26  # bytes that a client may leave unread
+LONGEST_LINE = 1 << 26
+
+
+@dataclass(eq=False, slots=True)
+class Peer:
+    """A process that uses the engine, and what lies between."""
+
+    socket: socket.socket
+    received: bytearray = field(default_factory=bytearray)
+    unsent: bytearray = field(default_factory=bytearray)
+
+
+class Hub:
+    """Accepts peers, reads their frames, sends them theirs."""
+
+    def __init__(self, listener: socket.socket) -> None:
+        listener.setblocking(False)
+        self._listener = listener
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listener, selectors.EVENT_READ)
+        self.peers: set[Peer] = set()
+        self.greeting: dict[str, Any] | None = None  # what a new peer is told first
+
+    def poll(self, seconds: float | None) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
+        """The frames that came; None in a frame's place says that the peer has gone."""
+        for key, events in self._selector.select(seconds):
+            if key.fileobj is self._listener:
+                self._accept()
+                continue
+            peer: Peer = key.data
+            if events & selectors.EVENT_WRITE:
+                self._flush(peer)
+            if events & selectors.EVENT_READ:
+                yield from self._read(peer)
+
+    def send(self, peer: Peer, frame: dict[str, Any]) -> None:
+        """Queues a frame and sends what goes out at once. A peer that reads nothing for long is given up."""
+        if peer not in self.peers:
+            return
+        peer.unsent += line(frame)
+        self._flush(peer)
+        if len(peer.unsent) > MOST_UNSENT:
+            self._shut(peer)
+
+    def broadcast(self, frame: dict[str, Any]) -> None:
+        for peer in list(self.peers):
+            self.send(peer, frame)
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listener.accept()
+            connection.setblocking(False)
+            peer = Peer(connection)
+            self.peers.add(peer)
+            self._selector.register(connection, selectors.EVENT_READ, peer)
+            if self.greeting is not None:
+                self.send(peer, self.greeting)
+
+    def _read(self, peer: Peer) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
+        try:
+            received = peer.socket.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            received = b""
+        peer.received += received
+        *lines, rest = peer.received.split(b"\n")
+        peer.received = rest
+        for text in lines:
+            yield peer, json.loads(text)
+        if not received or len(rest) > LONGEST_LINE:
+            self._close(peer)
+            yield peer, None
+
+    def _flush(self, peer: Peer) -> None:
+        try:
+            sent = peer.socket.send(peer.unsent) if peer.unsent else 0
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self._shut(peer)
+            return
+        del peer.unsent[:sent]
+        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.unsent else 0)
+        self._selector.modify(peer.socket, wanted, peer)
+
+    def _shut(self, peer: Peer) -> None:
+        """Lets the next poll find that the peer has gone."""
+        peer.unsent.clear()
+        with contextlib.suppress(OSError):
+            peer.socket.shutdown(socket.SHUT_RDWR)
+
+    def _close(self, peer: Peer) -> None:
+        self.peers.discard(peer)
+        self._selector.unregister(peer.socket)
+        peer.socket.close()

@@ -1,0 +1,143 @@
+"""Finds the engine's process, or starts it: whoever comes first does, the others connect to the same one."""
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ..engine.errors import EngineError
+from .server import ALREADY_THERE
+from .settings import EngineSettings, address
+
+RETRY_SECONDS: Final = 0.05
+GONE: Final = "The gpt-oss engine ended while it was starting; its last lines in the server's log say why"
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What an engine says of itself once it serves."""
+
+    pid: int
+    context: int
+    pages: int
+
+
+@dataclass(slots=True)
+class Line:
+    """A connection to an engine that is ready, and what it sent after it said so."""
+
+    socket: socket.socket
+    ready: Ready
+    rest: bytes
+
+
+class _Child:
+    """An engine process that may outlive this one: who else uses it goes on using it."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
+        self._pid = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=nothing)
+        self._status: int | None = None
+        self.served = False
+
+    def poll(self, wait: bool = False) -> int | None:
+        """Its exit status, negative for a signal; None while it runs."""
+        if self._status is None:
+            pid, status = os.waitpid(self._pid, 0 if wait else os.WNOHANG)
+            self._status = os.waitstatus_to_exitcode(status) if pid else None
+        return self._status
+
+
+class Launcher:
+    """Blocks; not for an event loop. Keeps the process it started, so that its exit is collected."""
+
+    def __init__(self, settings: EngineSettings, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._settings = settings
+        self._cancelled = cancelled
+        self._child: _Child | None = None
+
+    def connect(self) -> Line:
+        """Waits until the engine is ready, however long it loads; EngineError with its sentence if it cannot serve."""
+        while not self._cancelled():
+            connection = self._try()
+            if connection is None:
+                self._ensure_child()
+                time.sleep(RETRY_SECONDS)
+                continue
+            line = self._wait_ready(connection)
+            if line is not None:
+                if self._child is not None:
+                    self._child.served = True
+                return line
+        raise EngineError("The server stops")
+
+    def kill(self, pid: int) -> None:
+        """Ends an engine that no longer answers."""
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+
+    def _try(self) -> socket.socket | None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            with address(self._settings.socket) as name:
+                connection.connect(name)
+        except OSError:
+            connection.close()
+            return None
+        return connection
+
+    def _ensure_child(self) -> None:
+        if self._child is not None:
+            status = self._child.poll()
+            if status is None:
+                return
+            served, self._child = self._child.served, None
+            if not served and status != ALREADY_THERE:
+                raise EngineError(GONE)
+        command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", self._settings.to_json()]
+        Path(self._settings.folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._child = _Child(command)
+
+    def _wait_ready(self, connection: socket.socket) -> Line | None:
+        """None where the engine goes away before it is ready: then another try decides."""
+        received = b""
+        while True:
+            chunk = self._receive(connection)
+            if not chunk:
+                connection.close()
+                return None
+            *lines, received = (received + chunk).split(b"\n")
+            for number, text in enumerate(lines):
+                frame: dict[str, Any] = json.loads(text)
+                if "failed" in frame:
+                    connection.close()
+                    self._collect()
+                    raise EngineError(frame["failed"])
+                if "ready" in frame:
+                    rest = b"".join(line + b"\n" for line in lines[number + 1 :]) + received
+                    return Line(connection, Ready(**frame["ready"]), rest)
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        connection.settimeout(1.0)
+        while not self._cancelled():
+            try:
+                return connection.recv(1 << 16)
+            except TimeoutError:
+                continue
+            except OSError:
+                return b""
+        return b""
+
+    def _collect(self) -> None:
+        """The child ends by itself after it has said why."""
+        if self._child is not None:
+            self._child.poll(wait=True)
+            self._child = None

@@ -1,0 +1,183 @@
+"""The engine's process: loads, serves whoever connects, and ends when nobody has been there for a while.
+
+python -m llama_stack_gpt_oss.process.server SETTINGS
+"""
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from ..engine.engine import Engine
+from ..engine.errors import EngineError, QueueFullError
+from ..engine.progress import Progress
+from .frames import BAD_REQUEST, QUEUE_FULL, pack_update, unpack_request
+from .hub import Hub, Peer
+from .progress import ProgressBar
+from .settings import EngineSettings, address
+
+ALREADY_THERE: Final = 3  # the exit status when another process serves these settings
+LONELY_SECONDS: Final = 10.0
+REPORT_SECONDS: Final = 10.0
+
+
+class EngineServer:
+    """Steps the engine, and between two steps takes in what came."""
+
+    def __init__(self, hub: Hub, engine: Engine) -> None:
+        self._hub = hub
+        self._engine = engine
+        self._owners: dict[str, Peer] = {}
+        self._lonely_since = time.monotonic()
+        self._reported = time.monotonic()
+
+    def serve(self) -> None:
+        """Returns when no peer has been there for a while."""
+        while not self._is_lonely():
+            for peer, frame in self._hub.poll(0 if self._engine.busy else 1.0):
+                self._handle(peer, frame)
+            if self._engine.busy:
+                self._step()
+                self._report()
+
+    def _handle(self, peer: Peer, frame: dict[str, Any] | None) -> None:
+        match frame:
+            case None:
+                self._cancel([name for name, owner in self._owners.items() if owner is peer])
+            case {"generate": raw}:
+                self._generate(peer, raw)
+            case {"cancel": names}:
+                self._cancel([name for name in names if self._owners.get(name) is peer])
+            case {"metrics": tag}:
+                self._hub.send(peer, {"metrics": asdict(self._engine.metrics()), "tag": tag})
+
+    def _generate(self, peer: Peer, raw: dict[str, Any]) -> None:
+        request = unpack_request(raw)
+        try:
+            self._engine.add(request)
+        except EngineError as error:
+            kind = QUEUE_FULL if isinstance(error, QueueFullError) else BAD_REQUEST
+            self._hub.send(peer, {"refused": {"ids": request.ids, "kind": kind, "message": str(error)}})
+        else:
+            self._owners |= dict.fromkeys(request.ids, peer)
+
+    def _cancel(self, names: list[str]) -> None:
+        for name in names:
+            self._owners.pop(name, None)
+            self._engine.cancel(name)
+
+    def _step(self) -> None:
+        """One frame a step for each peer, however many of its answers go on."""
+        frames: dict[Peer, list[Any]] = {}
+        for update in self._engine.step():
+            owner = self._owners[update.id] if update.finish is None else self._owners.pop(update.id)
+            frames.setdefault(owner, []).append(pack_update(update))
+        for peer, updates in frames.items():
+            self._hub.send(peer, {"updates": updates})
+
+    def _is_lonely(self) -> bool:
+        if self._hub.peers:
+            self._lonely_since = time.monotonic()
+        return time.monotonic() - self._lonely_since > LONELY_SECONDS
+
+    def _report(self) -> None:
+        """A line in the log now and then while there is work."""
+        if time.monotonic() - self._reported < REPORT_SECONDS:
+            return
+        self._reported = time.monotonic()
+        now = self._engine.metrics()
+        _say(
+            f"{now.tokens_per_second:.1f} tokens/s, {now.running} running, {now.waiting} waiting,"
+            f" {now.pages_used / now.pages:.0%} of the KV store, {now.cached_tokens / max(now.prompt_tokens, 1):.0%}"
+            " of the prompt tokens were cached"
+        )
+
+
+def main(settings: EngineSettings) -> int:
+    """The exit status."""
+    # The server that started this process may be stopped by a signal to its whole group while it still answers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.setsid()
+    lock = _lock(settings.socket.with_suffix(".lock"))
+    if lock is None:
+        return ALREADY_THERE
+    with lock, _listen(settings.socket) as listener:
+        hub = Hub(listener)
+        try:
+            engine = _load(settings, hub)
+        except EngineError as error:
+            return _fail(hub, str(error))
+        hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
+        hub.broadcast(hub.greeting)
+        EngineServer(hub, engine).serve()
+        settings.socket.unlink(missing_ok=True)
+    return 0
+
+
+def _load(settings: EngineSettings, hub: Hub) -> Engine:
+    # torch takes seconds to import, and who started this process wants to connect.
+    from .assembly import assemble
+
+    bar = ProgressBar(sys.stderr)
+
+    def report(progress: Progress) -> None:
+        bar.show(progress)
+        hub.greeting = {"loading": asdict(progress)}
+        hub.broadcast(hub.greeting)
+        for _ in hub.poll(0):
+            pass  # nobody has anything to ask before it is ready
+
+    return assemble(settings, report)
+
+
+def _fail(hub: Hub, sentence: str) -> int:
+    """Everyone who waits is told why, and whoever was just about to connect."""
+    _say(sentence)
+    hub.greeting = {"failed": sentence}
+    hub.broadcast(hub.greeting)
+    deadline = time.monotonic() + 1.0
+    while (left := deadline - time.monotonic()) > 0 and (hub.peers or left > 0.5):
+        for _ in hub.poll(left):
+            pass
+    return 1
+
+
+def _say(text: str) -> None:
+    """The log of the server that started this process."""
+    sys.stderr.write(f"gpt-oss: {text}\n")
+    sys.stderr.flush()
+
+
+def _lock(path: Path) -> contextlib.AbstractContextManager[object] | None:
+    """Held as long as this process lives; None where another one holds it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    held = path.open("w")
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        return None
+    return held
+
+
+def _listen(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        with address(path) as name:
+            listener.bind(name)
+    finally:
+        os.umask(mask)
+    listener.listen(64)
+    return listener
+
+
+if __name__ == "__main__":
+    sys.exit(main(EngineSettings.from_json(sys.argv[1])))

@@ -1,0 +1,172 @@
+"""What a chat or completion request asks for, read field by field from whatever object carries it."""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from typing import Any
+
+from .engine.config import GenerationDefaults
+from .engine.engine import Request
+from .engine.sequence import Params
+from .errors import InvalidRequest
+from .grammar import read_tool_choice, turn_grammar
+from .harmony import Chat, read_effort, read_response_format, render
+from .tools import Tool, read_tools
+from .vocabulary import Vocabulary
+
+MOST_STOPS, MOST_CHOICES, MOST_LOGPROBS = 4, 128, 20
+# Neutral values of what a request may send and gpt-oss's engine does not do.
+UNSUPPORTED = {"frequency_penalty": (None, 0), "presence_penalty": (None, 0), "logit_bias": (None, {})}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request as the engine takes it, and what is done with its tokens on the way back."""
+
+    request: Request
+    tools: tuple[Tool, ...]
+    stops: tuple[str, ...]
+    logprobs: bool
+    include_usage: bool
+
+    def with_usage(self) -> "Asked":
+        """An answer that is not streamed always tells its usage."""
+        return replace(self, include_usage=True)
+
+
+class Reader:
+    """Reads requests for one model. `context`: the most tokens of a prompt with its answer."""
+
+    def __init__(self, vocabulary: Vocabulary, defaults: GenerationDefaults, context: int) -> None:
+        self._vocabulary = vocabulary
+        self._defaults = defaults
+        self.context = context
+
+    def chat(self, params: Any, today: date) -> Asked:
+        """InvalidRequest names the field that cannot be served."""
+        tools = read_tools(_plain(_get(params, "tools")))
+        choice = read_tool_choice(_plain(_get(params, "tool_choice")), tools)
+        form = read_response_format(_plain(_get(params, "response_format")))
+        # With `none` the model is not even told of its tools.
+        shown = tools if choice.allowed else ()
+        grammar = turn_grammar(choice, shown, form)
+        chat = Chat(
+            messages=[_plain(message) for message in params.messages],
+            today=today,
+            tools=shown,
+            effort=read_effort(_get(params, "reasoning_effort")),
+            response_format=form,
+        )
+        prompt = render(self._vocabulary.harmony, chat)
+        logprobs = int(_get(params, "top_logprobs") or 0) if _get(params, "logprobs") else None
+        most = _get(params, "max_completion_tokens") or _get(params, "max_tokens")
+        return self._asked(params, prompt, most, logprobs, grammar, shown)
+
+    def completion(self, params: Any) -> Asked:
+        """A bare prompt, as text or tokens; there is no Harmony in it but what it brings itself."""
+        for name in ("echo", "suffix"):
+            if _get(params, name):
+                raise InvalidRequest(f"{name} is not supported", param=name)
+        prompt = self._tokens(params.prompt)
+        logprobs = 0 if _get(params, "logprobs") else None
+        return self._asked(params, prompt, _get(params, "max_tokens") or 16, logprobs, None, ())
+
+    def _tokens(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
+            prompt = prompt[0]
+        if isinstance(prompt, str):
+            return self._vocabulary.encode(prompt)
+        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            return list(prompt)
+        raise InvalidRequest("A completion takes one prompt: a text, or a list of tokens", param="prompt")
+
+    def _asked(
+        self,
+        params: Any,
+        prompt: list[int],
+        most: int | None,
+        logprobs: int | None,
+        grammar: str | None,
+        tools: tuple[Tool, ...],
+    ) -> Asked:
+        _refuse_unsupported(params)
+        self._check_length(prompt)
+        sampling = Params(
+            max_tokens=most or self.context,
+            temperature=_number(params, "temperature", self._defaults.temperature, 0, 2),
+            top_p=_number(params, "top_p", self._defaults.top_p, 0, 1),
+            seed=_integer(params, "seed", secrets.randbits(32)),
+            top_logprobs=logprobs,
+            stop_ids=self._defaults.stop_ids,
+            priority=_integer(params, "priority", 0),
+            cache_salt=str(_get(params, "cache_salt") or ""),
+        )
+        name, choices = secrets.token_hex(12), _integer(params, "n", 1)
+        if not 1 <= choices <= MOST_CHOICES:
+            raise InvalidRequest(f"n is between 1 and {MOST_CHOICES}", param="n")
+        if logprobs is not None and not 0 <= logprobs <= MOST_LOGPROBS:
+            raise InvalidRequest(f"top_logprobs is between 0 and {MOST_LOGPROBS}", param="top_logprobs")
+        ids = tuple(f"{name}-{number}" for number in range(choices))
+        options = _plain(_get(params, "stream_options")) or {}
+        return Asked(
+            request=Request(ids, prompt, sampling, grammar),
+            tools=tools,
+            stops=_stops(params),
+            logprobs=logprobs is not None,
+            include_usage=bool(options.get("include_usage")),
+        )
+
+    def _check_length(self, prompt: Sequence[int]) -> None:
+        if len(prompt) >= self.context:
+            raise InvalidRequest(
+                f"The prompt has {len(prompt):,} tokens, and the context of {self.context:,} tokens leaves no room for"
+                " an answer",
+                param="messages",
+                code="context_length_exceeded",
+            )
+
+
+def _get(params: Any, name: str) -> Any:
+    return getattr(params, name, None)
+
+
+def _plain(value: Any) -> Any:
+    """Models of the host as JSON; what is JSON already stays."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(exclude_none=True, by_alias=True)
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+def _stops(params: Any) -> tuple[str, ...]:
+    given = _get(params, "stop") or ()
+    stops = (given,) if isinstance(given, str) else tuple(given)
+    if len(stops) > MOST_STOPS or not all(isinstance(stop, str) and stop for stop in stops):
+        raise InvalidRequest(f"stop takes up to {MOST_STOPS} texts that are not empty", param="stop")
+    return stops
+
+
+def _refuse_unsupported(params: Any) -> None:
+    for name, neutral in UNSUPPORTED.items():
+        if _get(params, name) not in neutral:
+            raise InvalidRequest(f"{name} is not supported by gpt-oss's engine", param=name)
+
+
+def _number(params: Any, name: str, default: float, low: float, high: float) -> float:
+    value = _get(params, name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InvalidRequest(f"{name} is a number between {low} and {high}", param=name)
+    return float(value)
+
+
+def _integer(params: Any, name: str, default: int) -> int:
+    value = _get(params, name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 1 << 63:
+        raise InvalidRequest(f"{name} is a whole number", param=name)
+    return value

@@ -1,0 +1,36 @@
+"""Ends a text at the first of several stop strings, however it is cut into pieces."""
+
+from collections.abc import Sequence
+
+
+class StopWatch:
+    """Lets text through, less what may be the beginning of a stop string."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = tuple(stops)
+        self._held = ""
+        self.hit = False
+
+    def feed(self, text: str) -> str:
+        """The text that is certain by now. After a hit nothing comes."""
+        if self.hit or not self._stops:
+            return "" if self.hit else text
+        text = self._held + text
+        found = min((place for stop in self._stops if (place := text.find(stop)) >= 0), default=-1)
+        if found >= 0:
+            self.hit, self._held = True, ""
+            return text[:found]
+        keep = max(self._begun(text, stop) for stop in self._stops)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """What was held back and became no stop string."""
+        rest, self._held = self._held, ""
+        return rest
+
+    @staticmethod
+    def _begun(text: str, stop: str) -> int:
+        """How many of the last characters are a beginning of the stop string."""
+        longest = min(len(stop) - 1, len(text))
+        return next((length for length in range(longest, 0, -1) if text.endswith(stop[:length])), 0)

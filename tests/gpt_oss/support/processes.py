@@ -1,0 +1,39 @@
+"""Engine processes of a test."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llama_stack_gpt_oss.process.settings import EngineSettings
+
+
+def settings(folder: Path, checkpoint: Path, **changes: Any) -> EngineSettings:
+    base = EngineSettings(
+        folder=str(folder), checkpoint=str(checkpoint), device="cpu", context=2048, sequences=8, waiting=4
+    )
+    return replace(base, **changes)
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def is_running(pid: int) -> bool:
+    """A process that ended and was not collected yet does not run."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Looks again and again; TimeoutError if it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)

@@ -1,0 +1,211 @@
+"""The engine as a process: shared, watched, started again; and no page lost with a client that dies."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from llama_stack_gpt_oss.engine.engine import Metrics, Request
+from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
+from llama_stack_gpt_oss.engine.sequence import Params
+from llama_stack_gpt_oss.process.client import EngineClient, EngineDiedError
+from llama_stack_gpt_oss.process.frames import line, pack_request
+from llama_stack_gpt_oss.process.settings import LONGEST_ADDRESS, EngineSettings, address
+
+from .support.processes import is_running, kill, settings, wait_for
+
+GREEDY = Params(max_tokens=20, temperature=0.0)
+LONG = Params(max_tokens=1500, temperature=0.0)
+SECONDS = 60
+
+
+@pytest.fixture(scope="module", autouse=True)
+def engine_threads() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> EngineSettings:
+    """In a folder whose path is too long for the address of a socket."""
+    folder = tmp_path_factory.mktemp("state") / ("long" * 30)
+    assert len(str(folder)) > LONGEST_ADDRESS
+    return settings(folder, checkpoint)
+
+
+@contextlib.asynccontextmanager
+async def client_of(made: EngineSettings, stall_seconds: float = SECONDS) -> AsyncIterator[EngineClient]:
+    client = EngineClient(made, stall_seconds)
+    try:
+        await asyncio.to_thread(client.start)
+        yield client
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+async def client(served: EngineSettings) -> AsyncIterator[EngineClient]:
+    async with client_of(served) as made:
+        yield made
+
+
+def request(name: str, params: Params = GREEDY, tokens: int = 30) -> Request:
+    return Request((name,), list(range(1, tokens + 1)), params)
+
+
+async def tokens(client: EngineClient, wanted: Request) -> list[int]:
+    return [update.sampled.token async for update in client.generate(wanted)]
+
+
+async def until(client: EngineClient, true: Callable[[Metrics], bool]) -> Metrics:
+    async with asyncio.timeout(SECONDS):
+        while not true(now := await client.metrics()):
+            pass  # the engine answers between two steps
+    return now
+
+
+def idle(now: Metrics) -> bool:
+    return now.running == now.waiting == now.pages_used == 0
+
+
+async def test_answers_come_and_two_clients_share_one_engine(client: EngineClient, served: EngineSettings) -> None:
+    async with client_of(served) as other:
+        one, two = await asyncio.gather(tokens(client, request("a")), tokens(other, request("b")))
+        assert one == two
+        assert len(one) == 20
+        assert await other.ready() == await client.ready()
+
+
+async def test_closing_the_iterator_cancels(client: EngineClient) -> None:
+    stream = client.generate(request("a", LONG))
+    await anext(stream)
+    assert (await client.metrics()).running == 1
+    await stream.aclose()
+    await until(client, idle)
+
+
+async def test_a_client_that_dies_leaves_nothing_behind(client: EngineClient, served: EngineSettings) -> None:
+    with address(served.socket) as name, socket.socket(socket.AF_UNIX) as raw:
+        raw.connect(name)
+        for number in range(6):
+            raw.sendall(line({"generate": pack_request(request(f"r{number}", LONG))}))
+        await until(client, lambda now: now.running == 6)
+    await until(client, idle)
+
+
+async def test_one_client_cannot_cancel_anothers_answer(client: EngineClient, served: EngineSettings) -> None:
+    async with client_of(served) as other:
+        stream = client.generate(request("mine", replace(GREEDY, max_tokens=40)))
+        await anext(stream)
+        await other.metrics()
+        other.cancel("mine")
+        assert len([update async for update in stream]) == 39
+
+
+async def test_what_is_refused_says_why(client: EngineClient) -> None:
+    with pytest.raises(RequestError, match=r"The prompt has 3,000 tokens, and the context of 2,048 tokens"):
+        await tokens(client, request("long", tokens=3000))
+    streams = [client.generate(request(f"r{number}", LONG)) for number in range(12)]
+    pending = [asyncio.ensure_future(anext(stream)) for stream in streams]
+    await until(client, lambda now: now.running + now.waiting == 12)
+    with pytest.raises(QueueFullError, match="4 requests wait already"):
+        await tokens(client, request("over"))
+    for task, stream in zip(pending, streams, strict=True):
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        await stream.aclose()
+    await until(client, idle)
+
+
+async def test_an_engine_that_is_killed_fails_what_runs_and_is_started_again(served: EngineSettings) -> None:
+    async with client_of(served) as client:
+        expected = await tokens(client, request("before"))
+        pid = (await client.ready()).pid
+        running = client.generate(request("during", LONG))
+        await anext(running)
+        kill(pid)
+        with pytest.raises(EngineDiedError, match="ended in the middle of its answer"):
+            async for _ in running:
+                pass
+        assert await tokens(client, request("after")) == expected
+
+
+async def test_an_engine_that_hangs_is_killed(served: EngineSettings) -> None:
+    async with client_of(served, stall_seconds=2) as client:
+        pid = (await client.ready()).pid
+        await tokens(client, request("before"))
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(EngineDiedError):
+            await tokens(client, request("during"))
+        assert len(await tokens(client, request("after"))) == 20
+        assert not is_running(pid)
+
+
+async def test_an_engine_that_nobody_uses_ends(tmp_path: Path, checkpoint: Path) -> None:
+    made = settings(tmp_path, checkpoint)
+    async with client_of(made) as client:
+        pid = (await client.ready()).pid
+    await asyncio.to_thread(wait_for, lambda: not is_running(pid))
+    assert not made.socket.exists()
+
+
+def test_a_checkpoint_that_cannot_be_served_is_one_sentence_at_the_start(tmp_path: Path) -> None:
+    client = EngineClient(settings(tmp_path, tmp_path / "nothing"))
+    with pytest.raises(EngineError, match="is not a folder: give the checkpoint's folder, or a hub name"):
+        client.start()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"device": "cuda"}, "torch finds no GPU"),
+        (
+            {"memory_share": 1e-9},
+            r"has room for 0 tokens of context in its share of 0%, and 2,048 \(\d.\d GB\) are needed",
+        ),
+    ],
+)
+def test_what_the_machine_cannot_do_is_one_sentence(
+    tmp_path: Path, checkpoint: Path, changes: dict[str, object], sentence: str
+) -> None:
+    client = EngineClient(settings(tmp_path, checkpoint, **changes))
+    with pytest.raises(EngineError, match=sentence):
+        client.start()
+
+
+def test_who_uses_the_engine_does_not_import_torch() -> None:
+    code = "import sys, llama_stack_gpt_oss.process.client, llama_stack_gpt_oss.grammar; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+
+
+def test_loading_is_reported_to_who_waits(tmp_path: Path, checkpoint: Path) -> None:
+    made = settings(tmp_path, checkpoint)
+    command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", made.to_json()]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child, socket.socket(socket.AF_UNIX) as raw:
+        while not made.socket.exists():
+            assert child.poll() is None
+        with address(made.socket) as name:
+            raw.connect(name)
+        frames: list[dict[str, object]] = []
+        for text in raw.makefile():
+            frames.append(json.loads(text))
+            if "ready" in frames[-1]:
+                break
+        child.kill()
+        assert child.stderr is not None
+        log = child.stderr.read()
+    *loading, _ = [next(iter(frame)) for frame in frames]
+    assert set(loading) == {"loading"}
+    assert "100%" in log
+    assert "4 of 4 layers" in log

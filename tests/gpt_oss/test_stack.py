@@ -1,0 +1,234 @@
+"""The whole stack on the tiny checkpoint that speaks Harmony: a client, the host, the Responses layer, the engine."""
+
+import json
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.responses import Response
+
+from tests.support.stack import REPOSITORY, LiveStack
+
+from .support.lessons import FACTS, WEATHER, call_reasoning, report, weather
+from .support.processes import is_running, kill, wait_for
+from .support.trained import write_trained
+
+TEMPLATE = REPOSITORY / "templates" / "gpt-oss" / "config.yaml"
+MODEL = "gpt-oss/trained"
+QUESTION, REASONING, ANSWER = FACTS[0]
+TOOL: Any = {"type": "function", **WEATHER["function"]}
+GREEDY: Any = {"model": MODEL, "temperature": 0}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
+    checkpoint = write_trained(tmp_path_factory.mktemp("checkpoint") / "trained")
+    env = {
+        "GPT_OSS_CHECKPOINT": str(checkpoint),
+        "GPT_OSS_DEVICE": "cpu",
+        "GPT_OSS_CONTEXT": "4096",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    with LiveStack(TEMPLATE, env, tmp_path_factory.mktemp("stack")) as live:
+        yield live
+
+
+@pytest.fixture(scope="module")
+def client(stack: LiveStack) -> Iterator[openai.OpenAI]:
+    with stack.client() as made:
+        yield made
+
+
+def health(stack: LiveStack) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{stack.base_url}/v1/providers/gpt-oss", timeout=30, trust_env=False).json()
+    return found["health"]
+
+
+def reasoning_of(response: Response) -> str:
+    return "".join(part.text for item in response.output if item.type == "reasoning" for part in item.content or [])
+
+
+def engine_pid() -> int:
+    """The engine of the newest stack: a process of its own, whose parent is the server."""
+    found = [
+        path for path in Path("/proc").glob("[0-9]*/cmdline") if b"llama_stack_gpt_oss.process.server" in _read(path)
+    ]
+    (one,) = [int(path.parent.name) for path in found if os.getpid() in _ancestors(int(path.parent.name))]
+    return one
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+def _ancestors(pid: int) -> list[int]:
+    line: list[int] = []
+    while pid > 1:
+        pid = int(_read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()[1])
+        line.append(pid)
+    return line
+
+
+def test_the_model_has_the_name_of_the_checkpoint(client: openai.OpenAI) -> None:
+    assert MODEL in [model.id for model in client.models.list()]
+
+
+def test_reasoning_and_an_answer(client: openai.OpenAI) -> None:
+    response = client.responses.create(input=QUESTION, **GREEDY)
+    assert response.status == "completed"
+    assert response.output_text == ANSWER
+    assert reasoning_of(response) == REASONING
+    assert response.usage is not None
+    assert response.usage.output_tokens_details.reasoning_tokens > 5
+    assert response.usage.output_tokens > response.usage.output_tokens_details.reasoning_tokens
+
+
+def test_a_streamed_answer_comes_in_pieces_that_add_up(client: openai.OpenAI) -> None:
+    kinds: dict[str, str] = {}
+    for event in client.responses.create(input=QUESTION, stream=True, **GREEDY):
+        if event.type in ("response.output_text.delta", "response.reasoning_text.delta"):
+            kinds[event.type] = kinds.get(event.type, "") + event.delta
+        if event.type == "response.completed":
+            assert event.response.output_text == ANSWER
+    assert kinds == {"response.output_text.delta": ANSWER, "response.reasoning_text.delta": REASONING}
+
+
+def test_the_model_calls_a_function_by_itself_and_reads_its_result(client: openai.OpenAI) -> None:
+    first = client.responses.create(input="What is the weather in Oslo?", tools=[TOOL], **GREEDY)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert reasoning_of(first) == call_reasoning("Oslo")
+    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": weather(7, "rainy")}
+    second = client.responses.create(input=[result], previous_response_id=first.id, tools=[TOOL], **GREEDY)
+    assert second.output_text == report(7, "rainy", "Oslo")
+    assert second.usage is not None
+    assert second.usage.input_tokens_details.cached_tokens >= 64
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
+def test_a_call_can_be_forced(client: openai.OpenAI, choice: Any) -> None:
+    response = client.responses.create(input="Say hello.", tools=[TOOL], tool_choice=choice, **GREEDY)
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    assert call.name == "get_weather"
+    assert list(json.loads(call.arguments)) == ["city"]
+
+
+def test_no_call_comes_where_none_is_wanted(client: openai.OpenAI) -> None:
+    asked = "What is the weather in Oslo?"
+    response = client.responses.create(input=asked, tools=[TOOL], tool_choice="none", max_output_tokens=60, **GREEDY)
+    assert "function_call" not in {item.type for item in response.output}
+
+
+def test_an_answer_keeps_to_its_schema(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"enum": ["Paris", "Oslo"]}, "sure": {"type": "boolean"}},
+        "required": ["city", "sure"],
+        "additionalProperties": False,
+    }
+    text: Any = {"format": {"type": "json_schema", "name": "capital", "schema": schema, "strict": True}}
+    response = client.responses.create(input=QUESTION, text=text, **GREEDY)
+    found = json.loads(response.output_text)
+    assert found.keys() == {"city", "sure"}
+    assert found["city"] in ("Paris", "Oslo")
+
+
+def test_log_probabilities_are_those_of_the_text(client: openai.OpenAI) -> None:
+    response = client.responses.create(
+        input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, **GREEDY
+    )
+    (part,) = [part for item in response.output if item.type == "message" for part in item.content]
+    assert part.type == "output_text"
+    assert part.logprobs is not None
+    assert "".join(each.token for each in part.logprobs) == ANSWER
+    assert all(len(each.top_logprobs) == 2 and each.top_logprobs[0].token == each.token for each in part.logprobs)
+    assert all(each.logprob <= 0 for each in part.logprobs)
+
+
+def test_chat_completions_with_several_choices_stops_and_usage(client: openai.OpenAI) -> None:
+    made = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": QUESTION}], n=2, temperature=0, stop=[" of Fr", "xyz"]
+    )
+    assert [choice.message.content for choice in made.choices] == ["The capital"] * 2
+    assert [choice.finish_reason for choice in made.choices] == ["stop"] * 2
+    assert made.choices[0].message.model_extra is not None
+    assert made.choices[0].message.model_extra["reasoning_content"] == REASONING
+    assert made.usage is not None
+    assert made.usage.prompt_tokens_details is not None
+    assert made.usage.prompt_tokens_details.cached_tokens
+
+
+def test_a_length_limit_ends_an_answer(client: openai.OpenAI) -> None:
+    response = client.responses.create(input=QUESTION, max_output_tokens=16, **GREEDY)
+    assert response.status == "incomplete"
+    assert response.usage is not None
+    assert response.usage.output_tokens == 16
+
+
+def test_a_bare_completion(client: openai.OpenAI) -> None:
+    made = client.completions.create(model=MODEL, prompt="What is", max_tokens=5, temperature=0)
+    assert made.usage is not None
+    assert made.usage.completion_tokens <= 5
+    streamed = list(client.completions.create(model=MODEL, prompt="What is", max_tokens=5, temperature=0, stream=True))
+    assert "".join(chunk.choices[0].text for chunk in streamed if chunk.choices) == made.choices[0].text
+
+
+def test_a_prompt_that_is_too_long_is_a_400_with_the_numbers(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"context") as refusal:
+        client.responses.create(input="word " * 5000, **GREEDY)
+    assert refusal.value.code == "context_length_exceeded"
+    assert "4,096" in refusal.value.message
+
+
+def test_what_the_model_cannot_read_is_a_400(client: openai.OpenAI) -> None:
+    image: Any = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
+    with pytest.raises(openai.BadRequestError, match="gpt-oss reads text alone"):
+        client.responses.create(input=[{"role": "user", "content": [image]}], **GREEDY)
+
+
+def test_answers_to_many_at_once_are_those_to_one(client: openai.OpenAI) -> None:
+    def ask(number: int) -> tuple[str, str]:
+        question, _, answer = FACTS[number % len(FACTS)]
+        return client.responses.create(input=question, **GREEDY).output_text, answer
+
+    with ThreadPoolExecutor(8) as pool:
+        for text, answer in pool.map(ask, range(16)):
+            assert text == answer
+
+
+def test_a_client_that_goes_away_ends_the_answer(stack: LiveStack) -> None:
+    body = {"input": FACTS[3][0], "stream": True, "temperature": 1.5, "model": MODEL}
+    with httpx.Client(timeout=30, trust_env=False) as http:
+        with http.stream("POST", f"{stack.base_url}/v1/responses", json=body) as response:
+            next(response.iter_lines())
+        wait_for(lambda: health(stack)["metrics"]["running"] == 0)
+    assert health(stack)["metrics"]["pages_used"] == 0
+
+
+def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
+    stack: LiveStack, client: openai.OpenAI
+) -> None:
+    pid = engine_pid()
+    events = client.responses.create(model=MODEL, input=FACTS[3][0], stream=True)
+    for event in events:
+        if event.type == "response.reasoning_text.delta":
+            kill(pid)
+            break
+    last = [event for event in events if event.type in ("response.failed", "response.completed")]
+    (failed,) = last
+    assert failed.type == "response.failed"
+    assert failed.response.error is not None
+    assert "engine ended in the middle of its answer" in failed.response.error.message
+    assert client.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
+    assert not is_running(pid)
+    assert is_running(engine_pid())
+    assert "gpt-oss: loading" in stack.log.read_text()
