@@ -1,5 +1,6 @@
 """Checkpoints that several tests read."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,9 @@ from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.vocabulary import write_tokenizer
+
+# Triton looks at it when a kernel is defined: without a GPU they run in its interpreter.
+os.environ["TRITON_INTERPRET"] = "1"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,8 @@
 """The whole stack on the tiny checkpoint that speaks Harmony: a client, the host, the Responses layer, the engine."""
 
 import json
-import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +13,7 @@ import openai
 import pytest
 from openai.types.responses import Response
 
+from llama_stack_gpt_oss.process.status import read_metrics
 from tests.support.stack import REPOSITORY, LiveStack
 
 from .support.lessons import FACTS, WEATHER, call_reasoning, report, weather
@@ -45,37 +47,21 @@ def client(stack: LiveStack) -> Iterator[openai.OpenAI]:
         yield made
 
 
-def health(stack: LiveStack) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{stack.base_url}/v1/providers/gpt-oss", timeout=30, trust_env=False).json()
-    return found["health"]
+def metrics(stack: LiveStack) -> dict[str, Any]:
+    (path,) = stack.state_dir.glob("engine-*.sock")
+    return read_metrics(path)
 
 
 def reasoning_of(response: Response) -> str:
     return "".join(part.text for item in response.output if item.type == "reasoning" for part in item.content or [])
 
 
-def engine_pid() -> int:
-    """The engine of the newest stack: a process of its own, whose parent is the server."""
-    found = [
-        path for path in Path("/proc").glob("[0-9]*/cmdline") if b"llama_stack_gpt_oss.process.server" in _read(path)
-    ]
-    (one,) = [int(path.parent.name) for path in found if os.getpid() in _ancestors(int(path.parent.name))]
-    return one
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError:
-        return b""
-
-
-def _ancestors(pid: int) -> list[int]:
-    line: list[int] = []
-    while pid > 1:
-        pid = int(_read(Path(f"/proc/{pid}/stat")).rpartition(b")")[2].split()[1])
-        line.append(pid)
-    return line
+def engine_pid(stack: LiveStack) -> int:
+    """The engine is a child of one of the server's threads."""
+    threads = Path(f"/proc/{stack.pid}/task").glob("*/children")
+    children = [pid for thread in threads for pid in thread.read_text().split()]
+    found = [pid for pid in children if b"process.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return int(found[-1])
 
 
 def test_the_model_has_the_name_of_the_checkpoint(client: openai.OpenAI) -> None:
@@ -205,19 +191,26 @@ def test_answers_to_many_at_once_are_those_to_one(client: openai.OpenAI) -> None
             assert text == answer
 
 
+def test_the_metrics_can_be_read_from_outside(stack: LiveStack) -> None:
+    command = [sys.executable, "-m", "llama_stack_gpt_oss.process.status", str(stack.state_dir)]
+    found = json.loads(subprocess.check_output(command))
+    assert found["generated_tokens"] > 0
+    assert 0 < found["cached_tokens"] < found["prompt_tokens"]
+
+
 def test_a_client_that_goes_away_ends_the_answer(stack: LiveStack) -> None:
     body = {"input": FACTS[3][0], "stream": True, "temperature": 1.5, "model": MODEL}
     with httpx.Client(timeout=30, trust_env=False) as http:
         with http.stream("POST", f"{stack.base_url}/v1/responses", json=body) as response:
             next(response.iter_lines())
-        wait_for(lambda: health(stack)["metrics"]["running"] == 0)
-    assert health(stack)["metrics"]["pages_used"] == 0
+        wait_for(lambda: metrics(stack)["running"] == 0)
+    assert metrics(stack)["pages_used"] == 0
 
 
 def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
     stack: LiveStack, client: openai.OpenAI
 ) -> None:
-    pid = engine_pid()
+    pid = engine_pid(stack)
     events = client.responses.create(model=MODEL, input=FACTS[3][0], stream=True)
     for event in events:
         if event.type == "response.reasoning_text.delta":
@@ -230,5 +223,5 @@ def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
     assert "engine ended in the middle of its answer" in failed.response.error.message
     assert client.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
     assert not is_running(pid)
-    assert is_running(engine_pid())
+    assert is_running(engine_pid(stack))
     assert "gpt-oss: loading" in stack.log.read_text()

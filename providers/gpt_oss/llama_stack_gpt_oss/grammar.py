@@ -16,6 +16,7 @@ from .tools import Tool
 
 Json = Mapping[str, Any]
 ANY_OBJECT: Json = {"type": "object"}
+WHITE_SPACE = r"[ \t\n]{0,20}"
 
 # Names in capitals are words of the grammar's lexer: they never go over a special token.
 RULES = """
@@ -112,4 +113,5 @@ def _final(answer: ResponseFormat | None) -> str:
 
 
 def _json(schema: Json) -> str:
-    return json.dumps(schema)
+    """Without a bound, a model that is not sure what comes next may go on with white space for ever."""
+    return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE}})

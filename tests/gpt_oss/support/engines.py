@@ -58,7 +58,7 @@ def engine_over(
 
 
 def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[Engine, Cache]:
-    return engine_over(ModelRunner(model, CPU), pages, limits)
+    return engine_over(ModelRunner(model, CPU, context=4096), pages, limits)
 
 
 def drain(engine: Engine) -> list[Update]:

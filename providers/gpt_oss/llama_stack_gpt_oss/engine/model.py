@@ -18,7 +18,8 @@ class Model:
         self.weights = weights
         self._ops = ops
         like = weights.embedding
-        shape = (config.layers, 2, pages, PAGE, config.kv_heads, config.head_size)
+        self.scratch = pages  # one page more, for rows that only fill a step up
+        shape = (config.layers, 2, pages + 1, PAGE, config.kv_heads, config.head_size)
         store = torch.zeros(shape, dtype=like.dtype, device=like.device)
         self._stores = [Store(keys, values) for keys, values in store]
         self._rope = rope.tables(config, context, like.device)

@@ -31,9 +31,9 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> En
     weights = load(folder, config, device, dtype, report)
     context = min(settings.context or config.context, config.context)
     pages = _pages(settings, config, device, dtype, context)
-    model = Model(config, weights, choose(config, device), pages, context)
+    model = Model(config, weights, choose(config, device, dtype), pages, context)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting)
-    return Engine(ModelRunner(model, device), Cache(pages), limits, context, _masks(folder, config))
+    return Engine(ModelRunner(model, device, context), Cache(pages), limits, context, _masks(folder, config))
 
 
 def _device(name: str) -> torch.device:

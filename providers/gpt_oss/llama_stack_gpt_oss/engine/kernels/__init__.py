@@ -7,6 +7,10 @@ from ..ops import Ops
 from .twins import TorchOps
 
 
-def choose(config: ModelConfig, device: torch.device) -> Ops:
-    """Triton on a GPU, plain torch elsewhere."""
-    return TorchOps(config)
+def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ops:
+    """Triton's kernels on a GPU, their twins in plain torch elsewhere."""
+    if device.type != "cuda":
+        return TorchOps(config)
+    from .triton_ops import TritonOps
+
+    return TritonOps(config, wide=dtype == torch.float32)

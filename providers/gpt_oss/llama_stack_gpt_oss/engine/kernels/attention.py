@@ -1,0 +1,125 @@
+"""Attention over the paged KV store, with sinks and windows: split by keys for decode, by queries for prompts."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def attention_kernel(
+    queries,
+    keys,
+    values,
+    sinks,
+    tables,
+    starts,
+    lengths,
+    mixed,
+    partial,
+    widest,
+    softmax_scale,
+    WINDOW: tl.constexpr,  # noqa: N803
+    QUERY_HEADS: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    PAGE: tl.constexpr,  # noqa: N803
+    BLOCK_Q: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    SPLITS: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Grid (sequences, KV heads, query blocks * SPLITS).
+
+    A program's rows are BLOCK_Q queries of the heads that share a KV head, padded to BLOCK_M. With one split it writes
+    the result; else what each split found goes to `partial` [rows, heads, SPLITS, SIZE + 2] (weighted sum, highest
+    score, sum of weights), to be merged. WINDOW 0 sees all keys.
+    """
+    GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS  # noqa: N806
+    sequence, kv_head = tl.program_id(0), tl.program_id(1)
+    block, split = tl.program_id(2) // SPLITS, tl.program_id(2) % SPLITS
+    begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
+    length = tl.load(lengths + sequence)
+    member = tl.arange(0, BLOCK_M)
+    row = begin + block * BLOCK_Q + member // GROUP
+    head = kv_head * GROUP + member % GROUP
+    alive = (row < end) & (member < BLOCK_Q * GROUP)
+    place = length - (end - row)  # of the query among the keys
+    dims = tl.arange(0, SIZE)
+    q = tl.load(queries + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :], mask=alive[:, None], other=0.0)
+
+    last = tl.minimum(length, length - (end - begin) + (block + 1) * BLOCK_Q)  # keys that any of the rows sees
+    first_page = 0
+    if WINDOW > 0:
+        first_page = tl.maximum(0, length - (end - begin) + block * BLOCK_Q - WINDOW + 1) // PAGE
+    past_page = (last + PAGE - 1) // PAGE
+    per_split = (past_page - first_page + SPLITS - 1) // SPLITS
+    from_page = first_page + split * per_split
+    to_page = tl.minimum(from_page + per_split, past_page)
+
+    highest = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    weights = tl.zeros([BLOCK_M], tl.float32)
+    total = tl.zeros([BLOCK_M, SIZE], tl.float32)
+    for number in range(from_page, to_page):
+        page = tl.load(tables + sequence * widest + number).to(tl.int64)
+        offsets = tl.arange(0, PAGE)
+        spot = number * PAGE + offsets
+        places = ((page * PAGE + offsets) * KV_HEADS + kv_head)[:, None] * SIZE + dims[None, :]
+        written = (spot < length)[:, None]
+        k = tl.load(keys + places, mask=written, other=0.0)
+        v = tl.load(values + places, mask=written, other=0.0)
+        if WIDE:
+            scores = tl.dot(q.to(tl.float32), tl.trans(k.to(tl.float32)), input_precision="ieee")
+        else:
+            scores = tl.dot(q, tl.trans(k))
+        seen = (spot[None, :] <= place[:, None]) & alive[:, None]
+        if WINDOW > 0:
+            seen = seen & (spot[None, :] > place[:, None] - WINDOW)
+        scores = tl.where(seen, scores * softmax_scale, float("-inf"))
+        now = tl.maximum(highest, tl.max(scores, axis=1))
+        safe = tl.where(now == float("-inf"), 0.0, now)
+        shrink = tl.exp(highest - safe)
+        shares = tl.exp(scores - safe[:, None])
+        weights = weights * shrink + tl.sum(shares, axis=1)
+        if WIDE:  # noqa: SIM108 -- a choice at build time
+            added = tl.dot(shares, v.to(tl.float32), input_precision="ieee")
+        else:
+            added = tl.dot(shares.to(v.dtype), v)
+        total = total * shrink[:, None] + added
+        highest = now
+
+    if SPLITS == 1:
+        sink = tl.load(sinks + head, mask=alive, other=0.0).to(tl.float32)
+        top = tl.maximum(highest, sink)
+        shrink = tl.exp(highest - top)
+        result = total * (shrink / (weights * shrink + tl.exp(sink - top)))[:, None]
+        target = mixed + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :]
+        tl.store(target, result.to(mixed.dtype.element_ty), mask=alive[:, None])
+    else:
+        base = partial + ((row * QUERY_HEADS + head) * SPLITS + split) * (SIZE + 2)
+        tl.store(base[:, None] + dims[None, :], total, mask=alive[:, None])
+        tl.store(base + SIZE, highest, mask=alive)
+        tl.store(base + SIZE + 1, weights, mask=alive)
+
+
+@triton.jit
+def merge_kernel(
+    partial,
+    sinks,
+    mixed,
+    QUERY_HEADS: tl.constexpr,  # noqa: N803
+    SIZE: tl.constexpr,  # noqa: N803
+    SPLITS: tl.constexpr,  # noqa: N803
+):
+    """Grid (rows, query heads): what the splits found, and the sink, to one result."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    splits, dims = tl.arange(0, SPLITS), tl.arange(0, SIZE)
+    base = partial + ((row * QUERY_HEADS + head) * SPLITS + splits) * (SIZE + 2)
+    highest = tl.load(base + SIZE)
+    weights = tl.load(base + SIZE + 1)
+    sink = tl.load(sinks + head).to(tl.float32)
+    top = tl.maximum(tl.max(highest, axis=0), sink)
+    shrink = tl.exp(highest - top)
+    parts = tl.load(base[:, None] + dims[None, :])
+    total = tl.sum(parts * shrink[:, None], axis=0)
+    weight = tl.sum(weights * shrink, axis=0) + tl.exp(sink - top)
+    target = mixed + (row * QUERY_HEADS + head) * SIZE + dims
+    tl.store(target, (total / weight).to(mixed.dtype.element_ty))

@@ -1,0 +1,182 @@
+"""Dense projections: norm before, bias, rotation, KV write and residual after, each in one pass over the weights.
+
+Rows are tokens. A program takes BLOCK_M of them and a strip of the output, so that a decode step of up to BLOCK_M
+rows reads every weight once. WIDE says that products are summed from f32 operands: for f32 weights, and where the
+kernel is interpreted, whose tl.dot knows no bf16.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: N803
+    """What RMSNorm multiplies each row with."""
+    squares = tl.zeros([BLOCK_M], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        mask = row_mask[:, None] & (columns < hidden)[None, :]
+        part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        squares += tl.sum(part * part, axis=1)
+    return tl.rsqrt(squares / hidden + epsilon)
+
+
+@triton.jit
+def _product(a, b, WIDE: tl.constexpr):  # noqa: N803
+    """a [M, K] times b [N, K] transposed, summed in f32."""
+    if WIDE:
+        return tl.dot(a.to(tl.float32), tl.trans(b.to(tl.float32)), input_precision="ieee")
+    return tl.dot(a.to(tl.bfloat16), tl.trans(b))
+
+
+@triton.jit
+def qkv_kernel(
+    x,
+    norm,
+    weight,
+    bias,
+    cos,
+    sin,
+    positions,
+    slots,
+    queries,
+    keys,
+    values,
+    count,
+    hidden,
+    epsilon,
+    QUERY_HEADS: tl.constexpr,  # noqa: N803
+    KV_HEADS: tl.constexpr,  # noqa: N803
+    HALF: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_P: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Grid (heads of q, k and v, HALF / BLOCK_P, row blocks). A strip holds rows i and i + HALF of a head: a rotation."""
+    head = tl.program_id(0)
+    pairs = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
+    rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_mask = rows < count
+    scale = _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    first_row = head * 2 * HALF + pairs
+    first = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
+    second = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        inside = columns < hidden
+        mask = row_mask[:, None] & inside[None, :]
+        part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+        gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+        normed = part * scale[:, None] * gain[None, :]
+        places = first_row[:, None] * hidden + columns[None, :]
+        one = tl.load(weight + places, mask=inside[None, :], other=0.0)
+        two = tl.load(weight + places + HALF * hidden, mask=inside[None, :], other=0.0)
+        first += _product(normed, one, WIDE)
+        second += _product(normed, two, WIDE)
+    first += tl.load(bias + first_row).to(tl.float32)[None, :]
+    second += tl.load(bias + first_row + HALF).to(tl.float32)[None, :]
+    if head < QUERY_HEADS + KV_HEADS:
+        place = tl.load(positions + rows, mask=row_mask, other=0)
+        table = place[:, None] * HALF + pairs[None, :]
+        c = tl.load(cos + table, mask=row_mask[:, None], other=0.0)
+        s = tl.load(sin + table, mask=row_mask[:, None], other=0.0)
+        turned = first * c - second * s
+        second = second * c + first * s
+        first = turned
+    if head < QUERY_HEADS:
+        target = queries + (rows * QUERY_HEADS + head)[:, None] * 2 * HALF + pairs[None, :]
+    else:
+        slot = tl.load(slots + rows, mask=row_mask, other=0)
+        if head < QUERY_HEADS + KV_HEADS:
+            target = keys + (slot * KV_HEADS + head - QUERY_HEADS)[:, None] * 2 * HALF + pairs[None, :]
+        else:
+            target = values + (slot * KV_HEADS + head - QUERY_HEADS - KV_HEADS)[:, None] * 2 * HALF + pairs[None, :]
+    tl.store(target, first.to(queries.dtype.element_ty), mask=row_mask[:, None])
+    tl.store(target + HALF, second.to(queries.dtype.element_ty), mask=row_mask[:, None])
+
+
+@triton.jit
+def out_kernel(
+    mixed,
+    x,
+    weight,
+    bias,
+    out,
+    count,
+    hidden,
+    width,
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Grid (strips of the output, row blocks): out = x + mixed @ weight' + bias."""
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_mask, strip = rows < count, outputs < hidden
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, width, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        inside = columns < width
+        part = tl.load(
+            mixed + rows[:, None] * width + columns[None, :], mask=row_mask[:, None] & inside[None, :], other=0.0
+        )
+        block = tl.load(
+            weight + outputs[:, None] * width + columns[None, :], mask=strip[:, None] & inside[None, :], other=0.0
+        )
+        total += _product(part, block, WIDE)
+    mask = row_mask[:, None] & strip[None, :]
+    places = rows[:, None] * hidden + outputs[None, :]
+    total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
+    total += tl.load(x + places, mask=mask, other=0.0).to(tl.float32)
+    tl.store(out + places, total.to(out.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def norm_linear_kernel(
+    x,
+    norm,
+    weight,
+    bias,
+    logits,
+    normed,
+    count,
+    hidden,
+    width,
+    epsilon,
+    HAS_BIAS: tl.constexpr,  # noqa: N803
+    KEEP: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Grid (strips of the output, row blocks): f32 logits of normed rows; with KEEP the normed rows are written too."""
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_mask, strip = rows < count, outputs < width
+    scale = _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        inside = columns < hidden
+        mask = row_mask[:, None] & inside[None, :]
+        places = rows[:, None] * hidden + columns[None, :]
+        part = tl.load(x + places, mask=mask, other=0.0).to(tl.float32)
+        gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+        part = part * scale[:, None] * gain[None, :]
+        if KEEP:  # noqa: SIM102 -- a choice at build time
+            if tl.program_id(0) == 0:
+                tl.store(normed + places, part.to(normed.dtype.element_ty), mask=mask)
+        block = tl.load(
+            weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
+            mask=strip[:, None] & inside[None, :],
+            other=0.0,
+        )
+        total += _product(part, block, WIDE)
+    if HAS_BIAS:
+        total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
+    tl.store(
+        logits + rows[:, None].to(tl.int64) * width + outputs[None, :], total, mask=row_mask[:, None] & strip[None, :]
+    )

@@ -1,0 +1,243 @@
+"""The steps as Triton kernels: how each is cut into programs."""
+
+import torch
+import triton
+
+from ..batch import Batch
+from ..cache import PAGE
+from ..config import ModelConfig
+from ..ops import Store
+from ..weights import Layer, Weights
+from .attention import attention_kernel, merge_kernel
+from .experts import down_group_kernel, down_row_kernel, up_group_kernel, up_row_kernel
+from .linear import norm_linear_kernel, out_kernel, qkv_kernel
+
+FEW_ROWS = 8  # up to here each row reads its own experts' weights
+SPLITS = 16  # of the keys in a decode step
+QUERIES = 16  # of a prompt that one program attends for
+
+
+class TritonOps:
+    """The kernels on a model's dimensions. `wide`: sum products of f32 operands, as f32 weights ask for."""
+
+    def __init__(self, config: ModelConfig, wide: bool = False) -> None:
+        self.config = config
+        self._wide = wide
+
+    def qkv(
+        self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
+    ) -> torch.Tensor:
+        config, rows = self.config, len(x)
+        queries = x.new_empty(rows, config.query_heads, config.head_size)
+        block = _rows_block(rows)
+        grid = (config.query_heads + 2 * config.kv_heads, config.head_size // 32, triton.cdiv(rows, block))
+        qkv_kernel[grid](
+            x,
+            layer.attention_norm,
+            layer.qkv,
+            layer.qkv_bias,
+            *rope,
+            batch.positions,
+            batch.slots,
+            queries,
+            store.keys,
+            store.values,
+            rows,
+            config.hidden,
+            config.norm_epsilon,
+            QUERY_HEADS=config.query_heads,
+            KV_HEADS=config.kv_heads,
+            HALF=config.head_size // 2,
+            BLOCK_M=block,
+            BLOCK_P=16,
+            BLOCK_K=64,
+            WIDE=self._wide,
+        )
+        return queries
+
+    def attention(
+        self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
+    ) -> torch.Tensor:
+        """A window is short enough for one program; all keys are split where one query would leave the GPU idle."""
+        config, rows = self.config, len(queries)
+        block_q = 1 if batch.longest == 1 else QUERIES
+        splits = SPLITS if batch.longest == 1 and window is None else 1
+        mixed = queries.new_empty(rows, config.query_width)
+        partial = queries.new_empty(
+            (rows, config.query_heads, splits, config.head_size + 2) if splits > 1 else (1,), dtype=torch.float32
+        )
+        group = config.query_heads // config.kv_heads
+        grid = (len(batch.lengths), config.kv_heads, triton.cdiv(batch.longest, block_q) * splits)
+        attention_kernel[grid](
+            queries,
+            store.keys,
+            store.values,
+            layer.sinks,
+            batch.tables,
+            batch.starts,
+            batch.lengths,
+            mixed,
+            partial,
+            batch.tables.shape[1],
+            config.head_size**-0.5,
+            WINDOW=window or 0,
+            QUERY_HEADS=config.query_heads,
+            KV_HEADS=config.kv_heads,
+            SIZE=config.head_size,
+            PAGE=PAGE,
+            BLOCK_Q=block_q,
+            BLOCK_M=max(16, triton.next_power_of_2(block_q * group)),
+            SPLITS=splits,
+            WIDE=self._wide,
+        )
+        if splits > 1:
+            merge_kernel[(rows, config.query_heads)](
+                partial, layer.sinks, mixed, QUERY_HEADS=config.query_heads, SIZE=config.head_size, SPLITS=splits
+            )
+        return mixed
+
+    def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        rows, made, block = len(x), torch.empty_like(x), _rows_block(len(x))
+        grid = (triton.cdiv(self.config.hidden, 16), triton.cdiv(rows, block))
+        out_kernel[grid](
+            mixed,
+            x,
+            layer.out,
+            layer.out_bias,
+            made,
+            rows,
+            self.config.hidden,
+            self.config.query_width,
+            BLOCK_M=block,
+            BLOCK_N=16,
+            BLOCK_K=128,
+            WIDE=self._wide,
+        )
+        return made
+
+    def route(self, x: torch.Tensor, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+        normed = torch.empty_like(x)
+        scores = self._norm_linear(x, layer.mlp_norm, layer.router, layer.router_bias, normed, strip=16)
+        return normed, scores
+
+    def up(self, normed: torch.Tensor, scores: torch.Tensor, layer: Layer) -> torch.Tensor:
+        config, rows = self.config, len(normed)
+        inner = normed.new_empty(rows, config.experts_per_token, config.intermediate)
+        sizes = (config.hidden, config.intermediate, config.swiglu_limit)
+        weights = (layer.up.blocks, layer.up.scales, layer.up.bias)
+        if rows <= FEW_ROWS:
+            grid = (triton.cdiv(config.intermediate, 16), rows * config.experts_per_token)
+            up_row_kernel[grid](
+                normed,
+                scores,
+                *weights,
+                inner,
+                *sizes,
+                EXPERTS=config.experts,
+                CHOSEN=config.experts_per_token,
+                BLOCK_N=16,
+                BLOCK_B=128,
+            )
+            return inner
+        order, offsets, _ = self._grouped(scores)
+        block = _rows_block(rows)
+        up_group_kernel[(triton.cdiv(config.intermediate, 32), config.experts, triton.cdiv(rows, block))](
+            normed,
+            order,
+            offsets,
+            *weights,
+            inner,
+            *sizes,
+            CHOSEN=config.experts_per_token,
+            BLOCK_M=block,
+            BLOCK_N=32,
+            BLOCK_B=32,
+            WIDE=self._wide,
+        )
+        return inner
+
+    def down(self, inner: torch.Tensor, scores: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        config, rows = self.config, len(x)
+        weights = (layer.down.blocks, layer.down.scales, layer.down.bias)
+        if rows <= FEW_ROWS:
+            made = torch.empty_like(x)
+            down_row_kernel[(triton.cdiv(config.hidden, 16), rows)](
+                inner,
+                scores,
+                *weights,
+                x,
+                made,
+                config.hidden,
+                config.intermediate,
+                EXPERTS=config.experts,
+                CHOSEN=config.experts_per_token,
+                BLOCK_N=16,
+                BLOCK_B=128,
+            )
+            return made
+        order, offsets, shares = self._grouped(scores)
+        parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
+        block = _rows_block(rows)
+        down_group_kernel[(triton.cdiv(config.hidden, 32), config.experts, triton.cdiv(rows, block))](
+            inner,
+            order,
+            offsets,
+            *weights,
+            parts,
+            config.hidden,
+            config.intermediate,
+            BLOCK_M=block,
+            BLOCK_N=32,
+            BLOCK_B=32,
+            WIDE=self._wide,
+        )
+        return (x.float() + (parts * shares.unsqueeze(-1)).sum(1)).to(x.dtype)
+
+    def head(self, x: torch.Tensor, weights: Weights) -> torch.Tensor:
+        return self._norm_linear(x, weights.norm, weights.unembedding, None, None, strip=64)
+
+    def _norm_linear(
+        self,
+        x: torch.Tensor,
+        norm: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        normed: torch.Tensor | None,
+        strip: int,
+    ) -> torch.Tensor:
+        rows, width, block = len(x), len(weight), _rows_block(len(x))
+        logits = x.new_empty(rows, width, dtype=torch.float32)
+        grid = (triton.cdiv(width, strip), triton.cdiv(rows, block))
+        norm_linear_kernel[grid](
+            x,
+            norm,
+            weight,
+            weight if bias is None else bias,
+            logits,
+            x if normed is None else normed,
+            rows,
+            self.config.hidden,
+            width,
+            self.config.norm_epsilon,
+            HAS_BIAS=bias is not None,
+            KEEP=normed is not None,
+            BLOCK_M=block,
+            BLOCK_N=strip,
+            BLOCK_K=64,
+            WIDE=self._wide,
+        )
+        return logits
+
+    def _grouped(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """The pairs of row and rank grouped by expert, where each expert's begin, and the shares of each row."""
+        best = scores.topk(self.config.experts_per_token, dim=-1)
+        experts = best.indices.flatten()
+        order = experts.argsort(stable=True)
+        counts = torch.zeros(self.config.experts + 1, dtype=torch.long, device=scores.device)
+        counts.scatter_add_(0, experts + 1, torch.ones_like(experts))
+        return order, counts.cumsum(0), best.values.softmax(-1)
+
+
+def _rows_block(rows: int) -> int:
+    """Rows of a program: 16 at least, which is what tensor cores take."""
+    return min(64, max(16, triton.next_power_of_2(rows)))

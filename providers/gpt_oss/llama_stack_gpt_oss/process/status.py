@@ -1,0 +1,49 @@
+"""How the engines of a folder are doing, for people and for what collects metrics.
+
+    python -m llama_stack_gpt_oss.process.status STATE_DIR
+
+prints a line of JSON for each engine that serves: running, waiting, pages and pages_used, prompt_tokens and
+cached_tokens, generated_tokens, tokens_per_second over the last seconds, preemptions, steps.
+"""
+
+import json
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from .frames import line
+from .settings import address
+
+SECONDS = 30.0
+
+
+def read_metrics(path: Path) -> dict[str, Any]:
+    """Asks the engine behind a socket; OSError if none is there, TimeoutError if it does not answer."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(SECONDS)
+        with address(path) as name:
+            connection.connect(name)
+        connection.sendall(line({"metrics": 0}))
+        for text in connection.makefile():
+            frame = json.loads(text)
+            if "metrics" in frame:
+                return dict(frame["metrics"])
+    raise ConnectionError(f"{path} was closed without an answer")
+
+
+def main(folder: Path) -> int:
+    """The exit status: 1 where no engine answers."""
+    found = 0
+    for path in sorted(folder.glob("engine-*.sock")):
+        try:
+            metrics = read_metrics(path)
+        except OSError:
+            continue  # the socket of an engine that was killed
+        found += 1
+        sys.stdout.write(json.dumps({"engine": path.stem, **metrics}) + "\n")
+    return 0 if found else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).expanduser()))

@@ -1,0 +1,116 @@
+"""Builds every kernel for compute capability 9.0 at the dimensions of gpt-oss-20b, and prints what ptxas says of each.
+
+It runs in a process of its own: where kernels are interpreted there is nothing to build.
+"""
+
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.backends.nvidia.compiler import get_ptxas
+from triton.compiler import ASTSource
+
+from llama_stack_gpt_oss.engine.kernels import attention, experts, linear
+
+H100 = GPUTarget("cuda", 90, 32)
+HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
+CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
+BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
+F32 = {"cos", "sin", "logits", "scores", "partial", "made"}
+I64 = {"positions", "slots", "order", "offsets"}
+I32 = {"tables", "starts", "lengths"}
+U8 = {"blocks", "scales"}
+FLOATS = {"epsilon", "softmax_scale", "limit"}
+SIZES = {"hidden", "intermediate", "width"}
+
+
+def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
+    """The type of each argument, by its name: names mean the same in all kernels."""
+    found = {}
+    for name in kernel.arg_names:
+        if name in constants:
+            found[name] = "constexpr"
+        elif name in FLOATS:
+            found[name] = "fp32"
+        else:
+            groups = {"*bf16": BF16, "*fp32": F32, "*i64": I64, "*i32": I32, "*u8": U8}
+            found[name] = next((kind for kind, names in groups.items() if name in names), "i32")
+    if kernel.__name__.startswith(("up_", "down_")):
+        found["scales"] = "*u8"
+    return found
+
+
+def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Each kernel as it is launched for a decode step of one row, of many, and for a prompt."""
+    made: dict[str, tuple[Any, dict[str, Any]]] = {}
+    for block in (16, 64):
+        tile = {"BLOCK_M": block, "WIDE": False}
+        grouped = {**tile, "BLOCK_N": 32, "BLOCK_B": 32}
+        made |= {
+            f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
+            f"out-{block}": (linear.out_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 128}),
+            f"route-{block}": (
+                linear.norm_linear_kernel,
+                {**tile, "BLOCK_N": 16, "BLOCK_K": 64, "HAS_BIAS": True, "KEEP": True},
+            ),
+            f"head-{block}": (
+                linear.norm_linear_kernel,
+                {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "HAS_BIAS": False, "KEEP": False},
+            ),
+            f"up-group-{block}": (experts.up_group_kernel, {**grouped, "CHOSEN": 4}),
+            f"down-group-{block}": (experts.down_group_kernel, grouped),
+        }
+    rows = {**CHOICE, "BLOCK_N": 16, "BLOCK_B": 128}
+    made |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
+    store = {**HEADS, "SIZE": 64, "PAGE": 64, "WIDE": False}
+    for name, window, queries, block, splits in (
+        ("decode-all", 0, 1, 16, 16),
+        ("decode-window", 128, 1, 16, 1),
+        ("prompt-all", 0, 16, 128, 1),
+        ("prompt-window", 128, 16, 128, 1),
+    ):
+        cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
+        made[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
+    made["merge"] = (attention.merge_kernel, {"QUERY_HEADS": 64, "SIZE": 64, "SPLITS": 16})
+    return made
+
+
+def build(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
+    """Registers, spilled bytes and shared memory of a kernel."""
+    signature = kinds(kernel, constants)
+    # As at a launch: pointers and sizes are known to be multiples of 16.
+    aligned = [
+        (place,)
+        for place, (name, kind) in enumerate(signature.items())
+        if kind.startswith("*") or (kind == "i32" and name in SIZES)
+    ]
+    attributes = {place: [["tt.divisibility", 16]] for place in aligned}
+    source = ASTSource(kernel, signature, {(kernel.arg_names.index(n),): v for n, v in constants.items()}, attributes)
+    compiled = triton.compile(source, target=H100)
+    said = assembled(compiled.asm["ptx"])
+    spills = sum(int(number) for number in re.findall(r"(\d+) bytes spill", said))
+    registers = max(int(number) for number in re.findall(r"Used (\d+) registers", said))
+    return {"registers": registers, "spills": spills, "shared": compiled.metadata.shared}
+
+
+def assembled(ptx: str) -> str:
+    """What the assembler says that Triton itself uses, which comes with its wheel."""
+    assembler = get_ptxas(H100.arch).path
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        command = [assembler, "-v", "-arch=sm_90a", str(path), "-o", str(Path(folder) / "kernel.cubin")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stderr
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: build(*variant) for name, variant in variants().items()}))

@@ -1,0 +1,195 @@
+"""Each kernel against its twin in plain torch, interpreted on the CPU; and all of them built for an H100."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from llama_stack_gpt_oss.engine import reference, rope
+from llama_stack_gpt_oss.engine.batch import Batch, make_batch
+from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
+from llama_stack_gpt_oss.engine.graphs import padded
+from llama_stack_gpt_oss.engine.kernels import choose
+from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
+from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
+from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.ops import Store
+from llama_stack_gpt_oss.engine.scheduler import Work
+from llama_stack_gpt_oss.engine.sequence import Params, Sequence
+from llama_stack_gpt_oss.engine.weights import Experts, Weights, load
+
+from .support.engines import tiny_model
+
+CLOSE = 2e-4
+PAGES = 24
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def config(checkpoint: Path) -> ModelConfig:
+    return read_config(checkpoint)
+
+
+@pytest.fixture(scope="module")
+def weights(checkpoint: Path, config: ModelConfig) -> Weights:
+    return load(checkpoint, config, torch.device("cpu"), torch.float32, lambda _: None)
+
+
+@pytest.fixture(scope="module")
+def twins(config: ModelConfig) -> TorchOps:
+    return TorchOps(config)
+
+
+@pytest.fixture(scope="module")
+def kernels(config: ModelConfig) -> TritonOps:
+    return TritonOps(config, wide=True)
+
+
+def close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, atol=CLOSE, rtol=CLOSE)
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+def batch(*spans: tuple[int, int]) -> Batch:
+    """A step over sequences that have each so many tokens computed, and so many to compute; their pages interleave."""
+    works = []
+    for number, (start, count) in enumerate(spans):
+        needed = -(-(start + count) // 64)
+        sequence = Sequence(f"{number}", list(range(start + count)), start + count, Params(max_tokens=1), number)
+        sequence.holding.pages = [number + place * len(spans) for place in range(needed)]
+        works.append(Work(sequence, start, count))
+    return make_batch(works, torch.device("cpu"))
+
+
+def store(config: ModelConfig) -> Store:
+    return Store(*(normal(PAGES, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5)))
+
+
+DECODE = ((5, 1), (63, 1), (64, 1), (200, 1), (0, 1))
+MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))
+
+
+@pytest.mark.parametrize("spans", [DECODE[:1], DECODE, MIXED])
+def test_qkv(
+    config: ModelConfig, weights: Weights, twins: TorchOps, kernels: TritonOps, spans: tuple[tuple[int, int], ...]
+) -> None:
+    step, tables = batch(*spans), rope.tables(config, 512, torch.device("cpu"))
+    x = normal(len(step.tokens), config.hidden)
+    ours, theirs = store(config), store(config)
+    q = kernels.qkv(x, weights.layers[0], tables, step, ours)
+    close(q, twins.qkv(x, weights.layers[0], tables, step, theirs))
+    close(ours.keys, theirs.keys)
+    close(ours.values, theirs.values)
+
+
+@pytest.mark.parametrize("window", [None, 16, 128])
+@pytest.mark.parametrize("spans", [DECODE[:1], DECODE, MIXED])
+def test_attention(
+    config: ModelConfig,
+    weights: Weights,
+    twins: TorchOps,
+    kernels: TritonOps,
+    spans: tuple[tuple[int, int], ...],
+    window: int | None,
+) -> None:
+    step, kv = batch(*spans), store(config)
+    q = normal(len(step.tokens), config.query_heads, config.head_size)
+    found = kernels.attention(q, weights.layers[1], window, step, kv)
+    close(found, twins.attention(q, weights.layers[1], window, step, kv))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 17, 70])
+@pytest.mark.parametrize(
+    "run",
+    [
+        pytest.param(lambda ops, config, layer, x: ops.out(normal(len(x), config.query_width), x, layer), id="out"),
+        pytest.param(lambda ops, _, layer, x: ops.route(x, layer)[0], id="norm"),
+        pytest.param(lambda ops, _, layer, x: ops.route(x, layer)[1], id="router"),
+        pytest.param(lambda ops, config, layer, x: ops.up(x, normal(len(x), config.experts), layer), id="up"),
+        pytest.param(
+            lambda ops, config, layer, x: ops.down(
+                normal(len(x), config.experts_per_token, config.intermediate), normal(len(x), config.experts), x, layer
+            ),
+            id="down",
+        ),
+    ],
+)
+def test_projections(
+    config: ModelConfig,
+    weights: Weights,
+    twins: TorchOps,
+    kernels: TritonOps,
+    run: Callable[..., torch.Tensor],
+    rows: int,
+) -> None:
+    x = normal(rows, config.hidden)
+    close(run(kernels, config, weights.layers[1], x), run(twins, config, weights.layers[1], x), **CLOSE)
+
+
+def test_head(config: ModelConfig, weights: Weights, twins: TorchOps, kernels: TritonOps) -> None:
+    x = normal(3, config.hidden)
+    close(kernels.head(x, weights), twins.head(x, weights))
+
+
+def test_every_nibble_under_every_scale(config: ModelConfig, weights: Weights) -> None:
+    """A projection whose input is zero but for a one: each output is one value of the matrix, a nibble and a scale."""
+    rows, groups = 249 * 16, config.intermediate // 32
+    one = replace(config, experts=1, experts_per_token=1, hidden=rows)
+    number = torch.arange(rows)
+    blocks = (number % 16 * 17).to(torch.uint8)[None, :, None, None].expand(1, rows, groups, 16)
+    scales = (number // 16 + 2).to(torch.uint8)[None, :, None].expand(1, rows, groups)
+    layer = replace(weights.layers[0], down=Experts(blocks.contiguous(), scales.contiguous(), torch.zeros(1, rows)))
+    for place in (32, 33):  # the low nibble of a byte, and the high one
+        inner = torch.zeros(1, 1, config.intermediate)
+        inner[..., place] = 1.0
+        args = (inner, torch.zeros(1, 1), torch.zeros(1, rows), layer)
+        assert torch.equal(TritonOps(one, wide=True).down(*args), TorchOps(one).down(*args))
+
+
+def test_a_decode_step_that_is_filled_up_gives_the_same_logits(checkpoint: Path, config: ModelConfig) -> None:
+    """What a recorded graph is given: more rows and wider tables than the step has."""
+    step = batch(*DECODE)
+    plain, wide = (tiny_model(checkpoint, pages=PAGES).forward(each) for each in (step, padded(step, 8, 12, PAGES)))
+    close(wide[: len(plain)], plain)
+
+
+def test_the_choice_is_made_by_device(config: ModelConfig) -> None:
+    assert isinstance(choose(config, torch.device("cpu"), torch.float32), TorchOps)
+    assert isinstance(choose(config, torch.device("cuda"), torch.bfloat16), TritonOps)
+
+
+def test_the_whole_model_on_the_kernels(checkpoint: Path, config: ModelConfig, weights: Weights) -> None:
+    """A prompt, then a token more of it, against the reference."""
+    tokens = torch.randint(512, (25,), generator=torch.Generator().manual_seed(1))
+    model = Model(config, weights, TritonOps(config, wide=True), pages=PAGES, context=512)
+    sequence = Sequence("0", tokens.tolist(), 25, Params(max_tokens=1), 0)
+    sequence.holding.pages = [5]
+    expected = reference.logits(weights, config, tokens)
+    for work, place in ((Work(sequence, 0, 24), None), (Work(sequence, 24, 1), 24)):
+        found = model.forward(make_batch([work], torch.device("cpu")))
+        if place is not None:
+            close(found[0], expected[place])
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, dict[str, int]]:
+    """What ptxas says of every kernel at the dimensions of the 20b, built for compute capability 9.0."""
+    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command = [sys.executable, "-m", "tests.gpt_oss.support.build_kernels"]
+    return dict(json.loads(subprocess.check_output(command, env=env, cwd=REPOSITORY, text=True)))
+
+
+def test_kernels_build_for_an_h100_without_spills(built: dict[str, dict[str, int]]) -> None:
+    assert len(built) >= 12
+    assert {name: kernel for name, kernel in built.items() if kernel["spills"]} == {}
+    assert max(kernel["registers"] for kernel in built.values()) <= 255
+    assert max(kernel["shared"] for kernel in built.values()) <= 227 * 1024
