@@ -132,7 +132,7 @@ def test_projections(
     rows: int,
 ) -> None:
     x = normal(rows, config.hidden)
-    close(run(kernels, config, weights.layers[1], x), run(twins, config, weights.layers[1], x), **CLOSE)
+    close(run(kernels, config, weights.layers[1], x), run(twins, config, weights.layers[1], x))
 
 
 def test_head(config: ModelConfig, weights: Weights, twins: TorchOps, kernels: TritonOps) -> None:

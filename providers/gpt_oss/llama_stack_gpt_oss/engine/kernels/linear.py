@@ -53,7 +53,7 @@ def qkv_kernel(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (heads of q, k and v, HALF / BLOCK_P, row blocks). A strip holds rows i and i + HALF of a head: a rotation."""
+    """Grid (heads of q, k and v, HALF / BLOCK_P, row blocks). A strip holds rows i and i + HALF of a head."""
     head = tl.program_id(0)
     pairs = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
