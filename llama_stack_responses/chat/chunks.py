@@ -124,8 +124,8 @@ class ChunkReader:
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
         # One of these fields is there in each chunk, rarely two: what is missing must cost no more than a look.
-        out: list[Delta] = []
-        self._reasoning(out, fields)
+        reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
+        out: list[Delta] = self._reasoning(fields) if reasons else []
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
@@ -142,10 +142,12 @@ class ChunkReader:
             self._signed_calls(out, calls)
         return out
 
-    def _reasoning(self, out: list[Delta], fields: dict[str, Any]) -> None:
-        for text, signature in _thoughts(fields):
-            if signature or (text := self._mender.feed("reasoning", text)):
-                out.append(Reasoning(text, signature=signature))
+    def _reasoning(self, fields: dict[str, Any]) -> list[Delta]:
+        return [
+            Reasoning(text, signature=signature)
+            for piece, signature in _thoughts(fields)
+            if (text := self._mender.feed("reasoning", piece)) or signature
+        ]
 
     def _signed_calls(self, out: list[Delta], calls: Iterable[Any]) -> None:
         for position, call in enumerate(calls):
@@ -217,7 +219,7 @@ def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
     if not isinstance(plain, str):
         plain = ""
     if not blocks:
-        return ((plain, None),) if plain else ()
+        return ((plain, None),)
     pieces = [(_get(block, "thinking") or "", _get(block, "signature")) for block in blocks]
     if plain and not any(text for text, _ in pieces):
         pieces.insert(0, (plain, None))

@@ -241,6 +241,20 @@ async def test_the_server_finds_a_deferred_tool() -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
+async def test_a_search_beside_a_call_of_the_clients_ends_the_turn_with_both_done() -> None:
+    tools = [DEFERRED, CUSTOM, {"type": "tool_search"}]
+    calls = [call("tool_search", "c1", '{"paths": ["f"]}'), call("patch", "c2", '{"input": "a"}', index=1)]
+    made = await make([*calls, finish("tool_calls")], tools=tools)
+    assert len(made.requests) == 1
+    kinds = {each["type"]: each["status"] for each in made.output}
+    assert kinds == dict.fromkeys(["tool_search_call", "tool_search_output", "custom_tool_call"], "completed")
+    output = {"type": "custom_tool_call_output", "call_id": "c2", "output": "ok"}
+    again = await make(SAID, tools=tools, input=[*history(), *made.output, output])
+    assert again.offered == [["f", "patch", "tool_search"]]
+    told = [message["content"] for message in again.requests[0]["messages"] if message["role"] == "tool"]
+    assert sorted(told) == ["The tools can be called now.", "ok"]
+
+
 async def test_a_search_that_finds_nothing() -> None:
     made = await make(
         [call("tool_search", "c1", '{"paths": ["zz"]}'), finish("tool_calls")],
