@@ -1,90 +1,112 @@
-"""What becomes of background responses when the servers that make them are killed again and again.
+"""What becomes of responses when the servers that make them are killed again and again.
 
-    .venv/bin/python -m benchmarks.durability                      # 200 responses, about two minutes
-    .venv/bin/python -m benchmarks.durability --responses 40       # a short run
+    .venv/bin/python -m benchmarks.durability          # 200 responses, a server killed every few seconds
+    .venv/bin/python -m benchmarks.durability --ci     # the short run that is a test, too
 
-Two servers stand on one real Valkey, before one scripted model server. Every few seconds one of them gets SIGKILL and
-is started again, while clients queue responses on whichever answers and readers follow half of them, taking up streams
-again where they break. At the end every response that was acknowledged is looked at.
+Two servers stand on one real Valkey, before one scripted model server and a web that is played on this machine. Each
+response takes three model rounds: one asks for a web search, one calls a tool that there is not, one answers. Clients
+ask whichever server answers: two thirds in the background, one third as a stream under an Idempotency-Key. Half of the
+former are followed, and streams that break are taken up again. In the middle of each few responses, one of the servers
+gets SIGKILL, and is started again. At the end every response that was acknowledged is looked at.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import statistics
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
 
 from benchmarks.servers import REPOSITORY, TEMPLATE
+from tests.support.search import searxng
 from tests.support.stack import Host, LiveStack
 from tests.support.strict import check_stream, read_sse
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.upstream import Recorded, Upstream, UpstreamProcess, reply, text, tool_call
 from tests.support.valkey import Valkey
-from tests.support.variants import responses_config, variant
+from tests.support.variants import open_this_machine, responses_config, variant
+from tests.support.web import Answer, Asked, Web
 
 type Json = dict[str, Any]
 
-TOKENS: Final = 60
+WORDS: Final = 40
 INTERVAL: Final = 0.05
+SEARCH_SECONDS: Final = 0.5
 RUNNING: Final = ("queued", "in_progress")
+ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 PATIENCE: Final = 120.0
 """Seconds after the last kill in which everything has to be finished."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is done.
+
+    Attributes:
+        responses: how many are made.
+        kills: how often a server is killed.
+        every: seconds from the beginning of some responses to the kill in their midst, at most.
+        seed: of the chances.
+    """
+
+    responses: int
+    kills: int
+    every: float
+    seed: int
+
+
+FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
+CI: Final = Plan(responses=30, kills=3, every=4.0, seed=1)
+
+
 @dataclass
 class Seen:
-    """What clients know: the responses that were acknowledged, and what readers read of them."""
+    """What clients know.
 
-    acknowledged: dict[str, str] = field(default_factory=dict)  # response id -> its input
-    events: dict[str, list[Json]] = field(default_factory=lambda: defaultdict(list))
+    Attributes:
+        made: the ids of the responses that were acknowledged for each request, by its number: one, if all is well.
+        events: what readers read of each response.
+        torn: streams that did not begin again as they had begun.
+        reconnects: how often a stream was taken up again.
+    """
+
+    made: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    events: dict[str, list[Json]] = field(default_factory=dict)
+    torn: int = 0
     reconnects: int = 0
 
 
 class Clients:
-    """Queues responses and reads them, through whichever server answers."""
+    """Ask for responses and read them, through whichever server answers."""
 
     def __init__(self, servers: Sequence[LiveStack], chance: random.Random) -> None:
         self.seen = Seen()
         self._servers = servers
         self._chance = chance
 
-    def queue(self, number: int) -> str:
-        """Queues a response until it is acknowledged; its id."""
-        said = f"response {number}"
-        while True:
-            try:
-                with self._client() as client:
-                    body = {"model": "local/slow", "input": said, "background": True}
-                    answer = client.post("/responses", json=body).raise_for_status().json()
-            except httpx.HTTPError:
-                time.sleep(0.2)
-                continue
-            self.seen.acknowledged[answer["id"]] = said
-            return str(answer["id"])
-
-    def read(self, response_id: str) -> None:
-        """Reads a response to its end, from where it broke off each time."""
-        events = self.seen.events[response_id]
-        while not (events and events[-1]["type"].removeprefix("response.") in ("completed", "incomplete", "failed")):
-            after = events[-1]["sequence_number"] if events else None
-            try:
-                events += self._read_on(response_id, after)
-            except httpx.HTTPError:
-                time.sleep(0.2)
-            self.seen.reconnects += 1
+    def work(self, number: int) -> None:
+        """Has one response made and sees it to its end."""
+        if number % 3 == 0:
+            self._read_under_key(number)
+            return
+        response_id = self._queue(number)
+        if number % 2:
+            self._follow(response_id)
+        else:
+            self.final(response_id)
 
     def final(self, response_id: str) -> Json | None:
         """The response once it has ended; None if it is not there or does not end."""
@@ -109,59 +131,170 @@ class Clients:
         with self._client() as client:
             return read_sse(client.get(f"/responses/{response_id}?stream=true").content).events
 
-    def _read_on(self, response_id: str, after: int | None) -> list[Json]:
-        raw, query = b"", "" if after is None else f"&starting_after={after}"
+    def listed(self) -> int:
+        """How many responses the store has."""
+        with self._client() as client:
+            pages = [client.get("/responses?limit=100").json()]
+            while pages[-1]["has_more"]:
+                pages.append(client.get(f"/responses?limit=100&after={pages[-1]['last_id']}").json())
+        return sum(len(page["data"]) for page in pages)
+
+    def _queue(self, number: int) -> str:
+        """Queues a response until that is acknowledged; its id."""
+        body, headers = request(number) | {"background": True}, {"idempotency-key": f"{number}"}
+        while True:
+            try:
+                with self._client() as client:
+                    answer = client.post("/responses", json=body, headers=headers).raise_for_status().json()
+            except httpx.HTTPError:
+                time.sleep(0.2)
+                continue
+            self.seen.made[number].add(answer["id"])
+            return str(answer["id"])
+
+    def _follow(self, response_id: str) -> None:
+        """Reads a response to its end, from where it broke off each time."""
+        events = self.seen.events.setdefault(response_id, [])
+        while not ended(events):
+            query = {"stream": "true"} | ({"starting_after": str(events[-1]["sequence_number"])} if events else {})
+            events += self._read("GET", f"/responses/{response_id}", params=query)
+
+    def _read_under_key(self, number: int) -> None:
+        """Asks for a stream until one comes to its end; each begins as those before it."""
+        body, headers = request(number) | {"stream": True}, {"idempotency-key": f"{number}"}
+        read: list[Json] = []
+        while not ended(read):
+            again = self._read("POST", "/responses", json=body, headers=headers)
+            together = min(len(read), len(again))
+            self.seen.torn += again[:together] != read[:together]
+            read = max(read, again, key=len)
+            if read:
+                response_id = read[0]["response"]["id"]
+                self.seen.made[number].add(response_id)
+                self.seen.events[response_id] = read
+
+    def _read(self, method: str, path: str, **options: Any) -> list[Json]:
+        """The events that come whole until the stream ends or breaks."""
+        raw = b""
         try:
-            with (
-                self._client() as client,
-                client.stream("GET", f"/responses/{response_id}?stream=true{query}") as answer,
-            ):
+            with self._client() as client, client.stream(method, path, **options) as answer:
+                answer.raise_for_status()
                 for piece in answer.iter_bytes():
                     raw += piece
         except httpx.HTTPError:
-            if b"\n\n" not in raw:
-                raise
+            self.seen.reconnects += 1
+            time.sleep(0.2)
         whole = raw[: raw.rfind(b"\n\n") + 2].replace(b"data: [DONE]\n\n", b"")
-        return read_sse(whole + b"data: [DONE]\n\n").events
+        return read_sse(whole + b"data: [DONE]\n\n").events if whole else []
 
     def _client(self) -> httpx.Client:
         server = self._chance.choice([each for each in self._servers if each.port] or list(self._servers))
         return httpx.Client(base_url=f"{server.base_url}/v1", timeout=20, trust_env=False)
 
 
-def verdict(clients: Clients, upstream: Upstream, kills: int) -> tuple[list[tuple[str, str]], bool]:
-    """The table's rows, and whether all that must be 0 is."""
+def request(number: int) -> Json:
+    """What is asked for."""
+    return {"model": f"local/work-{number}", "input": f"response {number}", "tools": [{"type": "web_search"}]}
+
+
+def ended(events: Sequence[Json]) -> bool:
+    """Whether these are all events of a response."""
+    return bool(events) and events[-1]["type"] in ENDS
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What came of a run.
+
+    Attributes:
+        kills: servers that were killed.
+        statuses: how many responses ended how; `lost` are those that are not there or did not end.
+        taken_up: responses that another server went on with.
+        finished_twice: model rounds that ran to their end twice: their server died before it had written that down.
+        repeated: model rounds that were run again although a later one had begun.
+        twice: requests that made more than one response.
+        broken: streams with a gap, a duplicate, or another end than the response's.
+        reconnects: streams that readers took up again.
+        gaps: seconds between the death of a round and the beginning of the next.
+    """
+
+    kills: int
+    statuses: Mapping[str, int]
+    taken_up: int
+    finished_twice: int
+    repeated: int
+    twice: int
+    broken: int
+    reconnects: int
+    gaps: Sequence[float]
+
+    @property
+    def well(self) -> bool:
+        """Whether nothing was lost, done twice or broken."""
+        return not (self.statuses.get("lost") or self.repeated or self.twice or self.broken)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """As a table."""
+        gaps = f"{statistics.median(self.gaps):.1f} s, {max(self.gaps):.1f} s" if self.gaps else "-"
+        return [
+            ("servers killed", str(self.kills)),
+            *((status, str(count)) for status, count in sorted(self.statuses.items())),
+            ("taken up again", str(self.taken_up)),
+            ("model rounds that ended twice", str(self.finished_twice)),
+            ("streams taken up again by readers", str(self.reconnects)),
+            ("time to take over, median and longest", gaps),
+            ("lost (must be 0)", str(self.statuses.get("lost", 0))),
+            ("rounds run again behind a finished one (must be 0)", str(self.repeated)),
+            ("requests with two responses (must be 0)", str(self.twice)),
+            ("streams with a gap, a duplicate or another end (must be 0)", str(self.broken)),
+        ]
+
+
+def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
+    """Looks at every response that was acknowledged, and at all that the model server was asked."""
     seen = clients.seen
-    ended = {response_id: clients.final(response_id) for response_id in seen.acknowledged}
-    statuses = Counter(final["status"] if final else "lost" for final in ended.values())
-    tries: dict[str, list[Any]] = defaultdict(list)
-    for record in upstream.requests("slow"):
-        tries[record.body["messages"][-1]["content"]].append(record)
-    finished_twice = sum(sum(each.ended == "completed" for each in records) > 1 for records in tries.values())
-    gaps = [
-        later.started_at - earlier.ended_at
-        for records in tries.values()
-        for earlier, later in pairwise(records)
-        if earlier.ended_at is not None
-    ]
-    broken = sum(_is_broken(clients, response_id, ended[response_id]) for response_id in seen.acknowledged)
-    rows = [
-        ("servers killed", str(kills)),
-        ("responses acknowledged", str(len(seen.acknowledged))),
-        *((status, str(count)) for status, count in sorted(statuses.items())),
-        ("taken up again", str(sum(len(records) > 1 for records in tries.values()))),
-        ("model rounds finished twice", str(finished_twice)),
-        ("lost (must be 0)", str(statuses["lost"])),
-        ("streams taken up again by readers", str(seen.reconnects)),
-        ("streams with a gap, a duplicate or another end (must be 0)", str(broken)),
-        ("time to take over, median and longest", _seconds(gaps)),
-    ]
-    return rows, statuses["lost"] == 0 and broken == 0
+    ids = [response_id for made in seen.made.values() for response_id in made]
+    finals = {response_id: clients.final(response_id) for response_id in ids}
+    rounds: dict[str, list[Recorded]] = defaultdict(list)
+    for record in upstream.requests():
+        rounds[record.body["model"]].append(record)
+    told = {model: [_told(record) for record in records] for model, records in rounds.items()}
+    return Verdict(
+        kills=plan.kills,
+        statuses=Counter(final["status"] if final else "lost" for final in finals.values()),
+        taken_up=sum(len(set(counts)) < len(counts) for counts in told.values()),
+        finished_twice=sum(_finished_twice(records) for records in rounds.values()),
+        repeated=sum(map(_steps_back, told.values())),
+        twice=sum(len(made) > 1 for made in seen.made.values()) + abs(clients.listed() - len(ids)),
+        broken=seen.torn + sum(_is_broken(clients, response_id, final) for response_id, final in finals.items()),
+        reconnects=seen.reconnects,
+        gaps=[gap for records in rounds.values() for gap in _gaps(records)],
+    )
+
+
+def _told(record: Recorded) -> int:
+    """How many calls of finished rounds a request tells the model the results of."""
+    return sum(message["role"] == "tool" for message in record.body["messages"])
+
+
+def _steps_back(told: Sequence[int]) -> int:
+    return sum(now < most for now, most in zip(told, accumulate(told, max), strict=True))
+
+
+def _finished_twice(records: Sequence[Recorded]) -> int:
+    finished = Counter(_told(record) for record in records if record.ended == "completed")
+    return sum(times - 1 for times in finished.values())
+
+
+def _gaps(records: Sequence[Recorded]) -> Iterator[float]:
+    for earlier, later in pairwise(records):
+        if earlier.ended == "client_gone" and earlier.ended_at is not None:
+            yield later.started_at - earlier.ended_at
 
 
 def _is_broken(clients: Clients, response_id: str, final: Json | None) -> bool:
     if final is None:
-        return True
+        return False  # it counts as lost
     replayed = clients.replay(response_id)
     read = clients.seen.events.get(response_id, replayed)
     try:
@@ -170,71 +303,93 @@ def _is_broken(clients: Clients, response_id: str, final: Json | None) -> bool:
         return True
 
 
-def _seconds(gaps: Sequence[float]) -> str:
-    return f"{statistics.median(gaps):.1f} s, {max(gaps):.1f} s" if gaps else "-"
+def script(model: Upstream, number: int) -> None:
+    """The rounds of one response, in order; one that is run again takes the next."""
+    search = json.dumps({"queries": [f"search of {number}"]})
+    said = text(*(f"word{n} " for n in range(WORDS // 4)))
+    model.script(
+        f"work-{number}",
+        [
+            reply(said, tool_call(0, "call_search", "web_search", search), interval=INTERVAL),
+            reply(said, tool_call(0, "call_nothing", "nothing_of_that_name", "{}"), interval=INTERVAL),
+            reply(text(*(f"word{n} " for n in range(WORDS))), interval=INTERVAL),
+        ],
+    )
 
 
-def run(responses: int, every: float, seed: int) -> bool:
-    """One run; whether nothing was lost and nothing broken."""
-    host: Host = "ogx" if find_spec("ogx") else "llama_stack"
-    chance = random.Random(seed)  # noqa: S311 (no secret)
+def find(asked: Asked) -> Answer:
+    """What SearXNG answers, after a while."""
+    time.sleep(SEARCH_SECONDS)
+    body = searxng(asked.query["q"], [("http://127.0.0.1:9/", "A page", "Its text.")])
+    return Answer(json.dumps(body).encode(), headers={"content-type": "application/json"})
+
+
+@contextmanager
+def two_servers(folder: Path, model: Upstream) -> Iterator[list[LiveStack]]:
+    """Two servers on one Valkey, with a web to search."""
     with ExitStack() as running:
-        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="durability-")))
+        web = running.enter_context(Web())
+        web.answers["/searxng/search"] = find
         valkey = running.enter_context(Valkey(folder / "valkey"))
-        model = running.enter_context(UpstreamProcess(folder / "upstream.log"))
-        model.client.script("slow", reply(text(*(f"word{n} " for n in range(TOKENS))), interval=INTERVAL))
 
-        def on_valkey(config: Json) -> None:
+        def change(config: Json) -> None:
             responses_config(config)["store"] = {"type": "redis", "url": valkey.url}
+            open_this_machine(config)
 
-        config = variant(TEMPLATE, folder / "config.yaml", on_valkey)
-        env = {"INFERENCE_URL": model.client.base_url, "PYTHONPATH": str(REPOSITORY)}
+        config = variant(TEMPLATE, folder / "config.yaml", change)
+        host: Host = "ogx" if find_spec("ogx") else "llama_stack"
+        env = {"INFERENCE_URL": model.base_url, "PYTHONPATH": str(REPOSITORY), "SEARXNG_URL": web.url("/searxng")}
         servers = [LiveStack(config, env, folder / f"server{n}", host) for n in range(2)]
         for server in servers:
             running.enter_context(server)
+        yield servers
+
+
+def run(plan: Plan) -> Verdict:
+    """One run."""
+    chance = random.Random(plan.seed)  # noqa: S311 (no secret)
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="durability-")))
+        model = running.enter_context(UpstreamProcess(folder / "upstream.log")).client
+        for number in range(plan.responses):
+            script(model, number)
+        servers = running.enter_context(two_servers(folder, model))
         clients = Clients(servers, chance)
-        kills = _load(clients, servers, responses, every, chance)
-        rows, well = verdict(clients, model.client, kills)
-    width = max(len(name) for name, _ in rows)
-    sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in rows)
-    return well
+        _load(clients, servers, plan, chance)
+        return judge(clients, model, plan)
 
 
-def _load(clients: Clients, servers: Sequence[LiveStack], responses: int, every: float, chance: random.Random) -> int:
-    """Queues and reads while servers are killed; how many were. This thread starts them: they end with it."""
-    kills = 0
-    with ThreadPoolExecutor(responses + 8) as pool:
-
-        def work(number: int) -> None:
-            time.sleep(number * every / 12)
-            response_id = clients.queue(number)
-            if number % 2:
-                clients.read(response_id)
-            else:
-                clients.final(response_id)
-
-        tasks = [pool.submit(work, number) for number in range(responses)]
-        while wait(tasks, every * chance.uniform(0.7, 1.3)).not_done:
-            if kills < responses // 8:
-                victim = servers[kills % 2]
-                victim.kill()
-                kills += 1
-                victim.start()
-            finished = sum(task.done() for task in tasks)
-            sys.stderr.write(f"{finished} of {responses} done, {kills} servers killed\n")
+def _load(clients: Clients, servers: Sequence[LiveStack], plan: Plan, chance: random.Random) -> None:
+    """Has responses made while servers are killed. This thread starts the servers: they end with it."""
+    with ThreadPoolExecutor(plan.responses) as pool:
+        tasks: list[Future[None]] = []
+        for kill in range(plan.kills):
+            numbers = range(plan.responses * kill // plan.kills, plan.responses * (kill + 1) // plan.kills)
+            tasks += [pool.submit(clients.work, number) for number in numbers]
+            time.sleep(plan.every * chance.uniform(0.1, 1.0))
+            sys.stderr.write(f"{sum(task.done() for task in tasks)} of {len(tasks)} done, a server is killed\n")
+            victim = chance.choice(servers)
+            victim.kill()
+            victim.start()
+        wait(tasks)
         for task in tasks:
             task.result()
-    return kills
 
 
 def main() -> int:
-    """0 when nothing was lost and no stream was broken."""
+    """0 when nothing was lost, done twice or broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--responses", type=int, default=200, help="how many responses (default: 200)")
-    parser.add_argument("--every", type=float, default=6.0, help="seconds between two kills, about (default: 6)")
-    parser.add_argument("--seed", type=int, default=1, help="of the chances (default: 1)")
-    arguments = parser.parse_args()
-    return 0 if run(arguments.responses, arguments.every, arguments.seed) else 1
+    parser.add_argument("--ci", action="store_true", help="the short run")
+    parser.add_argument("--responses", type=int, help="how many responses")
+    parser.add_argument("--kills", type=int, help="how often a server is killed")
+    parser.add_argument("--every", type=float, help="seconds until a server is killed, at most")
+    parser.add_argument("--seed", type=int, help="of the chances")
+    arguments = vars(parser.parse_args())
+    plan = CI if arguments.pop("ci") else FULL
+    verdict = run(replace(plan, **{name: value for name, value in arguments.items() if value is not None}))
+    width = max(len(name) for name, _ in verdict.rows())
+    sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in verdict.rows())
+    return 0 if verdict.well else 1
 
 
 if __name__ == "__main__":
