@@ -69,7 +69,7 @@ class Plan:
 
 
 FULL: Final = Plan(responses=200, kills=25, every=4.0, seed=1)
-CI: Final = Plan(responses=30, kills=3, every=4.0, seed=1)
+CI: Final = Plan(responses=24, kills=2, every=4.0, seed=1)
 
 
 @dataclass

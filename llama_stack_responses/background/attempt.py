@@ -185,7 +185,9 @@ class Attempt:
             with suppress(ApiError):
                 body, _ = self._opened(work)
         bench = self._workshop.bench(self._parse(body), response, self.held.job.owner)
-        bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work))
+        response_id = self.held.response_id
+        told = await self._insist(lambda: self._journal.read_all(response_id, -1)) if work.waiting else []
+        bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work), told)
         self._outbox.put(closing)
         if number == 0:
             self._outbox.put(bench.assembler.start())

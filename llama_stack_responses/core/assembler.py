@@ -114,7 +114,14 @@ class Assembler:
         snapshot = self._snapshot()
         return [events.created(self._next(), snapshot), events.queued(self._next(), snapshot)]
 
-    def resume(self, number: int, used: Usage, said: Iterable[Json] = (), waiting: Sequence[ServerCall] = ()) -> None:
+    def resume(
+        self,
+        number: int,
+        used: Usage,
+        said: Iterable[Json] = (),
+        waiting: Sequence[ServerCall] = (),
+        happened: Iterable[Event] = (),
+    ) -> None:
         """Goes on where another assembler of the same response was, with nothing open but calls that wait.
 
         Args:
@@ -122,12 +129,13 @@ class Assembler:
             used: the tokens of the rounds before.
             said: what those rounds added to the conversation.
             waiting: the calls of the last round that nobody has answered.
+            happened: the events so far; only what they tell of those calls counts.
         """
         self._output.numbered = number
         self._used = used
         if used != Usage():
             self.response["usage"] = usage_of(used)
-        self.calls.resume(said, waiting)
+        self.calls.resume(said, waiting, happened)
 
     def proceed(self) -> list[Event]:
         """The event that says that a response which waited has its turn."""

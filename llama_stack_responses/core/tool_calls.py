@@ -55,9 +55,13 @@ class ToolCalls:
         self._writing: dict[Hashable, _OpenCall] = {}
         self._running: set[int] = set()
         self._call_ids: set[str] = set()
+        self._told: set[tuple[int, str]] = set()
 
-    def resume(self, said: Iterable[Json], waiting: Sequence[ServerCall]) -> None:
-        """Goes on where others were: what they said, and which of their calls somebody answers by now."""
+    def resume(self, said: Iterable[Json], waiting: Sequence[ServerCall], happened: Iterable[Event]) -> None:
+        """Goes on where others were: what they said, which calls are to be answered, and what was told of those."""
+        self._told = {
+            (event["output_index"], event["type"].rpartition(".")[2]) for event in happened if "output_index" in event
+        }
         self._call_ids = {item["call_id"] for item in [*self._output.items, *said] if "call_id" in item}
         self._call_ids |= {call.call_id for call in waiting}
         self._running = {call.index for call in waiting if call.index is not None}
@@ -107,7 +111,9 @@ class ToolCalls:
         return index, out
 
     def advance(self, index: int, stage: Stage) -> list[Event]:
-        """Says how far the server is with an open item."""
+        """Says how far the server is with an open item; who runs a call once more does not say it again."""
+        if (index, stage) in self._told:
+            return []
         item = self._output.items[index]
         made = FORMS[item["type"]].stages.get(stage)
         return [made(self._output.next(), item["id"], index)] if made else []

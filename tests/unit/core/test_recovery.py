@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from llama_stack_responses.core import events
 from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.calls import ServerCall
 from llama_stack_responses.core.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.events import Event
@@ -188,3 +190,20 @@ def test_a_call_has_an_id_of_its_own_behind_those_that_were_cut_off() -> None:
     assert first["call_id"] == "call_1"
     assert again["call_id"] not in ("", "call_1")
     check(events, second.response)
+
+
+def test_how_far_a_call_is_that_is_run_once_more_is_not_told_twice() -> None:
+    item = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "in_progress",
+        "action": {"type": "search", "query": "q"},
+    }
+    waiting = [ServerCall("web_search", "call_1", "{}", 0)]
+    told = [events.web_search_call_searching(7, "ws_1", 0)]
+    for happened, said in ((told, []), ([], told)):
+        assembler = fresh([dict(item)])
+        assembler.resume(7, Usage(), (), waiting, happened)
+        assert assembler.calls.advance(0, "searching") == said
+        done = [event["type"] for event in assembler.calls.conclude(0, {})]
+        assert done == ["response.web_search_call.completed", "response.output_item.done"]
