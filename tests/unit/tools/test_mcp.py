@@ -249,6 +249,25 @@ async def test_a_denial_is_the_calls_result() -> None:
     assert server.ran == []
 
 
+async def test_approvals_denials_and_outputs_of_the_clients_in_one_turn() -> None:
+    server = FakeMcp(tool("add"), answers={"add": [said("42")]})
+    tools = [ASKING, {"type": "function", "name": "f"}]
+    calls: Round = [ADD, call("s__add", "2", '{"a": 2}', index=1), call("f", "3", index=2), finish("tool_calls")]
+    history = items_of(await setting(calls, server=server, tools=tools).end())
+    first, second = [item for item in history if item["type"] == "mcp_approval_request"]
+    [function] = [item for item in history if item["type"] == "function_call"]
+    answers = [
+        approved(second, approve=False),
+        {"type": "function_call_output", "call_id": function["call_id"], "output": "f said"},
+        approved(first),
+    ]
+    made = setting(ANSWER, server=server, tools=tools, history=history, input=answers)
+    assert [item["type"] for item in items_of(await made.end())] == ["mcp_call", "message"]
+    told = made.told()
+    assert (sorted(told)[0], told[-1], server.ran) == ("42", "42", [("add", {"a": 1})])
+    assert {"f said", "The user did not approve this call, so it was not made."} < set(told)
+
+
 async def test_arguments_without_an_object_are_not_shown_for_approval() -> None:
     server = FakeMcp(tool("add"))
     made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
