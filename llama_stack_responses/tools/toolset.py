@@ -6,10 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+import orjson
+
 from llama_stack_responses.core.calls import CallKind, ServerCall
 from llama_stack_responses.core.citing import Citation, Citing
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 
 from .at_once import at_once
 from .catalog import Catalog
@@ -41,8 +44,8 @@ class Toolset:
     def __init__(self, request: CreateRequest, makers: Makers) -> None:
         self._request = request
         self._makers = makers
-        self._entries = list(request.tools)
-        self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(self._entries)]
+        self._known = set(map(_same, request.tools))
+        self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(request.tools)]
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded: set[tuple[str | None, str] | None] = set()
         self._choice = choice = request.tool_choice
@@ -62,9 +65,7 @@ class Toolset:
         Raises:
             ApiError: the response cannot be made with these tools.
         """
-        for item in items:
-            if item["type"] in _CARRIERS:
-                self._load(item["tools"])
+        self._load([tool for item in items if item["type"] in _CARRIERS for tool in item["tools"]])
         await at_once(tool.prepare(items, stagehand) for tool in self._tools if isinstance(tool, NeedsPreparation))
         self._index()
         if self._by_name and not self._allowed:
@@ -159,9 +160,11 @@ class Toolset:
         for entry in entries:
             tool = self._made(entry, "input")
             self._loaded |= {each.origin for each in tool.functions()}
-            if entry not in self._entries:
-                self._entries.append(entry)
+            if (same := _same(entry)) not in self._known:
+                self._known.add(same)
                 self._tools.append(tool)
+        if len(self._tools) > DEFAULT_LIMITS.max_tools:
+            raise bad_request(f"The input brings too many tools: there may be {DEFAULT_LIMITS.max_tools}.", "input")
         self._index()
 
     def _made(self, entry: Json, param: str) -> Tool:
@@ -184,3 +187,8 @@ class Toolset:
         if not isinstance(self._choice, dict):
             return self._functions
         return self._catalog.chosen([self._choice] if self._by_name else self._choice["tools"])
+
+
+def _same(entry: Json) -> bytes:
+    """What two entries have in common that declare the same tool."""
+    return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)

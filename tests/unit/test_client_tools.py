@@ -10,16 +10,11 @@ from openai.types.chat import ChatCompletionChunk
 
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.replay import replay
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
 from llama_stack_responses.core.transcript import Transcript
-from llama_stack_responses.outbox import Outbox
-from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import Turn, TurnLimits
-from tests.support.inference import FakeInference, Round, call, chunk, finish, text
+from tests.support.inference import Round, call, chunk, finish, text
+from tests.support.setting import Setting
 from tests.support.strict import check_stream
 
 Json = dict[str, Any]
@@ -33,12 +28,10 @@ SAID: Final[Round] = [text("Done."), finish()]
 class Made:
     """The response to a request, its events, and what the model was asked."""
 
-    def __init__(self, events: list[Json], inference: FakeInference, turn: Turn) -> None:
+    def __init__(self, events: list[Json], setting: Setting) -> None:
         self.events = events
-        self.response = check_stream(events)
-        self.output = self.response["output"]
-        self.requests = inference.requests
-        self.exchanges = turn.exchanges
+        self.output = check_stream(events)["output"]
+        self.requests = setting.inference.requests
 
     @property
     def offered(self) -> list[list[str]]:
@@ -46,33 +39,15 @@ class Made:
         return [[tool[tool["type"]]["name"] for tool in request.get("tools", ())] for request in self.requests]
 
 
-async def make(*rounds: Round, profile: Profile | None = None, **fields: Any) -> Made:
+async def make(*rounds: Round, **options: Any) -> Made:
     """Makes a response, and checks that its events can be made again."""
-    request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
-    inference, outbox = FakeInference(*rounds), Outbox(wanted=True)
-    toolset = Toolset(request, client_tools())
-    assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-    outbox.put(assembler.start())
-    turn = Turn(
-        request,
-        request.input_items,
-        {},
-        profile=profile or Profile(),
-        toolset=toolset,
-        assembler=assembler,
-        inference=inference,
-        outbox=outbox,
-        limits=TurnLimits(8, 30.0, 30.0),
-    )
-    assert (await turn.run()).status == "completed"
-    assembler.settle("completed", completed_at=2)
-    outbox.put(assembler.end())
-    events = outbox.ready()
+    setting = Setting(*rounds, makers={}, **options)
+    events = await setting.end()
     transcript = Transcript()
     transcript.note(events)
     assert list(replay(events[-1]["response"], transcript.marks())) == events
     check_stream(list(replay(events[-1]["response"])))
-    return Made(events, inference, turn)
+    return Made(events, setting)
 
 
 def arguments(index: int, *fragments: str) -> list[ChatCompletionChunk]:
@@ -305,6 +280,15 @@ async def test_tools_that_come_with_the_input() -> None:
     assert made.offered == [["f", "g"]]
     assert [message["role"] for message in made.requests[0]["messages"]] == ["user"]
     assert item(made)["name"] == "g"
+
+
+async def test_the_input_cannot_bring_tools_without_end() -> None:
+    more = {"type": "additional_tools", "role": "developer"}
+    several = [{**more, "tools": [{"type": "function", "name": f"f{number}"}]} for number in range(1025)]
+    with pytest.raises(ApiError, match="too many tools"):
+        await make(SAID, input=[*several, *history()])
+    same = [{**more, "tools": [FUNCTION]}] * 2000
+    assert (await make(SAID, input=[*same, *history()])).offered == [["f"]]
 
 
 # Built-in tools
