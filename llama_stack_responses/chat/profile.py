@@ -41,6 +41,8 @@ class Profile(BaseModel):
         inline_thinking: set for models whose server does not separate the reasoning from the text.
         custom_tools: whether the model's server knows custom tools and holds the model to their grammar (`custom`),
             or sees each as a function with one string, the grammar in its description (`function`).
+        web_search: how the model is shown the web search: as `functions` that any model understands, or as the
+            `browser` that gpt-oss has learned.
         max_tokens_field: the chat request's name for the bound on output tokens.
     """
 
@@ -59,6 +61,7 @@ class Profile(BaseModel):
     audio: bool = True
     inline_thinking: InlineThinking | None = None
     custom_tools: Literal["function", "custom"] = "function"
+    web_search: Literal["functions", "browser"] = "functions"
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from llama_stack_responses.chat.profile import profile_for
 from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
 from llama_stack_responses.containers import open_containers
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
@@ -46,6 +47,7 @@ async def get_provider_impl(
         uploaded=uploaded_with(files),
         runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else None,
         pages=_pages(config.fetch),
+        browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(config, deps.get(Api.connectors)),

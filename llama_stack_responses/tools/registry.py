@@ -15,6 +15,7 @@ from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.sandbox.containers import Containers
 
 from .apply_patch import apply_patch_tool
+from .browser import Browser
 from .code_interpreter import CodeInterpreterTool
 from .computer import computer_tool
 from .container_choice import Site, Uploaded
@@ -45,6 +46,7 @@ class Services:
         uploaded: reads uploaded files.
         runtime: the stack's own tools, its web search among them.
         pages: opens web pages.
+        browses: whether a model has learned to search with a browser.
         vector_stores: where files are searched.
         containers: where code runs.
         mcp: speaks with MCP servers.
@@ -54,6 +56,7 @@ class Services:
     uploaded: Uploaded
     runtime: ToolRuntime | None = None
     pages: Pages | None = None
+    browses: Callable[[str], bool] = lambda _: False
     vector_stores: VectorStores | None = None
     containers: Containers | None = None
     mcp: McpServers | None = None
@@ -97,11 +100,20 @@ def _hosted_tools(services: Services) -> Makers:
     if services.vector_stores:
         hosted = {**hosted, "file_search": partial(FileSearch, stores=services.vector_stores)}
     if services.runtime:
-        search = partial(WebSearch, runtime=services.runtime, pages=services.pages)
-        hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, search)}
+        hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services.runtime, services))}
     if services.mcp:
         hosted = {**hosted, "mcp": partial(McpTool, servers=services.mcp)}
     return hosted
+
+
+def _web_search_maker(runtime: ToolRuntime, services: Services) -> Callable[[Json, CreateRequest], Tool]:
+    """Makes the tool as the model knows it."""
+
+    def made(declared: Json, request: CreateRequest) -> Tool:
+        face = Browser if services.browses(request.model) else WebSearch
+        return face(declared, request, runtime, services.pages)
+
+    return made
 
 
 def _shell_maker(site: Site | None) -> Callable[[Json, CreateRequest], Tool]:

@@ -240,11 +240,11 @@ class WebSearch:
         return number, wrapped(tamed_lines(page.text[:_LONGEST_PAGE]), _LONGEST_LINE)
 
     def _opened(self, arguments: str) -> Json | None:
-        named = _object(arguments)
+        named = named_arguments(arguments)
         return {"action": {"type": "open_page", "url": self._url(named.get("page"))}} if named else None
 
     def _looked(self, arguments: str) -> Json | None:
-        named = _object(arguments)
+        named = named_arguments(arguments)
         pattern = named.get("pattern")
         if not isinstance(pattern, str) or not pattern:
             return None
@@ -307,7 +307,7 @@ def _search_function(browsing: Browsing) -> Json:
 
 def _searched(arguments: str) -> Json | None:
     """The action of a search; models that know other search tools send one `query`."""
-    named = _object(arguments)
+    named = named_arguments(arguments)
     given = named.get("queries") or named.get("query")
     queries = [given] if isinstance(given, str) else given
     if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
@@ -316,7 +316,8 @@ def _searched(arguments: str) -> Json | None:
     return {"action": {"type": "search", "query": queries[0], "queries": queries}}
 
 
-def _object(arguments: str) -> Mapping[str, Any]:
+def named_arguments(arguments: str) -> Mapping[str, Any]:
+    """A call's arguments by name; none if they are no JSON object."""
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -16,7 +16,14 @@ import pytest
 from tests.support.mcp_server import McpServers
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
-from tests.support.variants import add_containers, add_host_provider, add_vector_stores, open_this_machine, variant
+from tests.support.variants import (
+    add_containers,
+    add_host_provider,
+    add_vector_stores,
+    let_browse,
+    open_this_machine,
+    variant,
+)
 from tests.support.web import Web
 from tests.support.wire import Wire
 
@@ -84,6 +91,7 @@ def stack(
         add_host_provider(config)
         add_containers(config)
         open_this_machine(config)
+        let_browse(config)
         add_vector_stores(config)
 
     env = {

@@ -258,6 +258,28 @@ def test_a_function_of_the_clients_beside_it(client: openai.OpenAI, upstream: Up
     assert {content.splitlines()[-1] for content in told(upstream)} == {"Everything about otters.", "sun"}
 
 
+def test_a_model_that_has_learned_to_browse(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    find(web, "/otters")
+    web.say("/otters", OTTERS)
+    upstream.script(
+        "browsing",
+        [
+            calls(("browser.search", {"query": "otters"})),
+            calls(("browser.open", {"id": 0})),
+            reply(text("Hand in hand【1†L3", "-L4】.")),
+            reply(text("As I said【1†L3】.")),
+        ],
+    )
+    model = MODEL.replace(NAME, "browsing")
+    streamed = stream(client, model=model, input="How do otters sleep?", tools=[SEARCH])
+    assert [item["action"]["type"] for item in web_calls(streamed.response)] == ["search", "open_page"]
+    assert not any("function_call" in name for name in streamed.types)
+    last = [each["content"] for each in messages(upstream, "browsing") if each["role"] == "tool"][-1]
+    assert last.startswith(f"[1] All about otters ({web.url('/otters')})\n**viewing lines [0 - ")
+    second = create(client, model=model, input="Sure?", tools=[SEARCH], previous_response_id=streamed.response["id"])
+    assert [url for _, url in cited(streamed.response) + cited(second)] == [web.url("/otters")] * 2
+
+
 def test_log_probabilities_without_the_markers(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters")
     tokens = [("Yes", -0.1), ("【", -0.2), ("1", -0.3), ("】.", -0.4)]

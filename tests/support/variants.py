@@ -54,6 +54,11 @@ def open_this_machine(config: Json) -> None:
     responses_config(config)["fetch"] = {"allowed_networks": ["127.0.0.1/32"]}
 
 
+def let_browse(config: Json) -> None:
+    """Shows the web search to the model `browsing` as a browser."""
+    responses_config(config)["profiles"] = [{"match": "*/browsing", "web_search": "browser"}]
+
+
 def responses_config(config: Json) -> Json:
     """The configuration of the responses provider."""
     found: Json = config["providers"]["responses"][0]["config"]
