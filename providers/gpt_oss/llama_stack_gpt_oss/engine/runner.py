@@ -17,11 +17,11 @@ class ModelRunner:
 
     def __init__(self, model: Model, device: torch.device, context: int) -> None:
         self._model = model
-        self._device = device
+        self.device = device
         self._graphs = DecodeGraphs(model, context) if device.type == "cuda" else None
 
     def run(self, works: Series[Work]) -> list[Sampled]:
-        batch = make_batch(works, self._device)
+        batch = make_batch(works, self.device)
         logits = self._graphs.forward(batch) if self._graphs else None
         if logits is None:
             logits = self._model.forward(batch)
