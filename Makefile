@@ -54,7 +54,7 @@ bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--qu
 	@$(PYTHON) -m benchmarks.overhead $(BENCH)
 
 .PHONY: bench-durability
-bench-durability: $(READY) ## Kill servers while they make background responses, and count what is lost
+bench-durability: $(READY) ## Kill servers while they make responses, and count what is lost (BENCH=--ci: a short run)
 	@$(PYTHON) -m benchmarks.durability $(BENCH)
 
 .PHONY: bench-stores
