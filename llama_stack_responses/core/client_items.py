@@ -71,11 +71,9 @@ SHELL_ACTION: Final = record(
     {"commands": array(TEXT, low=1), "max_output_length": integer(0), "timeout_ms": _MILLISECONDS}, "commands"
 )
 
-_SKILL: Final = record({"name": TEXT, "description": TEXT, "path": TEXT}, "name", "description", "path")
-
 _SHELL_ENVIRONMENT: Final = tagged(
     "environment",
-    {"local": record({"skills": array(_SKILL)}), "container_reference": record({"container_id": ID}, "container_id")},
+    {"local": record({}), "container_reference": record({"container_id": ID}, "container_id")},
 )
 
 _SHELL_CALL: Final = record(

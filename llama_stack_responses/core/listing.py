@@ -25,7 +25,9 @@ _ID_PREFIXES: Final = {
     **{form.type: form.id_prefix for form in FORMS.values()},
 }
 
-_WITHOUT_STATUS: Final = frozenset({"mcp_list_tools", "mcp_approval_request", "mcp_approval_response"})
+_WITHOUT_STATUS: Final = frozenset(
+    {"additional_tools", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}
+)
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:

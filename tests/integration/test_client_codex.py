@@ -2,6 +2,7 @@
 
 import json
 import sys
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ type Json = dict[str, Any]
 type Codex = Callable[..., Finished]
 
 NAME: Final = "codex"
+DOT: Final = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+"""A PNG of one pixel."""
 SAID: Final = reply(reasoning("Easy."), text("Hello ", "from the model."))
 CONFIG: Final = """\
 model = "local/codex"
@@ -150,6 +153,15 @@ def test_a_patch(codex: Codex, upstream: Upstream, work: Path) -> None:
     assert "Lark grammar" in tool["function"]["description"]
     replayed = chat(upstream)["messages"][-2]["tool_calls"][0]["function"]
     assert json.loads(replayed["arguments"]) == {"input": patch}
+
+
+def test_an_image_that_the_model_looks_at(codex: Codex, upstream: Upstream, work: Path) -> None:
+    (work / "dot.png").write_bytes(b64decode(DOT))
+    called = tool_call(0, "c1", "view_image", json.dumps({"path": str(work / "dot.png")}))
+    upstream.script(NAME, [reply(called), reply(text("A dot."))])
+    assert answers(codex("What does dot.png show?")) == ["A dot."]
+    shown = json.dumps(chat(upstream)["messages"][-1]["content"])
+    assert "data:image/png;base64," in shown
 
 
 LOOKUP: Final = reply(tool_call(0, "c2", "mcp__my__dictionary__lookup", '{"word":"otter"}'))

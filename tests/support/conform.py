@@ -18,6 +18,7 @@ from openai.types.responses import (
     ResponseFunctionWebSearch,
     ResponseStreamEvent,
 )
+from openai.types.responses.response_item import LocalShellCallOutput
 from openai.types.responses.response_text_delta_event import Logprob as DeltaLogprob
 from openai.types.responses.response_text_delta_event import LogprobTopLogprob as DeltaTopLogprob
 from openai.types.responses.response_text_done_event import Logprob as DoneLogprob
@@ -31,10 +32,12 @@ ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
     (ResponseError, "code"): ("context_length_exceeded",)
 }
 # - OpenAI and the Open Responses specification send `bytes` with the logprobs of an event as in those of a part.
+# - the output of a local shell names its call by `call_id` as all others do; its type would have the call's id as its own;
 # - OpenAI sends a status with the call of a custom tool, which its type has only in lists of items.
 ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
     ResponseCustomToolCall: frozenset({"status"}),
+    LocalShellCallOutput: frozenset({"call_id"}),
     # `include` can ask for them, and the type does not have them.
     ResponseFunctionWebSearch: frozenset({"results"}),
 }

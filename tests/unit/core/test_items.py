@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
-from openai.types.responses import ResponseInputItem, ResponseInputItemParam
+from openai.types.responses import ResponseInputItem, ResponseInputItemParam, ResponseItem
 from openai.types.responses.response_computer_tool_call_param import ResponseComputerToolCallParam
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
@@ -41,7 +41,9 @@ from pydantic import TypeAdapter
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.items import ANSWERS, check_call_pairs, check_ids, parse_input
+from llama_stack_responses.core.listing import listed, with_ids
 from llama_stack_responses.core.shapes import Limits
+from tests.support.conform import problems
 
 Json = dict[str, Any]
 
@@ -171,7 +173,7 @@ SHELL_CALL: Json = {
     "id": "sh_1",
     "call_id": "call_4",
     "action": {"commands": ["ls"], "timeout_ms": 1000, "max_output_length": 100},
-    "environment": {"type": "local", "skills": [{"name": "s", "description": "d", "path": "/s"}]},
+    "environment": {"type": "local"},
     "caller": {"type": "direct"},
     "status": "completed",
 }
@@ -378,6 +380,13 @@ def test_a_string_is_one_user_message() -> None:
 def test_an_item_with_every_declared_key_is_left_as_it_is(item: Json) -> None:
     assert parsed(item) == item
     TypeAdapter(ResponseInputItem).validate_python(parsed(item))
+
+
+@pytest.mark.parametrize(
+    "item", [item for item, _ in WHOLE if item["type"] != "item_reference"], ids=lambda item: item["type"]
+)
+def test_an_item_is_listed_as_openais_type_has_it(item: Json) -> None:
+    assert problems(ResponseItem, listed(with_ids([parsed(item)]))[0]) == []
 
 
 @pytest.mark.parametrize(("whole", "declared"), WHOLE + WHOLE_PARTS, ids=lambda value: getattr(value, "__name__", ""))
