@@ -33,7 +33,7 @@ from typing import Any, Final
 from benchmarks.load import TEXT
 from benchmarks.picture import picture
 from benchmarks.report import READERS, tables
-from benchmarks.servers import CHAINED, KINDS, OURS, Worker, cpu_seconds, memory, stack, stored_bytes
+from benchmarks.servers import CHAINED, KINDS, ON_HOST, OURS, Worker, cpu_seconds, memory, stack, stored_bytes
 from benchmarks.texts import pieces, texts, tools
 from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
@@ -76,6 +76,11 @@ class Load:
     def units(self) -> int:
         """What its cost is divided by: deltas if they are streamed, else requests."""
         return self.pieces if self.stream else self.lanes * self.requests
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Who is put under this load: the builtin tells of no reasoning, and the readers look at text only."""
+        return (*KINDS, *READERS) if self.event == TEXT else (OURS, ON_HOST)
 
     def job(self, port: int) -> Json:
         """What the load client is told."""
@@ -149,16 +154,16 @@ class Bench:
 
     def rounds(self, servers: Servers, size: Size) -> Json:
         """Every load on all servers in turn, and on those that only read, each round in the other order."""
-        for server in servers.values():
+        for kind, server in servers.items():
             for load in size.loads:
-                self.load.ask(load.job(server.port))
+                if kind in load.measured:
+                    self.load.ask(load.job(server.port))
         idle = self._idle(servers, size.idle)
         found: Json = {load.name: defaultdict(list) for load in size.loads}
         for number in range(size.rounds):
             for load in size.loads:
                 say(f"round {number + 1} of {size.rounds}: {load.name}")
-                readers = READERS if load.event == TEXT else ()
-                for name in (*servers, *readers)[:: -1 if number % 2 else 1]:
+                for name in load.measured[:: -1 if number % 2 else 1]:
                     cost = self._cost(servers[name], load, idle[name]) if name in servers else self._read(name, load)
                     found[load.name][name].append(cost)
         return {"idle": idle, "loads": found}

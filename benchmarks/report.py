@@ -49,10 +49,15 @@ class Row:
 
     def cells(self) -> list[str]:
         """The row of the table."""
-        ours, builtin = (self._figure(self.values[kind]) for kind in (OURS, BUILTIN))
         shown = [self._cell(self.values[kind]) if kind in self.values else "" for kind in KINDS]
         verdicts = [self._verdict(kind) for kind in (OURS, ON_HOST)]
-        return [self.name, *shown, f"{ours / builtin:.2f}" if builtin else "", *verdicts]
+        return [self.name, *shown, self._ratio(), *verdicts]
+
+    def _ratio(self) -> str:
+        if BUILTIN not in self.values:
+            return ""
+        ours, builtin = (self._figure(self.values[kind]) for kind in (OURS, BUILTIN))
+        return f"{ours / builtin:.2f}" if builtin else ""
 
     def _verdict(self, kind: str) -> str:
         if kind not in self.limits:
@@ -168,7 +173,7 @@ def _reader(loads: Json, reader: str) -> list[str]:
 
 
 def _cpus(load: Json) -> dict[str, Sequence[float]]:
-    return {kind: _cpu(load[kind]) for kind in KINDS}
+    return {kind: _cpu(load[kind]) for kind in KINDS if kind in load}
 
 
 def _cpu(rounds: Sequence[Json]) -> list[float]:
