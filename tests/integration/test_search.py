@@ -15,7 +15,7 @@ from tests.support.search import searxng, tavily
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, logprobs, reply, text, tool_call
-from tests.support.variants import open_this_machine, variant
+from tests.support.variants import open_this_machine, traces, variant
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Asked, Web
 from tests.support.wire import Json, Wire, final, output_text
@@ -289,11 +289,23 @@ def test_log_probabilities_without_the_markers(client: openai.OpenAI, upstream: 
     assert [entry["token"] for entry in part["logprobs"]] == ["Yes", "."]
 
 
-def test_without_a_stored_response_nothing_is_kept(wire: Wire, upstream: Upstream, web: Web) -> None:
-    find(web, "/otters")
-    upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("Yes【1】."))])
+def test_without_a_stored_response_nothing_is_kept(stack: LiveStack, wire: Wire, upstream: Upstream, web: Web) -> None:
+    """Neither in a store nor in the log: not what was searched for, not what was found."""
+    find(web, "/canary-found-7731")
+    web.say("/canary-found-7731", "canary-page-7731", "text/plain")
+    upstream.script(
+        NAME,
+        [
+            calls(("web_search", {"queries": ["canary-query-7731"]})),
+            calls(("open_page", {"page": "1"})),
+            reply(text("Yes【1】.")),
+        ],
+    )
     response = final(wire.stream(model=MODEL, input="Otters?", tools=[SEARCH], store=False))
     assert wire.get(f"/{response['id']}").status_code == 404
+    assert "canary-page-7731" in told(upstream)[1]
+    for canary in ("canary-query-7731", "canary-found-7731", "canary-page-7731"):
+        assert traces(stack.state_dir, canary) == []
 
 
 # -- a stack with Tavily, behind a proxy, that may be killed ----------------------

@@ -234,7 +234,6 @@ async def test_pages_that_cannot_be_opened(web: Web) -> None:
 
 async def test_pages_of_other_domains_are_not_opened(web: Web) -> None:
     web.say("/a", "secret", "text/plain")
-    web.answers["/out"] = Answer(status=302, headers={"location": web.url("/a")})
     setting = searching(
         Runtime(),
         calls(("open_page", {"page": web.url("/a")})),
@@ -244,6 +243,20 @@ async def test_pages_of_other_domains_are_not_opened(web: Web) -> None:
     assert items(await setting.run())[0]["status"] == "failed"
     assert "Only pages of these domains may be opened: fish.example" in setting.told()[0]
     assert web.seen == []
+
+
+async def test_a_redirect_out_of_the_domains_shows_nothing(web: Web) -> None:
+    web.say("/a", "secret", "text/plain")
+    web.answers["/out"] = Answer(status=302, headers={"location": web.url("/a")})
+    setting = searching(
+        Runtime(),
+        calls(("open_page", {"page": web.url("/out", "localhost")})),
+        ANSWER,
+        tool={"filters": {"allowed_domains": ["localhost"]}},
+    )
+    assert items(await setting.run())[0]["status"] == "failed"
+    assert "Only pages of these domains may be opened: localhost" in setting.told()[0]
+    assert "secret" not in setting.told()[0]
 
 
 async def test_without_web_access_nothing_is_opened() -> None:
