@@ -1,9 +1,11 @@
 """The whole thing on this machine: a model server and the stack in front of it."""
 
+import os
 import sys
 import tempfile
+from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +48,13 @@ def _model_server(folder: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{port}/v1"
 
 
+def _kept_secret(file: Path) -> str:
+    """A secret that is made once for a folder of responses."""
+    with suppress(FileExistsError), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
+        new.write(b64encode(os.urandom(32)).decode())
+    return file.read_text()
+
+
 @contextmanager
 def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> Iterator[Stack]:
     url = f"http://127.0.0.1:{port}/v1"
@@ -53,6 +62,7 @@ def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> It
     settings = {
         "INFERENCE_URL": inference_url,
         "STATE_DIR": str(state),
+        "RESPONSES_SECRET": os.environ.get("RESPONSES_SECRET") or _kept_secret(state / "secret"),
         "LLAMA_STACK_HOST": "127.0.0.1",
         "LLAMA_STACK_PORT": str(port),
     }

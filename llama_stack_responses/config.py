@@ -6,10 +6,10 @@ from base64 import b64decode
 from collections.abc import Callable
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from .chat.profile import Profile
 from .core.request import DEFAULT_PASSTHROUGH
@@ -188,6 +188,11 @@ class McpServers(BaseModel):
     repeatable: list[str] = Field(default_factory=list)
 
 
+def _given(secrets: Any) -> Any:
+    """The entries without the nulls that the host makes of environment variables that nobody has set."""
+    return [secret for secret in secrets if secret is not None] if isinstance(secrets, list) else secrets
+
+
 def _secret(secret: SecretStr) -> SecretStr:
     try:
         size = len(b64decode(secret.get_secret_value(), validate=True))
@@ -259,7 +264,9 @@ class ResponsesConfig(BaseModel):
     store_chat_completions: bool = False
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
-    secrets: list[Annotated[SecretStr, AfterValidator(_secret)]] = Field(default_factory=list)
+    secrets: Annotated[list[Annotated[SecretStr, AfterValidator(_secret)]], BeforeValidator(_given)] = Field(
+        default_factory=list
+    )
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
     mcp: McpServers = Field(default_factory=McpServers)

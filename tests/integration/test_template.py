@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from base64 import b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,13 +14,21 @@ import pytest
 from tests.support.process import Child, StartError, free_port
 from tests.support.stack import READY_SECONDS, STARTER, Host, LiveStack, run_command
 from tests.support.strict import check_stream, read_sse
-from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, final, output_text
 
 pytestmark = pytest.mark.live
 
-SETTINGS = ("INFERENCE_URL", "INFERENCE_API_KEY", "STATE_DIR", "LLAMA_STACK_PORT", "LLAMA_STACK_HOST")
+SETTINGS = (
+    "INFERENCE_URL",
+    "INFERENCE_API_KEY",
+    "STATE_DIR",
+    "RESPONSES_SECRET",
+    "LLAMA_STACK_PORT",
+    "LLAMA_STACK_HOST",
+)
+SECRET = b64encode(b"a secret of thirty-two characters"[:32]).decode()
 KEY = "sk-of-the-late-model-server"
 
 
@@ -41,7 +50,7 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
     home, cwd = folders
     port = free_port()
     url = f"http://127.0.0.1:{port}/v1"
-    env = {**stack_env, "HOME": str(home), "INFERENCE_URL": url, "INFERENCE_API_KEY": KEY}
+    env = {**stack_env, "HOME": str(home), "INFERENCE_URL": url, "INFERENCE_API_KEY": KEY, "RESPONSES_SECRET": SECRET}
     with LiveStack(STARTER, env, tmp_path / "state", host=host, cwd=cwd) as stack:
         check_too_early(stack)
         with UpstreamProcess(tmp_path / "upstream.log", port) as late:
@@ -49,11 +58,14 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
                 first = wire.create(model="local/echo", input="at last")
                 assert output_text(first) == "at last"
                 assert late.client.requests("echo")[0].headers["authorization"] == f"Bearer {KEY}"
+                kept = kept_by_the_client(wire, late.client)
                 # Neither an idle connection nor an open stream holds it up.
                 failed = check_stop_under_a_stream(stack, late.client)
             stack.start()
             check_after_restart(stack, late.client, first, failed)
-    assert "Traceback" not in stack.log.read_text(errors="replace")
+            check_sealed(stack, late.client, kept)
+    log = stack.log.read_text(errors="replace")
+    assert ("Traceback" in log, SECRET in log) == (False, False)
     assert {path.name for path in stack.state_dir.iterdir()} >= {"responses.db", "files", "host-kv.db"}
     assert [*home.iterdir(), *cwd.iterdir()] == []
 
@@ -87,6 +99,24 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
     assert failed["error"]["message"] == "The server is shutting down. Try again."
     assert upstream.wait_for("slow", ended=True)[0].ended == "client_gone"
     return failed
+
+
+def kept_by_the_client(wire: Wire, upstream: Upstream) -> list[Json]:
+    """A turn that is stored nowhere, with its reasoning sealed."""
+    upstream.script("thinker", reply(reasoning("Hm."), tool_call(0, "c1", "f", "{}")))
+    asked = {"role": "user", "content": "think"}
+    tools = [{"type": "function", "name": "f"}]
+    thought, call = wire.create(model="local/thinker", input=[asked], tools=tools, store=False)["output"]
+    sealed = {"type": "reasoning", "summary": [], "encrypted_content": thought["encrypted_content"]}
+    return [asked, sealed, call, {"type": "function_call_output", "call_id": "c1", "output": "ok"}]
+
+
+def check_sealed(stack: LiveStack, upstream: Upstream, kept: list[Json]) -> None:
+    """What was sealed before can be read."""
+    upstream.script("thinker", reply(text("Done.")))
+    with Wire(stack) as wire:
+        assert output_text(wire.create(model="local/thinker", input=kept, store=False)) == "Done."
+    assert upstream.requests("thinker")[-1].body["messages"][1]["reasoning_content"] == "Hm."
 
 
 def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json, failed: Json) -> None:

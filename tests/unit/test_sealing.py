@@ -102,6 +102,11 @@ def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
     assert not secret or secret not in str(refused.value)
 
 
+def test_a_variable_that_is_not_set_is_no_secret() -> None:
+    config = ResponsesConfig.model_validate({"secrets": [None, b64encode(NEW).decode()]})
+    assert config.secret_bytes == [NEW]
+
+
 def test_secrets_come_in_base64() -> None:
     config = ResponsesConfig.model_validate({"secrets": [b64encode(each).decode() for each in (NEW, OLD)]})
     assert config.secret_bytes == [NEW, OLD]
