@@ -1,0 +1,131 @@
+"""What a request asks for, and what is refused by its field before anything runs."""
+
+from datetime import date
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_gpt_oss.engine.config import GenerationDefaults
+from llama_stack_gpt_oss.errors import InvalidRequest
+from llama_stack_gpt_oss.requests import Asked, Reader
+from llama_stack_gpt_oss.stops import StopWatch
+from llama_stack_gpt_oss.vocabulary import Vocabulary
+
+from .support.lessons import WEATHER
+
+TODAY = date(2026, 1, 1)
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.fixture(scope="module")
+def reader(vocabulary: Vocabulary) -> Reader:
+    defaults = GenerationDefaults(stop_ids=frozenset([200002, 200012]), temperature=0.7, top_p=0.9)
+    return Reader(vocabulary, defaults, context=1000)
+
+
+def chat(reader: Reader, **fields: Any) -> Asked:
+    return reader.chat(SimpleNamespace(**{"messages": HELLO, **fields}), TODAY)
+
+
+def test_what_is_not_said_is_as_the_checkpoint_says(reader: Reader) -> None:
+    params = chat(reader).request.params
+    assert (params.temperature, params.top_p, params.stop_ids) == (0.7, 0.9, frozenset([200002, 200012]))
+    assert (params.max_tokens, params.top_logprobs, params.priority, params.cache_salt) == (1000, None, 0, "")
+    assert chat(reader).request.params.seed != params.seed
+
+
+def test_what_is_said_counts(reader: Reader) -> None:
+    asked = chat(
+        reader,
+        temperature=0,
+        top_p=0.5,
+        seed=7,
+        n=3,
+        stop="x",
+        max_tokens=5,
+        max_completion_tokens=9,
+        logprobs=True,
+        top_logprobs=2,
+        priority=-1,
+        cache_salt="me",
+        stream_options={"include_usage": True},
+    )
+    params = asked.request.params
+    assert (params.temperature, params.top_p, params.seed, params.max_tokens) == (0.0, 0.5, 7, 9)
+    assert (params.top_logprobs, params.priority, params.cache_salt) == (2, -1, "me")
+    assert (len(set(asked.request.ids)), asked.stops, asked.logprobs, asked.include_usage) == (3, ("x",), True, True)
+
+
+def test_with_tool_choice_none_the_model_is_told_of_no_tool(reader: Reader) -> None:
+    without, told = (chat(reader, tools=[WEATHER], tool_choice=choice) for choice in ("none", "auto"))
+    assert without.tools == ()
+    assert len(without.request.prompt) < len(told.request.prompt)
+    assert told.tools[0].name == "get_weather"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"temperature": 3}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"seed": "x"}, "seed"),
+        ({"seed": 1 << 70}, "seed"),
+        ({"stop": ["a"] * 5}, "stop"),
+        ({"stop": [""]}, "stop"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"frequency_penalty": 0.5}, "frequency_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"reasoning_effort": "huge"}, "reasoning_effort"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(reader: Reader, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        chat(reader, **fields)
+    assert refusal.value.param == param
+
+
+def test_neutral_values_of_what_is_not_supported_are_taken(reader: Reader) -> None:
+    chat(reader, frequency_penalty=0, presence_penalty=0.0, logit_bias={})
+
+
+def test_a_prompt_too_long_is_refused_with_the_numbers(reader: Reader) -> None:
+    with pytest.raises(InvalidRequest, match=r"The prompt has 1,\d\d\d tokens, and the context of 1,000") as refusal:
+        chat(reader, messages=[{"role": "user", "content": "word " * 1100}])
+    assert refusal.value.code == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("prompt", ["Hi there", ["Hi there"], [13347, 1354], [[13347, 1354]]])
+def test_a_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
+    tokens = reader.completion(SimpleNamespace(prompt=prompt)).request.prompt
+    assert len(tokens) == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"), [({"prompt": ["a", "b"]}, "prompt"), ({"prompt": "a", "echo": True}, "echo")]
+)
+def test_a_bare_prompt_that_cannot_be(reader: Reader, fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        reader.completion(SimpleNamespace(**fields))
+    assert refusal.value.param == param
+
+
+@given(st.text("abc", max_size=20), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3), st.data())
+def test_a_text_ends_at_its_first_stop_however_it_is_cut(text: str, stops: list[str], data: st.DataObject) -> None:
+    watch, out, rest = StopWatch(stops), "", text
+    while rest and not watch.hit:
+        size = data.draw(st.integers(1, len(rest)))
+        out += watch.feed(rest[:size])
+        rest = rest[size:]
+    places = [text.find(stop) for stop in stops if stop in text]
+    assert watch.hit == bool(places)
+    # Of two stops that meet in one piece the first counts; in separate pieces, the one that was complete first.
+    assert text.startswith(out)
+    assert all(stop not in out for stop in stops)
+    if not places:
+        assert out + watch.finish() == text
