@@ -59,6 +59,12 @@ def test_tokens_come_as_often_as_they_should(params: Params, expected: list[floa
     assert close(drawn(params), expected)
 
 
+def test_every_place_of_a_sequence_draws_anew() -> None:
+    sequences = [Sequence("x", [0] * place, place, replace(WARM, seed=1), 0) for place in range(1, DRAWS + 1)]
+    found = sample(SHARES.log().expand(DRAWS, -1).contiguous(), sequences)
+    assert close(Counter(each.token for each in found), SHARES.tolist())
+
+
 def test_a_mask_leaves_the_others_their_proportions() -> None:
     found = drawn(WARM, Mask(1, 3))
     assert close(found, [0, 0.3 / 0.35, 0, 0.05 / 0.35])

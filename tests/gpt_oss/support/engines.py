@@ -1,7 +1,6 @@
 """Engines for tests: over a real model on the CPU, or over a runner that only counts."""
 
 from collections.abc import Callable, Sequence
-from itertools import count
 from pathlib import Path
 
 import torch
@@ -17,6 +16,7 @@ from llama_stack_gpt_oss.engine.sequence import Params, Sampled, TokenMask
 from llama_stack_gpt_oss.engine.weights import load
 
 CPU = torch.device("cpu")
+MOST_STEPS = 20_000
 WIDE = Limits(sequences=64, step_tokens=4096, waiting=4096)
 
 
@@ -62,13 +62,13 @@ def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[
 
 
 def drain(engine: Engine) -> list[Update]:
-    """Steps until nothing is left."""
+    """Steps until nothing is left; AssertionError if that does not come."""
     updates: list[Update] = []
-    for _ in count():
+    for _ in range(MOST_STEPS):
         if not engine.busy:
             return updates
         updates += engine.step()
-    raise AssertionError
+    raise AssertionError("the engine stays busy")
 
 
 def tokens_of(updates: Sequence[Update], name: str) -> list[int]:
