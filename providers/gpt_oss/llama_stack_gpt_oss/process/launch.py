@@ -42,7 +42,8 @@ class _Child:
 
     def __init__(self, arguments: list[str]) -> None:
         nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        self._pid = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=nothing)
+        # In a session of its own: a signal to the server's whole group must not end what the server still answers from.
+        self._pid = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=nothing, setsid=True)
         self._status: int | None = None
         self.served = False
 

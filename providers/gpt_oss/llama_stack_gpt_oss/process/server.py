@@ -101,9 +101,8 @@ class EngineServer:
 
 def main(settings: EngineSettings) -> int:
     """The exit status."""
-    # The server that started this process may be stopped by a signal to its whole group while it still answers.
+    # A terminal sends it to all: the server stops in its own time, and the engine after it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.setsid()
     lock = _lock(settings.socket.with_suffix(".lock"))
     if lock is None:
         return ALREADY_THERE
