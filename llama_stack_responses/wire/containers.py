@@ -64,9 +64,7 @@ class _Routes:
         return Json(_container(entry))
 
     async def list(self, request: Request) -> Response:
-        limit = Query(request).integer("limit", 1, MAX_PAGE) or 20
-        entries = self._containers.of(self._who())
-        return page_of([_container(each) for each in entries[:limit]], has_more=len(entries) > limit)
+        return _page(request, [_container(each) for each in self._containers.of(self._who())])
 
     async def retrieve(self, container_id: str) -> Response:
         return Json(_container(self._find(container_id)))
@@ -88,10 +86,9 @@ class _Routes:
         return Json(_file(entry, file))
 
     async def list_files(self, container_id: str, request: Request) -> Response:
-        limit = Query(request).integer("limit", 1, MAX_PAGE) or 20
         entry = self._find(container_id)
-        found = await files(entry)
-        return page_of([_file(entry, each) for each in found[:limit]], has_more=len(found) > limit)
+        found = sorted(await files(entry), key=lambda each: each.written_at, reverse=True)
+        return _page(request, [_file(entry, each) for each in found])
 
     async def retrieve_file(self, container_id: str, file_id: str) -> Response:
         entry = self._find(container_id)
@@ -118,6 +115,21 @@ class _Routes:
             if file.id == file_id:
                 return file
         raise _no_file(file_id)
+
+
+def _page(request: Request, data: list[dict[str, Any]]) -> Response:
+    """The page that is asked for; `data` is everything, the newest first."""
+    query = Query(request)
+    limit = query.integer("limit", 1, MAX_PAGE) or 20
+    if query.order() == "asc":
+        data.reverse()
+    first = 0
+    if (after := query.text("after")) is not None:
+        ids = [each["id"] for each in data]
+        if after not in ids:
+            raise bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
+        first = ids.index(after) + 1
+    return page_of(data[first : first + limit], has_more=len(data) > first + limit)
 
 
 def _no_file(file_id: str) -> ApiError:
