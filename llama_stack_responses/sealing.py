@@ -71,6 +71,8 @@ class Sealer:
             data = urlsafe_b64decode(seal.encode("ascii"))
         except ValueError:
             data = b""
+        if urlsafe_b64encode(data).decode() != seal:  # decoding ignores some of what does not belong there
+            data = b""
         head, nonce, sealed = data[:_HEAD], data[_HEAD : _HEAD + _NONCE_BYTES], data[_HEAD + _NONCE_BYTES :]
         name = head[len(_FORMAT) :]
         if head[: len(_FORMAT)] != _FORMAT or len(nonce) < _NONCE_BYTES:

@@ -92,6 +92,13 @@ def test_every_changed_byte_is_noticed() -> None:
             HERE.open(urlsafe_b64encode(data[:length]).decode(), OLD)
 
 
+@pytest.mark.parametrize("around", ["{}A", "{}=", " {}", "{}\n", "{}!"])
+def test_a_seal_with_more_around_it_is_none(around: str) -> None:
+    for value in (b"value", b"value1", b"value12"):
+        with pytest.raises(Unopened):
+            HERE.open(around.format(HERE.seal(value, OLD)), OLD)
+
+
 @pytest.mark.parametrize(
     "secret", ["", "short", b64encode(bytes(31)).decode(), b64encode(bytes(33)).decode(), "=" * 44, "\u20ac" * 44]
 )
