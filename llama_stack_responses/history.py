@@ -7,6 +7,7 @@ from typing import Any
 
 from .access import Access
 from .core.errors import ApiError, bad_request
+from .core.exchanges import EXCHANGE
 from .core.items import ANSWERS
 from .core.owner import Owner
 from .store.archive import Archive, StoredResponse
@@ -93,4 +94,4 @@ def without_cut_calls(items: list[Json]) -> list[Json]:
 
 
 def _is_cut_call(item: Json) -> bool:
-    return item["type"] in ANSWERS and item.get("status") == "incomplete"
+    return item["type"] in ANSWERS and item.get("status") == "incomplete" and EXCHANGE not in item

@@ -74,6 +74,13 @@ def _file_search(item: Json) -> Json:
     )
 
 
+def _code(item: Json) -> Json:
+    printed = [output["logs"].rstrip() for output in item.get("outputs") or () if output["type"] == "logs"]
+    return _exchange(
+        "python", {"code": item.get("code", "")}, "\n".join(printed) or "(What it printed is no longer there.)"
+    )
+
+
 def _tool_search(item: Json) -> Json:
     return _exchange("tool_search", item["arguments"], "The tools can be called now.")
 
@@ -93,6 +100,7 @@ def _mcp_call(item: Json) -> Json:
 _TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "web_search_call": _web_search,
     "file_search_call": _file_search,
+    "code_interpreter_call": _code,
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,
 }

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, TooMany, write_file
@@ -83,7 +83,11 @@ class ContainerChoice:
         except TooMany as error:
             raise ToolError(str(error)) from error
         for file_id in asked.get("file_ids", ()):
-            name, content = await self._site.uploaded(file_id)
+            try:
+                name, content = await self._site.uploaded(file_id)
+            except ApiError as error:
+                await self._site.containers.end(entry.id)  # one without its files would be taken for whole
+                raise ToolError(f"The file '{file_id}' cannot be put into the container. {error.message}") from error
             await write_file(entry, name, content)
         return entry
 

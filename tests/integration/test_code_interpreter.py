@@ -86,6 +86,46 @@ def test_variables_live_on_in_the_chain_and_what_was_seen_is_told_again(
     assert "exchange" not in str(stored(client, first["id"]))
 
 
+@pytest.mark.parametrize(
+    ("include", "seen"), [(OUTPUTS, "42"), ([], "(What it printed is no longer there.)")], ids=["shown", "hidden"]
+)
+def test_a_client_that_keeps_the_history_sends_the_call_back(
+    client: openai.OpenAI, upstream: Upstream, include: Any, seen: str
+) -> None:
+    upstream.script(NAME, [python("x = 42\nprint(x)"), SAID, python("x + 1"), SAID])
+    asked: Any = {"model": MODEL, "tools": [TOOL], "store": False}
+    first = create(client, input="Hi", include=include, **asked)
+    history: Any = [{"role": "user", "content": "Hi"}, *first["output"], {"role": "user", "content": "On"}]
+    second = create(client, input=history, **asked)
+    [call, output] = [each for each in upstream.requests(NAME)[2].body["messages"] if each["role"] != "user"][:2]
+    [called] = call["tool_calls"]
+    assert (called["function"]["name"], json.loads(called["function"]["arguments"])) == (
+        "python",
+        {"code": "x = 42\nprint(x)"},
+    )
+    assert output["content"] == seen
+    assert told(upstream) == "43"
+    assert code_calls(second)[0]["container_id"] == code_calls(first)[0]["container_id"]
+
+
+def test_lists_are_read_page_by_page(client: openai.OpenAI) -> None:
+    made = [client.containers.create(name=f"page {number}").id for number in range(3)]
+    try:
+        listed = [each.id for each in client.containers.list(limit=1)]
+        assert [each for each in listed if each in made] == made[::-1]
+        assert len(listed) == len(set(listed))
+        assert [each.id for each in client.containers.list(limit=1, order="asc") if each.id in made] == made
+        names = [f"{number}.txt" for number in range(3)]
+        sent = [client.containers.files.create(made[0], file=(name, b"a")).id for name in names]
+        assert [each.id for each in client.containers.files.list(made[0], limit=2)] == sent[::-1]
+        assert [each.id for each in client.containers.files.list(made[0], limit=1, order="asc")] == sent
+        with pytest.raises(openai.BadRequestError, match="Nothing with the id 'cfile_none' is in this list"):
+            client.containers.files.list(made[0], after="cfile_none")
+    finally:
+        for container in made:
+            client.containers.delete(container)
+
+
 def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> None:
     container = client.containers.create(name="mine")
     client.containers.files.create(container.id, file=("numbers.csv", b"1,2,3"))
@@ -250,3 +290,28 @@ def test_a_command_that_takes_too_long_and_a_shell_that_is_not_there(client: ope
     assert response["output"][0]["status"] == "incomplete"
     upstream.script(NAME, [SAID])
     create(client, model=MODEL, input="On", tools=[gone], previous_response_id=response["id"])
+
+
+def test_a_failed_shell_call_is_told_again_in_the_next_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+    gone = {"type": "shell", "environment": {"type": "container_reference", "container_id": "cntr_gone"}}
+    upstream.script(NAME, [commands("ls"), SAID, SAID])
+    first = create(client, model=MODEL, input="Hi", tools=[gone])
+    assert first["output"][0]["status"] == "incomplete"
+    create(client, model=MODEL, input="On", tools=[gone], previous_response_id=first["id"])
+    assert [each["role"] for each in upstream.requests(NAME)[2].body["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+        "user",
+    ]
+    assert "Container 'cntr_gone' is not there" in told(upstream)
+
+
+def test_a_file_that_is_not_there_is_named(client: openai.OpenAI, upstream: Upstream, calm: None) -> None:
+    upstream.script(NAME, [python("1"), python("2"), SAID])
+    tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-none"]}}
+    response = create(client, model=MODEL, input="Hi", tools=[tool])
+    assert [call["status"] for call in code_calls(response)] == ["failed", "failed"]
+    assert "The file 'file-none' cannot be put into the container." in told(upstream, 1)
+    assert "The file 'file-none' cannot be put into the container." in told(upstream)

@@ -6,6 +6,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
 from openai.types.responses import ResponseInputItem, ResponseInputItemParam, ResponseItem
+from openai.types.responses.response_code_interpreter_tool_call_param import ResponseCodeInterpreterToolCallParam
 from openai.types.responses.response_computer_tool_call_param import ResponseComputerToolCallParam
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
@@ -305,6 +306,15 @@ FILE_SEARCH_CALL: Json = {
     "results": [{"attributes": {"k": 1}, "file_id": "file-1", "filename": "f.txt", "score": 0.5, "text": "a"}],
 }
 
+CODE_CALL: Json = {
+    "type": "code_interpreter_call",
+    "id": "ci_1",
+    "code": "1 + 1",
+    "container_id": "cntr_1",
+    "status": "completed",
+    "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:image/png;base64,AA=="}],
+}
+
 WHOLE: list[tuple[Json, Any]] = [
     (USER, None),
     (ASSISTANT, ResponseOutputMessageParam),
@@ -327,6 +337,7 @@ WHOLE: list[tuple[Json, Any]] = [
     (REFERENCE, ItemReference),
     (WEB_SEARCH_CALL, ResponseFunctionWebSearchParam),
     (FILE_SEARCH_CALL, ResponseFileSearchToolCallParam),
+    (CODE_CALL, ResponseCodeInterpreterToolCallParam),
     (MCP_TOOLS, McpListTools),
     (MCP_CALL, McpCall),
     (MCP_REQUEST, McpApprovalRequest),
