@@ -71,6 +71,8 @@ class Answering:
     async def _run(self, call: ServerCall, index: int, again: bool) -> Outcome:
         function = self._toolset.function(call.name)
         assert function.run
+        if misread := self._toolset.misread(call):
+            raise ToolError(misread)
         if again and not function.repeatable:
             raise ToolError(_LOST)
         invocation = Invocation(call, self._assembler.response["output"][index], self)

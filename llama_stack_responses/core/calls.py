@@ -119,7 +119,8 @@ class CallKind:
         fields: `(name, call_id) -> fields`: what the item says from its beginning, beside its id, type and status.
         decoder: what makes the streamed field's text; without one, it is the arguments as they come.
         whole: makes the fields of an item without a streamed field out of the call's arguments, or None if they will
-            not do: the client does not see such a call, and the model is told.
+            not do: the model is told, and the client does not see such a call, unless there is `unread`.
+        unread: the fields of the failed item of a hosted call whose arguments will not do.
         hosted: whether the server runs them.
     """
 
@@ -127,6 +128,7 @@ class CallKind:
     fields: Callable[[str, str], Json]
     decoder: Callable[[], Decoder] | None = None
     whole: Callable[[str], Json | None] | None = None
+    unread: Json | None = None
     hosted: bool = False
 
 

@@ -226,6 +226,8 @@ class ToolCalls:
         if status == "incomplete":
             return
         fields = kind.whole("".join(call.fragments))
+        if fields is None:
+            fields = kind.unread
         if fields is not None:
             begun = kind.fields(call.name, call.call_id) | fields
             if not kind.hosted:

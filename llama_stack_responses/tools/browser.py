@@ -21,7 +21,15 @@ from .runtime import ToolRuntime
 from .search_results import Result, web_host
 from .sources import Source, tamed, url_citation
 from .tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
-from .web_search import Browsing, hosted_search, named_arguments, wrapped
+from .web_search import (
+    LOOKED_NOWHERE,
+    OPENED_NOTHING,
+    SEARCHED_NOTHING,
+    Browsing,
+    hosted_search,
+    named_arguments,
+    wrapped,
+)
 
 Json = dict[str, Any]
 
@@ -80,9 +88,11 @@ class Browser:
     def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
         self._browsing = browsing = Browsing(declared, request, runtime, pages)
         self._views: dict[int, _View] = {}
-        search = Function(_search_function(browsing), hosted_search(_searched), self._search, repeatable=True)
-        opens = Function(_OPEN, hosted_search(self._opened), self._open, repeatable=True)
-        finds = Function(_FIND, hosted_search(self._looked), self._find, repeatable=True)
+        search = Function(
+            _search_function(browsing), hosted_search(_searched, SEARCHED_NOTHING), self._search, repeatable=True
+        )
+        opens = Function(_OPEN, hosted_search(self._opened, OPENED_NOTHING), self._open, repeatable=True)
+        finds = Function(_FIND, hosted_search(self._looked, LOOKED_NOWHERE), self._find, repeatable=True)
         self._functions = (search, opens, finds) if browsing.opens else (search,)
 
     def functions(self) -> Sequence[Function]:

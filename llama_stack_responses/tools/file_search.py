@@ -56,7 +56,7 @@ class FileSearch:
         self._shows_results = "file_search_call.results" in request.include
         self._stores = stores
         self._sources = Sources(_PREFIX)
-        kind = CallKind(FILE_SEARCH_CALL, _no_fields, whole=_queries, hosted=True)
+        kind = CallKind(FILE_SEARCH_CALL, _no_fields, whole=_queries, unread={"queries": []}, hosted=True)
         self._functions = (Function(_FUNCTION, kind, self._run, repeatable=True),)
 
     def functions(self) -> Sequence[Function]:

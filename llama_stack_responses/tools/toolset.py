@@ -145,10 +145,20 @@ class Toolset:
             return f"There is no tool named '{call.name}'. Tools that may be called: {names}."
         if function.kind.hosted and self.hosted_calls == self._max_calls:
             return "No more tools may be called for this response. Answer with what you know."
-        whole = function.kind.whole
-        if call.name in self._allowed and whole and whole(call.arguments) is None:
-            return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
+        if call.name in self._allowed and (misread := self.misread(call)):
+            return misread
+        if call.name in self._allowed:
+            return (
+                f"Only one tool may be called at a time. Call '{call.name}' again once you have seen what came of that."
+            )
         return f"The tool '{call.name}' may not be called in this turn. Tools that may be called: {names}."
+
+    def misread(self, call: ServerCall) -> str | None:
+        """What the model is told of a call whose arguments will not do; None where they do."""
+        whole = self._functions[call.name].kind.whole
+        if whole is None or whole(call.arguments) is not None:
+            return None
+        return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
 
     def _is_seen(self, function: Function) -> bool:
         if self._by_name:

@@ -148,9 +148,15 @@ class Browsing:
             raise Refused(f"Only pages of these domains may be opened: {', '.join(self.domains)}.")
 
 
-def hosted_search(whole: Callable[[str], Json | None]) -> CallKind:
-    """The kind of a call that makes a `web_search_call`; `whole` makes the item's fields."""
-    return CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, hosted=True)
+SEARCHED_NOTHING: Final[Json] = {"type": "search", "query": "", "queries": []}
+OPENED_NOTHING: Final[Json] = {"type": "open_page", "url": None}
+LOOKED_NOWHERE: Final[Json] = {"type": "find_in_page", "url": "", "pattern": ""}
+"""What an item says of a call that says nothing that can be understood."""
+
+
+def hosted_search(whole: Callable[[str], Json | None], nothing: Json) -> CallKind:
+    """The kind of a call that makes a `web_search_call`; `nothing` is the action where `whole` makes no fields."""
+    return CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, unread={"action": nothing}, hosted=True)
 
 
 def _no_fields(_: str, __: str) -> Json:
@@ -163,9 +169,11 @@ class WebSearch:
     def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
         self._browsing = browsing = Browsing(declared, request, runtime, pages)
         self._sources = Sources()
-        search = Function(_search_function(browsing), hosted_search(_searched), self._search, repeatable=True)
-        opens = Function(_OPEN_PAGE, hosted_search(self._opened), self._open, repeatable=True)
-        finds = Function(_FIND_IN_PAGE, hosted_search(self._looked), self._find, repeatable=True)
+        search = Function(
+            _search_function(browsing), hosted_search(_searched, SEARCHED_NOTHING), self._search, repeatable=True
+        )
+        opens = Function(_OPEN_PAGE, hosted_search(self._opened, OPENED_NOTHING), self._open, repeatable=True)
+        finds = Function(_FIND_IN_PAGE, hosted_search(self._looked, LOOKED_NOWHERE), self._find, repeatable=True)
         self._functions = (search, opens, finds) if browsing.opens else (search,)
 
     def functions(self) -> Sequence[Function]:
@@ -248,7 +256,7 @@ class WebSearch:
         pattern = named.get("pattern")
         if not isinstance(pattern, str) or not pattern:
             return None
-        url = self._url(named.get("page")) or str(named.get("page"))
+        url = self._url(named.get("page")) or str(named.get("page") or "")
         return {"action": {"type": "find_in_page", "url": url, "pattern": pattern}}
 
     def _url(self, page: Any) -> str | None:

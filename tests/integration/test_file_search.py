@@ -92,6 +92,15 @@ def test_search_and_cite(
     assert wire.replay(streamed.response["id"]) == streamed.events
 
 
+def test_arguments_that_cannot_be_used_make_a_failed_item(
+    client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
+) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "c1", "file_search", '{"queries')), reply(text("No."))])
+    streamed = stream(client, model=MODEL, input="How?", tools=[asking(store[0])])
+    [item] = searches(streamed.response)
+    assert (item["status"], item["queries"]) == ("failed", [])
+
+
 def test_results_are_shown_only_if_asked_for(
     client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
 ) -> None:

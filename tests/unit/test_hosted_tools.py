@@ -103,6 +103,15 @@ async def test_a_tool_that_takes_too_long() -> None:
     assert setting.told() == ["The tool did not answer within 0.01 seconds."]
 
 
+async def test_a_second_call_where_there_may_be_one_at_a_time() -> None:
+    calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
+    tools = FakeTools(Outcome("first"))
+    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools, parallel_tool_calls=False)
+    check_stream(await setting.end())
+    assert tools.ran == [{"query": "q"}]
+    assert any(each.startswith("Only one tool may be called at a time.") for each in setting.told())
+
+
 async def test_arguments_that_do_not_make_a_call_are_not_shown_to_the_client() -> None:
     setting = Setting([call("lookup", "1", "[]"), finish("tool_calls")], ANSWER, tools=FakeTools())
     response = check_stream(await setting.end())

@@ -157,7 +157,9 @@ async def test_a_search_that_fails() -> None:
 )
 async def test_calls_that_will_not_do(name: str, arguments: Json) -> None:
     setting = searching(Runtime(), calls((name, arguments)), ANSWER)
-    assert items(await setting.run()) == []
+    [item] = items(await setting.run())
+    kinds = {"web_search": "search", "open_page": "open_page", "find_in_page": "find_in_page"}
+    assert (item["status"], item["action"]["type"]) == ("failed", kinds[name])
     assert "are not what" in setting.told()[0]
 
 
