@@ -22,7 +22,7 @@ from .core.listing import listed, with_ids
 from .core.mcp import check_approvals
 from .core.owner import Owner
 from .core.replay import replay as replayed
-from .core.request import CreateRequest, parse_create
+from .core.request import CreateRequest, parse_create, read_fields
 from .core.response import new_response
 from .core.shapes import Limits
 from .core.transcript import Transcript
@@ -223,7 +223,7 @@ class OpenAIResponsesImpl:
         """
         response = _begun(request)
         # The input is stored with the response; a request just has to have some.
-        work = body | {"input": "...", "previous_response_id": None}
+        work = read_fields(body, self._passthrough) | {"input": "...", "previous_response_id": None}
         keys = self._access.keys()
         taken: list[Op] = []
         free: list[VersionIs] = []

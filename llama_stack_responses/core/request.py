@@ -149,6 +149,11 @@ def parse_create(
     )
 
 
+def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[str, Any]:
+    """Those fields of a request that `parse_create` reads. The others are ignored, and may be keys of the client's."""
+    return {name: value for name, value in body.items() if name in _FIELDS or name in passthrough}
+
+
 # What one field may be
 
 

@@ -16,7 +16,7 @@ from tests.support.sse import read_sse
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import CHANGING, check_stream
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, finish, reasoning, reply, text, tool_call
-from tests.support.variants import records, responses_config, variant
+from tests.support.variants import records, responses_config, traces, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
 
@@ -197,6 +197,17 @@ def test_a_wrong_request_is_refused_at_once(wire: Wire, upstream: Upstream, stre
         assert error_of(refused, 404) == error_of(told, 404)
         assert error_of(refused, 404)["code"] == "model_not_found"
     assert upstream.requests() == []
+
+
+def test_what_is_ignored_is_not_kept(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """A field that means nothing here may be a key that is meant for somebody else."""
+    upstream.script(NAME, HELD)
+    response = running(wire, upstream, api_key="canary-ignored", instructions="canary-meant", seed=7)
+    assert upstream.requests(NAME)[-1].body["seed"] == 7
+    assert traces(stack.state_dir, "canary-meant")
+    assert traces(stack.state_dir, "canary-ignored") == []
+    upstream.release(NAME)
+    ended(wire, response["id"])
 
 
 def test_many_at_once(wire: Wire, upstream: Upstream) -> None:
