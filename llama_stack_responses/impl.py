@@ -142,6 +142,8 @@ class OpenAIResponsesImpl:
             self._loop = loop
             self._sweeper.start()
             self._crew.start()
+            if self.containers:
+                self.containers.start()
             hear_end(self._hear_end, self.config.drain_seconds)
 
     def _hear_end(self) -> None:

@@ -16,12 +16,16 @@ from ..core.ids import new_id
 from ..core.owner import Owner
 from .container import Bounds, Container
 from .folder import Found, read_regular, regular_files, write_regular
+from .folder_lock import FolderLock, remove_unlocked
 from .jail import DATA, Jail
 
 Json = dict[str, Any]
 
 _LOOK: Final = 15.0
 """Seconds between two looks for containers whose time is up."""
+
+_PREFIX: Final = "cntr"
+"""What the id of a container, and so the name of its folder, begins with."""
 
 _FILES: Final = 10_000
 """Files of one container that are listed, at most."""
@@ -72,6 +76,7 @@ class Entry:
         owner: whose it is.
         idle_seconds: after so many without use it ends.
         given: the paths of the files that were put there.
+        lock: says to other servers that the folder is in use.
     """
 
     id: str
@@ -81,6 +86,7 @@ class Entry:
     idle_seconds: float
     container: Container
     last_active_at: float
+    lock: FolderLock
     given: set[str] = field(default_factory=set)
     users: int = 0
 
@@ -116,6 +122,10 @@ class Containers:
         self._entries: dict[str, Entry] = {}
         self._sweeping: asyncio.Task[None] | None = None
 
+    def start(self) -> None:
+        """Begins, in the running event loop, to end what nobody uses, and to clear away what dead servers left."""
+        self._sweeping = asyncio.create_task(self._sweep())
+
     async def create(
         self, owner: Owner, *, name: str = "auto", container_id: str = "", idle_seconds: float | None = None
     ) -> Entry:
@@ -127,13 +137,12 @@ class Containers:
         await self._end_idle()
         if len(self._entries) >= self._at_most:
             raise TooMany("This server has as many containers as it may have. Try again later.")
-        container_id, now = container_id or new_id("cntr"), self._clock()
+        container_id, now = container_id or new_id(_PREFIX), self._clock()
         folder = self._root / container_id
-        await asyncio.to_thread(folder.mkdir, mode=0o700, parents=True)
+        lock = await asyncio.to_thread(FolderLock, folder)
         container = Container(self._jail, folder, self._bounds)
         idle = self._idle_seconds if idle_seconds is None else min(idle_seconds, self._idle_seconds)
-        entry = self._entries[container_id] = Entry(container_id, name, owner, int(now), idle, container, now)
-        self._sweeping = self._sweeping or asyncio.create_task(self._sweep())
+        entry = self._entries[container_id] = Entry(container_id, name, owner, int(now), idle, container, now, lock)
         return entry
 
     def find(self, container_id: str, owner: Owner) -> Entry:
@@ -158,6 +167,7 @@ class Containers:
         if entry:
             await entry.container.kill()
             await asyncio.to_thread(shutil.rmtree, entry.container.folder, ignore_errors=True)
+            entry.lock.release()
 
     async def close(self) -> None:
         """Ends all of them."""
@@ -176,6 +186,7 @@ class Containers:
 
     async def _sweep(self) -> None:
         while True:
+            await asyncio.to_thread(remove_unlocked, self._root, f"{_PREFIX}_*")
             await asyncio.sleep(_LOOK)
             await self._end_idle()
 

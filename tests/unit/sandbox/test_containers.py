@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from llama_stack_responses.sandbox.containers import (
     read_file,
     write_file,
 )
+from tests.support.waiting import until
 from tests.unit.sandbox.test_container import BOUNDS, jail
 
 ANNA = Owner("anna", {})
@@ -66,6 +68,26 @@ async def test_a_container_expires_when_nobody_uses_it(containers: Containers, c
         containers.find(entry.id, ANNA)
     await containers.create(ANNA)
     assert not entry.container.folder.exists()
+
+
+async def test_what_a_killed_server_left_is_cleared_away_and_nothing_else(
+    containers: Containers, tmp_path: Path
+) -> None:
+    """A server that is killed leaves the files of its containers without their lock."""
+    root = tmp_path / "containers"
+    entry = await containers.create(ANNA)
+    await write_file(entry, "mine.txt", b"in use")
+    left, foreign = root / "cntr_of_the_dead", root / "not-a-container"
+    for folder in (left, foreign):
+        folder.mkdir()
+        (folder / "secret.txt").write_text("left")
+    other = Containers(jail(), BOUNDS, root, idle_seconds=60, at_most=2)
+    other.start()
+    await until(lambda: not left.exists())
+    await other.close()
+    assert [each.name for each in await files(entry)] == ["mine.txt"]
+    assert (foreign / "secret.txt").read_text() == "left"
+    shutil.rmtree(foreign)
 
 
 async def test_there_are_only_so_many(containers: Containers, clock: Clock) -> None:
