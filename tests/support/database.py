@@ -3,6 +3,7 @@
 import os
 import signal
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -59,7 +60,12 @@ class DatabaseServer(ABC):
         """SIGKILL, as a machine that loses power."""
         child, self._child = self._child, None
         if child:
+            children = _children(child.pid)
             child.kill()
+            # They end by themselves when the server does, but may answer once more before that.
+            for each in children:
+                with suppress(ProcessLookupError):
+                    os.kill(each, signal.SIGKILL)
 
     def freeze(self) -> None:
         """Stop it in the middle of whatever it does, with all its processes, as a machine that hangs."""
@@ -70,10 +76,7 @@ class DatabaseServer(ABC):
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
-        pid = self.pid
-        # Not its group: each of PostgreSQL's processes has one of its own.
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        for each in (pid, *map(int, children)):
+        for each in (self.pid, *_children(self.pid)):
             os.kill(each, number)
 
     @abstractmethod
@@ -83,3 +86,11 @@ class DatabaseServer(ABC):
     @abstractmethod
     def answers(self) -> bool:
         """Whether it takes connections."""
+
+
+def _children(pid: int) -> list[int]:
+    """The processes of a server beside its first: each of PostgreSQL's has a group of its own."""
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []
