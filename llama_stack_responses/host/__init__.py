@@ -16,6 +16,7 @@ from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.mcp_client.sessions import Servers, SessionLimits
 from llama_stack_responses.stores import open_records
 from llama_stack_responses.tools.registry import Services
+from llama_stack_responses.tools.runtime import NoToolRuntime
 
 from .connectors import HostConnectors
 from .files import HostFiles
@@ -45,7 +46,7 @@ async def get_provider_impl(
     services = Services(
         who=access.who,
         uploaded=uploaded_with(files),
-        runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else None,
+        runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else NoToolRuntime(),
         pages=_pages(config.fetch),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,

@@ -93,7 +93,7 @@ class Browser:
         )
         opens = Function(_OPEN, hosted_search(self._opened, OPENED_NOTHING), self._open, repeatable=True)
         finds = Function(_FIND, hosted_search(self._looked, LOOKED_NOWHERE), self._find, repeatable=True)
-        self._functions = (search, opens, finds) if browsing.opens else (search,)
+        self._functions: tuple[Function, ...] = (search, opens, finds) if browsing.opens else (search,)
 
     def functions(self) -> Sequence[Function]:
         """What the model can call."""
@@ -105,7 +105,8 @@ class Browser:
 
     async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
         """Finds the pages again that the model has been shown."""
-        await self._browsing.check()
+        if not await self._browsing.finds():
+            self._functions = ()
         names = {each.name for each in self._functions}
         for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
             if exchange["name"] in names and isinstance(exchange["output"], str):

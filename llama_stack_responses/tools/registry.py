@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from .hosted_shell import HostedShellTool
 from .mcp import McpTool
 from .mcp_servers import McpServers
 from .namespace import NamespaceTool
-from .runtime import ToolRuntime
+from .runtime import NoToolRuntime, ToolRuntime
 from .shell import local_shell_tool, shell_tool
 from .tool import Tool
 from .tool_search import tool_search_tool
@@ -54,7 +54,7 @@ class Services:
 
     who: Callable[[], Owner]
     uploaded: Uploaded
-    runtime: ToolRuntime | None = None
+    runtime: ToolRuntime = field(default_factory=NoToolRuntime)
     pages: Pages | None = None
     browses: Callable[[str], bool] = lambda _: False
     vector_stores: VectorStores | None = None
@@ -94,24 +94,22 @@ def client_tools() -> Makers:
 
 def _hosted_tools(services: Services) -> Makers:
     site = services.site
-    hosted: Makers = {"shell": _shell_maker(site)}
+    hosted: Makers = {"shell": _shell_maker(site), **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services))}
     if site:
         hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, site=site)}
     if services.vector_stores:
         hosted = {**hosted, "file_search": partial(FileSearch, stores=services.vector_stores)}
-    if services.runtime:
-        hosted = {**hosted, **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services.runtime, services))}
     if services.mcp:
         hosted = {**hosted, "mcp": partial(McpTool, servers=services.mcp)}
     return hosted
 
 
-def _web_search_maker(runtime: ToolRuntime, services: Services) -> Callable[[Json, CreateRequest], Tool]:
+def _web_search_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
     """Makes the tool as the model knows it."""
 
     def made(declared: Json, request: CreateRequest) -> Tool:
         face = Browser if services.browses(request.model) else WebSearch
-        return face(declared, request, runtime, services.pages)
+        return face(declared, request, services.runtime, services.pages)
 
     return made
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from .tool import ToolError
+
 Json = dict[str, Any]
 
 
@@ -21,3 +23,15 @@ class ToolRuntime(Protocol):
             ToolError: it did not work out.
         """
         ...
+
+
+class NoToolRuntime:
+    """A stack without tool runtimes."""
+
+    async def has(self, name: str) -> bool:  # noqa: ARG002 (there is none of any name)
+        """It has none."""
+        return False
+
+    async def invoke(self, name: str, arguments: Json) -> str:  # noqa: ARG002
+        """Fails: there is nothing to call."""
+        raise ToolError(f"This stack has no tool '{name}'.")

@@ -66,7 +66,8 @@ class Browsing:
         self._declared = declared
         self._include = request.include
         self._runtime = runtime
-        self._pages = pages if declared.get("external_web_access") is not False else None
+        self._live = declared.get("external_web_access") is not False
+        self._pages = pages if self._live else None
         self._opened: dict[str, Page] = {}
 
     @property
@@ -74,14 +75,23 @@ class Browsing:
         """Whether pages can be opened."""
         return self._pages is not None
 
-    async def check(self) -> None:
-        """A 400 if the stack has no search service."""
-        if not await self._runtime.has(_SERVICE):
+    async def finds(self) -> bool:
+        """Whether there is anything to search.
+
+        Without a search service there is not. Who asks for what is cached only, as Codex does by itself, gets on
+        without: an empty cache has nothing.
+
+        Raises:
+            ApiError: 400, the client wants the live web and the stack has no search service.
+        """
+        found = await self._runtime.has(_SERVICE)
+        if self._live and not found:
             raise bad_request(
                 "This stack has no provider of a web search; its operator can configure one.",
                 "tools",
                 "unsupported_value",
             )
+        return found
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
         """The best results of all queries.
@@ -174,7 +184,7 @@ class WebSearch:
         )
         opens = Function(_OPEN_PAGE, hosted_search(self._opened, OPENED_NOTHING), self._open, repeatable=True)
         finds = Function(_FIND_IN_PAGE, hosted_search(self._looked, LOOKED_NOWHERE), self._find, repeatable=True)
-        self._functions = (search, opens, finds) if browsing.opens else (search,)
+        self._functions: tuple[Function, ...] = (search, opens, finds) if browsing.opens else (search,)
 
     def functions(self) -> Sequence[Function]:
         """What the model can call."""
@@ -186,7 +196,8 @@ class WebSearch:
 
     async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
         """Finds the pages again that the model has been told of."""
-        await self._browsing.check()
+        if not await self._browsing.finds():
+            self._functions = ()
         names = {each.name for each in self._functions}
         for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
             if exchange["name"] in names and isinstance(exchange["output"], str):

@@ -26,7 +26,6 @@ CONFIG: Final = """\
 model = "local/codex"
 model_provider = "stack"
 model_catalog_json = "{home}/models.json"
-web_search = "disabled"
 
 [model_providers.stack]
 name = "Llama Stack"

@@ -58,6 +58,7 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
                 first = wire.create(model="local/echo", input="at last")
                 assert output_text(first) == "at last"
                 assert late.client.requests("echo")[0].headers["authorization"] == f"Bearer {KEY}"
+                check_no_search_service(wire)
                 kept = kept_by_the_client(wire, late.client)
                 # Neither an idle connection nor an open stream holds it up.
                 failed = check_stop_under_a_stream(stack, late.client)
@@ -79,6 +80,15 @@ def check_too_early(stack: LiveStack) -> None:
                 "The connection to the inference provider failed (ConnectionRefusedError). "
                 "Check that the model server is running and that the stack's configuration has its URL."
             )
+
+
+def check_no_search_service(wire: Wire) -> None:
+    """Without one, a search of the live web is refused, and one of a cache, which Codex asks for, finds nothing."""
+    search = {"type": "web_search"}
+    asked = {"model": "local/echo", "input": "search"}
+    assert "no provider of a web search" in error_of(wire.post({**asked, "tools": [search]}), 400)["message"]
+    cached = wire.create(**asked, tools=[{**search, "external_web_access": False}])
+    assert output_text(cached) == "search"
 
 
 def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:

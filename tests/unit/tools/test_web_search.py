@@ -314,8 +314,12 @@ async def test_a_citation_in_json_leaves_it_json() -> None:
 async def test_a_stack_without_a_search_service() -> None:
     with pytest.raises(ApiError, match="no provider of a web search"):
         await searching(Runtime(has=False)).run()
-    with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'"):
-        await Setting({}, [], tools=[SEARCH]).run()
+
+
+async def test_an_empty_cache_has_nothing_to_search() -> None:
+    setting = searching(Runtime(has=False), [text("I know."), finish()], tool={"external_web_access": False})
+    assert [item["type"] for item in (await setting.run())["output"]] == ["message"]
+    assert setting.offered() == {}
 
 
 async def test_it_is_chosen_by_any_of_its_names() -> None:
