@@ -96,7 +96,7 @@ def test_what_the_command_cannot_do_it_says_in_one_line(installed: Installed, tm
     )
     assert target.read_text() == "mine"
     assert installed.refused("init", "stater", str(tmp_path / "new")) == (
-        "llama-stack-responses: There is no template 'stater'; choose one of: postgres, redis, scale-out, starter."
+        "llama-stack-responses: There is no template 'stater'; choose one of: gpt-oss, postgres, redis, scale-out, starter."
     )
     assert installed.refused("init", "starter", str(tmp_path / "file")) == (
         f"llama-stack-responses: Cannot write {tmp_path / 'file' / 'config.yaml'}: File exists."
