@@ -43,7 +43,7 @@ serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses y
 .PHONY: test
 test: $(READY) $(READY_OGX) $(READY_CLIENTS) ## Run all tests: unit, contract and integration, then the live ones on ogx
 	$(PYTHON) -m pytest
-	.venv-ogx/bin/python -m pytest -m live
+	.venv-ogx/bin/python -m pytest tests/integration
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
