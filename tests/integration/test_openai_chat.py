@@ -39,17 +39,23 @@ def settled(
         }
         config["providers"]["inference"] = [local | {"provider_id": "shown", "config": local["config"] | more}]
 
-    upstream_process.client.script("nomic", reply(text("not for chats")))
-    upstream_process.client.script("hidden", reply(text("not for all")))
+    list_models(upstream_process.client)
     folder = tmp_path_factory.mktemp("settled")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with LiveStack(variant(STARTER, folder / "config.yaml", settle), env, folder / "state", host=host) as live:
         yield live
 
 
+def list_models(upstream: Upstream) -> None:
+    """Has the model server list more than what chats are allowed with."""
+    upstream.script("nomic", reply(text("not for chats")))
+    upstream.script("hidden", reply(text("not for all")))
+
+
 @pytest.fixture
 def asking(settled: LiveStack, upstream: Upstream) -> Iterator[Wire]:
-    """Plain HTTP to that stack."""
+    """Plain HTTP to that stack, whose model server has the same models all the time."""
+    list_models(upstream)
     with Wire(settled) as wire:
         yield wire
 
