@@ -50,6 +50,7 @@ def _model_server(folder: Path) -> Iterator[str]:
 
 def _kept_secret(file: Path) -> str:
     """A secret that is made once for a folder of responses."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
         new.write(b64encode(os.urandom(32)).decode())
     return file.read_text()
