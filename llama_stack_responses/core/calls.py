@@ -36,7 +36,7 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """A field whose parts have events of their own.
+    """A field that is told in parts, which may have events of their own.
 
     Attributes:
         key: its name.
@@ -60,7 +60,7 @@ class ItemForm:
         stages: the events of a call that the server runs.
         results: the fields that are known at its end, as they are before it.
         late: the fields that are not there before its end.
-        details: the field whose parts have events.
+        details: the field that is told in parts.
         has_status: whether the item has a `status`.
         failed: the status of a call that did not work out.
         cut: what else an item says that was cut off.
@@ -88,8 +88,6 @@ class ItemForm:
             begun[self.streamed.key] = ""
         if self.details and self.details.key in begun:
             begun[self.details.key] = self.details.blank(begun[self.details.key])
-        if "sources" in begun.get("action", ()):
-            begun["action"] = {name: value for name, value in begun["action"].items() if name != "sources"}
         return begun
 
     def ended(self, status: str) -> Json:
@@ -146,6 +144,15 @@ class ServerCall:
     index: int | None = None
 
 
+def _without_sources(action: Json) -> Json:
+    """The action of a search before it is known what it finds."""
+    return {name: value for name, value in action.items() if name != "sources"}
+
+
+def _no_events(_: int, __: Json, ___: int) -> list[Event]:
+    return []
+
+
 FUNCTION_CALL: Final = ItemForm(
     "function_call",
     "fc",
@@ -196,6 +203,7 @@ WEB_SEARCH_CALL: Final = ItemForm(
         "completed": events.web_search_call_completed,
     },
     late=("results",),
+    details=Details("action", _without_sources, _no_events),
 )
 FILE_SEARCH_CALL: Final = ItemForm(
     "file_search_call",

@@ -124,9 +124,6 @@ class Container:
                 answer = await self._ask(inside, {"code": code}, self._bounds.seconds)
             except Stopped as stopped:
                 return Ran(await self.kill(), failed=True, stopped=str(stopped))
-            except asyncio.CancelledError:
-                await self.kill()
-                raise
             images = [image for image in answer.get("images", ()) if isinstance(image, str)]
             return Ran(inside.printed.end(), images, failed=bool(answer.get("failed")))
 
@@ -140,9 +137,6 @@ class Container:
             except Stopped as stopped:
                 await self.kill()
                 return Commanded("", "", None, str(stopped))
-            except asyncio.CancelledError:
-                await self.kill()
-                raise
         exit_code = answer.get("exit_code")
         code = exit_code if isinstance(exit_code, int) else None
         return Commanded(str(answer.get("stdout", "")), str(answer.get("stderr", "")), code)
@@ -189,11 +183,18 @@ class Container:
         return _Inside(process, reader, writer, printed)
 
     async def _ask(self, inside: _Inside, request: Json, seconds: float) -> Json:
-        """Sends a request inside and waits for the answer.
+        """Sends a request inside and waits for the answer; what nobody waits for any more is killed.
 
         Raises:
             Stopped: it took more than it may.
         """
+        try:
+            return await self._answer(inside, request, seconds)
+        except asyncio.CancelledError:
+            await self.kill()
+            raise
+
+    async def _answer(self, inside: _Inside, request: Json, seconds: float) -> Json:
         watching = asyncio.create_task(self._watch(inside.process))
         answering = asyncio.create_task(_exchange(inside, request))
         try:

@@ -7,27 +7,26 @@ it: `【cursor†L3-L5】`. The pages of earlier turns are found again in what t
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from llama_stack_responses.core.citing import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.pages import Page, Pages
 
 from .runtime import ToolRuntime
 from .search_results import Result, web_host
 from .sources import Source, tamed, url_citation
-from .tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from .tool import Invocation, Outcome, ToolError, chat_function
 from .web_search import (
     LOOKED_NOWHERE,
     OPENED_NOTHING,
     SEARCHED_NOTHING,
     Browsing,
-    hosted_search,
+    SearchTool,
     named_arguments,
+    search_function,
     wrapped,
 )
 
@@ -82,35 +81,18 @@ class _View:
         return self.url.startswith(_SEARCHED)
 
 
-class Browser:
+class Browser(SearchTool):
     """The tool."""
 
     def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
-        self._browsing = browsing = Browsing(declared, request, runtime, pages)
-        self._views: dict[int, _View] = {}
-        search = Function(
-            _search_function(browsing), hosted_search(_searched, SEARCHED_NOTHING), self._search, repeatable=True
+        browsing = Browsing(declared, request, runtime, pages)
+        super().__init__(
+            browsing,
+            search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),
+            search_function(_OPEN, self._opened, OPENED_NOTHING, self._open),
+            search_function(_FIND, self._looked, LOOKED_NOWHERE, self._find),
         )
-        opens = Function(_OPEN, hosted_search(self._opened, OPENED_NOTHING), self._open, repeatable=True)
-        finds = Function(_FIND, hosted_search(self._looked, LOOKED_NOWHERE), self._find, repeatable=True)
-        self._functions: tuple[Function, ...] = (search, opens, finds) if browsing.opens else (search,)
-
-    def functions(self) -> Sequence[Function]:
-        """What the model can call."""
-        return self._functions
-
-    def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by any of its types."""
-        return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
-
-    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
-        """Finds the pages again that the model has been shown."""
-        if not await self._browsing.finds():
-            self._functions = ()
-        names = {each.name for each in self._functions}
-        for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
-            if exchange["name"] in names and isinstance(exchange["output"], str):
-                self._learn(exchange["output"])
+        self._views: dict[int, _View] = {}
 
     def cite(self, key: str, place: str) -> Citation | None:
         """A page is cited by its cursor and lines; lines of a search's results are those of one of them."""

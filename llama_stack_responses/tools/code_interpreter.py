@@ -80,7 +80,7 @@ class CodeInterpreterTool:
 
     async def _run(self, invocation: Invocation) -> Outcome:
         invocation.advance("interpreting")
-        with self._choice.in_use(await self._choice.open()) as entry:
+        async with self._choice.opened() as entry:
             before = {(file.path, file.written_at) for file in await files(entry)}
             ran = await entry.container.run(invocation.item["code"])
             after = await files(entry)

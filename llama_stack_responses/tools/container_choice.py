@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,21 +55,22 @@ class ContainerChoice:
         """Chooses: the one that is asked for, or the last one that the conversation used, or a new one."""
         self.container_id = self.container_id or self._last(list(used)) or new_id("cntr")
 
-    @contextmanager
-    def in_use(self, entry: Entry) -> Iterator[Entry]:
-        """Keeps the container from expiring."""
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[Entry]:
+        """The container, which does not expire meanwhile.
+
+        Raises:
+            ToolError: it is not there, or there is no room for it.
+        """
+        entry = await self._open()
         entry.users += 1
         try:
             yield entry
         finally:
             entry.users -= 1
 
-    async def open(self) -> Entry:
-        """The container; one that is new is made now, with the files that it is to have.
-
-        Raises:
-            ToolError: it is not there, or there is no room for it.
-        """
+    async def _open(self) -> Entry:
+        """The container; one that is new is made now, with the files that it is to have."""
         try:
             return self._site.containers.find(self.container_id, self._site.who())
         except NoContainer as error:

@@ -63,7 +63,7 @@ class HostedShellTool:
         action = invocation.item["action"]
         seconds = (action.get("timeout_ms") or _SECONDS * 1000) / 1000
         length = action.get("max_output_length") or _LENGTH
-        with self._choice.in_use(await self._choice.open()) as entry:
+        async with self._choice.opened() as entry:
             ran = [await entry.container.command(command, seconds, length) for command in action["commands"]]
         output = [_printed(each, length) for each in ran]
         # From here on nothing waits: what the client sees of the end, and that it is the end, are kept together.

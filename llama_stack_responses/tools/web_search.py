@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
@@ -164,27 +165,30 @@ LOOKED_NOWHERE: Final[Json] = {"type": "find_in_page", "url": "", "pattern": ""}
 """What an item says of a call that says nothing that can be understood."""
 
 
-def hosted_search(whole: Callable[[str], Json | None], nothing: Json) -> CallKind:
-    """The kind of a call that makes a `web_search_call`; `nothing` is the action where `whole` makes no fields."""
-    return CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, unread={"action": nothing}, hosted=True)
+def search_function(
+    chat: Json,
+    whole: Callable[[str], Json | None],
+    nothing: Json,
+    run: Callable[[Invocation], Awaitable[Outcome]],
+) -> Function:
+    """A function whose calls make a `web_search_call`; `nothing` is the action where `whole` makes no fields.
+
+    Whoever searches or reads changes nothing: a call that may have run can run once more.
+    """
+    kind = CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, unread={"action": nothing}, hosted=True)
+    return Function(chat, kind, run, repeatable=True)
 
 
 def _no_fields(_: str, __: str) -> Json:
     return {}
 
 
-class WebSearch:
-    """The tool as three functions: `web_search`, `open_page` and `find_in_page`."""
+class SearchTool(ABC):
+    """What the faces of the tool have in common: a function that searches, and where pages may be opened, two more."""
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
-        self._browsing = browsing = Browsing(declared, request, runtime, pages)
-        self._sources = Sources()
-        search = Function(
-            _search_function(browsing), hosted_search(_searched, SEARCHED_NOTHING), self._search, repeatable=True
-        )
-        opens = Function(_OPEN_PAGE, hosted_search(self._opened, OPENED_NOTHING), self._open, repeatable=True)
-        finds = Function(_FIND_IN_PAGE, hosted_search(self._looked, LOOKED_NOWHERE), self._find, repeatable=True)
-        self._functions: tuple[Function, ...] = (search, opens, finds) if browsing.opens else (search,)
+    def __init__(self, browsing: Browsing, search: Function, *on_pages: Function) -> None:
+        self._browsing = browsing
+        self._functions: tuple[Function, ...] = (search, *on_pages) if browsing.opens else (search,)
 
     def functions(self) -> Sequence[Function]:
         """What the model can call."""
@@ -201,7 +205,28 @@ class WebSearch:
         names = {each.name for each in self._functions}
         for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
             if exchange["name"] in names and isinstance(exchange["output"], str):
-                self._sources.learn(exchange["output"])
+                self._learn(exchange["output"])
+
+    @abstractmethod
+    def _learn(self, told: str) -> None:
+        """Takes in the pages that stand in what the model was told."""
+
+
+class WebSearch(SearchTool):
+    """The tool as three functions: `web_search`, `open_page` and `find_in_page`."""
+
+    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
+        browsing = Browsing(declared, request, runtime, pages)
+        super().__init__(
+            browsing,
+            search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),
+            search_function(_OPEN_PAGE, self._opened, OPENED_NOTHING, self._open),
+            search_function(_FIND_IN_PAGE, self._looked, LOOKED_NOWHERE, self._find),
+        )
+        self._sources = Sources()
+
+    def _learn(self, told: str) -> None:
+        self._sources.learn(told)
 
     def cite(self, key: str, _: str) -> Citation | None:
         """A page is cited by its number."""
