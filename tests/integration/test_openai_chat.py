@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.upstream import Upstream, UpstreamProcess, logprobs, reasoning, reply, text, tool_call
+from tests.support.upstream import Recorded, Upstream, UpstreamProcess, logprobs, reasoning, reply, text, tool_call
 from tests.support.variants import Json, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of, output_text
@@ -23,8 +23,17 @@ ASKED: Any = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 
 
 @pytest.fixture(scope="module")
+def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
+    """A model server of its own, never reset: the stack may ask at any moment which models there are."""
+    with UpstreamProcess(tmp_path_factory.mktemp("listing") / "upstream.log") as process:
+        process.client.script("nomic", reply(text("not for chats")))
+        process.client.script("hidden", reply(text("not for all")))
+        yield process.client
+
+
+@pytest.fixture(scope="module")
 def settled(
-    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+    host: Host, stack_env: dict[str, str], listing: Upstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
     """A stack whose provider has most of what can be set."""
 
@@ -39,25 +48,22 @@ def settled(
         }
         config["providers"]["inference"] = [local | {"provider_id": "shown", "config": local["config"] | more}]
 
-    list_models(upstream_process.client)
     folder = tmp_path_factory.mktemp("settled")
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    env = {**stack_env, "INFERENCE_URL": listing.base_url}
     with LiveStack(variant(STARTER, folder / "config.yaml", settle), env, folder / "state", host=host) as live:
         yield live
 
 
-def list_models(upstream: Upstream) -> None:
-    """Has the model server list more than what chats are allowed with."""
-    upstream.script("nomic", reply(text("not for chats")))
-    upstream.script("hidden", reply(text("not for all")))
-
-
 @pytest.fixture
-def asking(settled: LiveStack, upstream: Upstream) -> Iterator[Wire]:
-    """Plain HTTP to that stack, whose model server has the same models all the time."""
-    list_models(upstream)
+def asking(settled: LiveStack) -> Iterator[Wire]:
+    """Plain HTTP to that stack."""
     with Wire(settled) as wire:
         yield wire
+
+
+def asked_of(listing: Upstream, asked: str) -> list[Recorded]:
+    """The chat requests whose last message says `asked`."""
+    return [record for record in listing.requests("echo") if record.body["messages"][-1]["content"] == asked]
 
 
 # -- models and settings -----------------------------------------------------------
@@ -72,32 +78,32 @@ def test_only_models_that_are_allowed_are_listed_and_served(settled: LiveStack, 
     assert error_of(asking.post({"model": "shown/hidden", "input": "x"}), 404)["code"] == "model_not_found"
 
 
-def test_what_is_set_goes_along(asking: Wire, upstream: Upstream) -> None:
+def test_what_is_set_goes_along(asking: Wire, listing: Upstream) -> None:
     assert output_text(asking.create(model="shown/echo", input="one", temperature=0.5)) == "one"
-    [record] = upstream.requests("echo")
+    [record] = asked_of(listing, "one")
     assert (record.headers["authorization"], record.headers["x-team"]) == ("Bearer sk-config", "blue")
     assert (record.body["temperature"], record.body["top_k"]) == (0.5, 7)
     asking.create(model="shown/echo", input="two")
-    assert upstream.requests("echo")[1].body["temperature"] == 0.25
+    assert asked_of(listing, "two")[0].body["temperature"] == 0.25
 
 
 @pytest.mark.parametrize("name", ["openai_chat_api_key", "shown_api_key"])
 def test_a_users_own_key_takes_the_place_of_the_configured_one(
-    host: Host, asking: Wire, upstream: Upstream, name: str
+    host: Host, asking: Wire, listing: Upstream, name: str
 ) -> None:
     own = {PROVIDER_DATA[host]: json.dumps({name: "sk-own"})}
-    answer = asking.http.post("/responses", json={"model": "shown/echo", "input": "x"}, headers=own)
+    answer = asking.http.post("/responses", json={"model": "shown/echo", "input": name}, headers=own)
     assert answer.status_code == 200
-    asking.create(model="shown/echo", input="y")
-    keys = [record.headers["authorization"] for record in upstream.requests("echo")]
+    asking.create(model="shown/echo", input=name)
+    keys = [record.headers["authorization"] for record in asked_of(listing, name)]
     assert keys == ["Bearer sk-own", "Bearer sk-config"]
 
 
-def test_a_key_that_is_no_header_is_refused(host: Host, asking: Wire, upstream: Upstream) -> None:
+def test_a_key_that_is_no_header_is_refused(host: Host, asking: Wire, listing: Upstream) -> None:
     own = {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": "sk\r\nx-admin: yes"})}
-    answer = asking.http.post("/responses", json={"model": "shown/echo", "input": "x"}, headers=own)
+    answer = asking.http.post("/responses", json={"model": "shown/echo", "input": "no header"}, headers=own)
     assert "characters" in error_of(answer, 400)["message"]
-    assert upstream.requests("echo") == []
+    assert asked_of(listing, "no header") == []
 
 
 def test_embeddings_and_completions(settled: LiveStack) -> None:
