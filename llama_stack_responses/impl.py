@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,20 +17,18 @@ from .config import ResponsesConfig
 from .core.errors import ApiError, bad_request, not_found
 from .core.events import TERMINAL, Event
 from .core.ids import check_response_id, new_id
-from .core.items import check_call_pairs, check_ids
-from .core.listing import listed, with_ids
-from .core.mcp import check_approvals
-from .core.owner import Owner
+from .core.listing import listed
 from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
 from .core.response import new_response
 from .core.shapes import Limits
 from .core.transcript import Transcript
 from .files import Files
-from .history import Historian, without_cut_calls
+from .history import Historian
 from .idempotency import Claim, Keys
+from .intake import Intake, Start, Stored
 from .outbox import Outbox
-from .reasoning import PrivateReasoning, reasoning_sealer
+from .reasoning import reasoning_sealer
 from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
@@ -119,6 +117,7 @@ class OpenAIResponsesImpl:
         self._workshop = Workshop(
             inference, files, tool_makers(services), config.profiles, turn_limits, reasoning_sealer(sealer)
         )
+        self._intake = Intake(self._historian, access, self._workshop.sealer)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(
@@ -164,21 +163,20 @@ class OpenAIResponsesImpl:
         """
         self.start()
         request = self._parse(body)
-        owner = self._access.who()
         if key is None:
-            return await self._create(request, body, owner, None)
+            return await self._create(request, body, None)
         if not request.store:
             raise bad_request(
                 "An Idempotency-Key leads to a stored response: leave 'store' out, or send no key.",
                 "store",
                 "unsupported_value",
             )
-        claim = Claim.of(owner, key, body)
+        claim = Claim.of(self._access.who(), key, body)
         while True:
             if joined := await self._join(claim):
                 return joined
             with suppress(Conflict):
-                return await self._create(request, body, owner, claim)
+                return await self._create(request, body, claim)
 
     async def _join(self, claim: Claim) -> Kept | None:
         """The response that the key leads to, once it cannot be refused any more; None if the key is free."""
@@ -195,34 +193,22 @@ class OpenAIResponsesImpl:
                 )
         return None
 
-    async def _create(self, request: CreateRequest, body: Json, owner: Owner, claim: Claim | None) -> Run | Kept:
-        PrivateReasoning(self._workshop.sealer, owner).check(request.input_items)
-        history = await self._historian.before(request.previous_response_id)
-        new_items = await self._historian.dereference(owner, request.input_items)
-        check_ids(history.items, new_items)
-        new_items = with_ids(new_items)
-        items = without_cut_calls(history.items + new_items)
-        check_call_pairs(items)
-        check_approvals(items, request.tools)
-        stored: Json = {
-            "owner": owner,
-            "base": history.base,
-            "input_items": new_items,
-            "base_items": history.items,
-        }
+    async def _create(self, request: CreateRequest, body: Json, claim: Claim | None) -> Run | Kept:
+        start = await self._intake.take(request)
         if request.background or claim:
-            return await self._keep(request, body, claim, stored)
-        return await self._run(request, items, stored)
+            return await self._keep(start, body, claim)
+        return await self._run(start)
 
     def _parse(self, body: Any) -> CreateRequest:
         return parse_create(body, passthrough=self._passthrough, limits=self._limits)
 
-    async def _keep(self, request: CreateRequest, body: Json, claim: Claim | None, stored: Json) -> Kept:
+    async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:
         """Begins what goes on without its client: in the background, or under a key.
 
         Raises:
             Conflict: somebody else took the key.
         """
+        request, stored = start.request, start.stored
         response = _begun(request)
         # The input is stored with the response; a request just has to have some.
         work = read_fields(body, self._passthrough) | {"input": "...", "previous_response_id": None}
@@ -235,7 +221,7 @@ class OpenAIResponsesImpl:
         if request.background:
             await self._workshop.inference.check_model(request.model)
             response |= {"status": "queued"}
-            events = self._workshop.bench(request, response, stored["owner"]).assembler.enqueue()
+            events = self._workshop.bench(request, response, start.owner).assembler.enqueue()
             await self._crew.submit(response, work, events, keys=keys, beside=taken, conditions=free, **stored)
         else:
             patience = PATIENCE if request.stream else None
@@ -254,24 +240,24 @@ class OpenAIResponsesImpl:
             raise ApiError(503, "The server is shutting down, and another goes on. Ask again.", retry_after=1)
         return response
 
-    async def _run(self, request: CreateRequest, items: list[Json], stored: Json) -> Run:
-        bench = self._workshop.bench(request, _begun(request), stored["owner"])
+    async def _run(self, start: Start) -> Run:
+        request, stored = start.request, start.stored
+        bench = self._workshop.bench(request, _begun(request), start.owner)
         # Only who reads the stream knows numbers of events, and of the response before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
 
         async def keep(final: Json) -> None:
-            told = stored | {"exchanges": turn.exchanges}
             if transcript:
-                await self._keep_vouched(final, transcript, told)
+                await self._keep_vouched(final, transcript, stored, turn.exchanges)
             elif request.store:
-                await self._archive.save(final, **told)
+                await self._archive.save(final, **stored, exchanges=turn.exchanges)
 
         async def drop() -> None:
             if transcript:
                 await self._crew.withdraw(response["id"])
 
-        turn = await bench.turn(items, outbox)
+        turn = await bench.turn(start.items, outbox)
         if transcript:
             await self._crew.vouch(response, **stored)
         run = Run(turn, bench.assembler, outbox, keep, drop)
@@ -279,10 +265,12 @@ class OpenAIResponsesImpl:
         run.when_settled(lambda: self._runs.discard(run))
         return run
 
-    async def _keep_vouched(self, final: Json, transcript: Transcript, stored: Json) -> None:
+    async def _keep_vouched(
+        self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]
+    ) -> None:
         beside = self._crew.settled(final["id"])
         try:
-            await self._archive.save(final, transcript=transcript.marks(), beside=beside, **stored)
+            await self._archive.save(final, **stored, exchanges=exchanges, transcript=transcript.marks(), beside=beside)
         except ApiError as error:
             self._crew.give_up(final["id"], error)
             raise

@@ -27,7 +27,7 @@ LAYERS: Final = {
         {"access", "chat", "hangup", "outbox", "sealing", "signals", "store", "tools", "turnstile", "watchdog"},
         {"answering", "config", "files", "idempotency", "mcp_client", "sweeper"},
         {"containers", "history", "reasoning", "stores", "turn"},
-        {"run", "workshop"},
+        {"intake", "run", "workshop"},
         {"background"},
         {"impl"},
         {"wire"},

@@ -1,0 +1,81 @@
+"""From a request to what its response starts from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypedDict
+
+from .access import Access
+from .core.items import check_call_pairs, check_ids
+from .core.listing import with_ids
+from .core.mcp import check_approvals
+from .core.owner import Owner
+from .core.request import CreateRequest
+from .history import Historian, without_cut_calls
+from .reasoning import PrivateReasoning
+from .sealing import Sealer
+
+Json = dict[str, Any]
+
+
+class Stored(TypedDict):
+    """What a response stands on, as the archive takes it.
+
+    Attributes:
+        owner: whose the response is.
+        base: the archive's name of the history, or None when there is none.
+        base_items: all items of the history, oldest first.
+        input_items: what the request adds to it, each with its id.
+    """
+
+    owner: Owner
+    base: str | None
+    base_items: list[Json]
+    input_items: list[Json]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a response starts from.
+
+    Attributes:
+        request: what the client asked for.
+        items: what the model is to see, oldest first.
+        stored: what is kept of it.
+    """
+
+    request: CreateRequest
+    items: list[Json]
+    stored: Stored
+
+    @property
+    def owner(self) -> Owner:
+        """Who asked."""
+        return self.stored["owner"]
+
+
+class Intake:
+    """Reads what requests stand on, and checks that a model can go on from there."""
+
+    def __init__(self, historian: Historian, access: Access, sealer: Sealer) -> None:
+        self._historian = historian
+        self._access = access
+        self._sealer = sealer
+
+    async def take(self, request: CreateRequest) -> Start:
+        """What the caller's request starts from.
+
+        Raises:
+            ApiError: the request names what is not there, or what it brings does not fit together.
+        """
+        owner = self._access.who()
+        PrivateReasoning(self._sealer, owner).check(request.input_items)
+        history = await self._historian.before(request.previous_response_id)
+        new_items = await self._historian.dereference(owner, request.input_items)
+        check_ids(history.items, new_items)
+        new_items = with_ids(new_items)
+        items = without_cut_calls(history.items + new_items)
+        check_call_pairs(items)
+        check_approvals(items, request.tools)
+        stored = Stored(owner=owner, base=history.base, base_items=history.items, input_items=new_items)
+        return Start(request, items, stored)
