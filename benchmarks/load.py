@@ -2,9 +2,10 @@
 
 It reads jobs as lines of JSON and answers each with a line. A job has `port` and `lanes`; the lanes run at once, each
 on a connection of its own, the steps of a lane one after another. A step is `body`, the request; `deltas`, how many
-deltas it must bring if it streams, of the type `event` (text, if it does not say); and `follows`, whether it continues
-from the lane's last such step, the first of them from the job's `previous`. A server that does not find the response
-that it has just given is asked again until it does; such a turn's `total` has all of its attempts.
+deltas it must bring if it streams, of the type `event` (text, if it does not say); `after`, seconds to wait before it;
+and `follows`, whether it continues from the lane's last such step, the first of them from the job's `previous`. A
+server that does not find the response that it has just given is asked again until it does; such a turn's `total` has
+all of its attempts.
 """
 
 from __future__ import annotations
@@ -103,6 +104,7 @@ async def _follow(connection: Connection, step: Json) -> Json:
 async def _lane(connection: Connection, steps: list[Json], previous: str | None) -> list[Json]:
     answers: list[Json] = []
     for step in steps:
+        await asyncio.sleep(step.get("after", 0))
         if step.get("follows") and previous:
             body = {**step["body"], "previous_response_id": previous}
             answer = await _follow(connection, {**step, "body": body})

@@ -45,6 +45,11 @@ STREAM_DELTAS: Final = 512
 SHORT_DELTAS: Final = 32
 PACED_DELTAS: Final = 128
 PACE: Final = 0.01  # seconds between two tokens
+NEWCOMERS: Final = 12
+NEWCOMER_PAUSE: Final = 0.2  # seconds between two of them
+OTHERS: Final = 63
+ENDLESS_DELTAS: Final = 8192
+SETTLED: Final = 2.0  # seconds after which they all stream
 CROWD_DELTAS: Final = 20
 CROWD_PACE: Final = 1.0
 TURN_CHARACTERS: Final = 1024  # of the input, and as many of the answer
@@ -134,6 +139,7 @@ class Bench:
     def script(self, turns: int) -> None:
         """Tell the model server what to say, before the servers ask which models it has."""
         self.upstream.script("long", reply(text(*["word "] * STREAM_DELTAS)))
+        self.upstream.script("endless", reply(text(*["word "] * ENDLESS_DELTAS)))
         self.upstream.script("reasoning", reply(reasoning(*["word "] * STREAM_DELTAS)))
         self.upstream.script("calls", reply(tool_call(0, "call_1", TOOLS[0]["name"], *["word "] * STREAM_DELTAS)))
         self.upstream.script("crowd", reply(text(*["word "] * CROWD_DELTAS), interval=CROWD_PACE))
@@ -205,6 +211,23 @@ class Bench:
         complete = len(answers.result())
         return {"streams": streams, "complete": complete, "deltas": CROWD_DELTAS, "bytes": (peak - before) / streams}
 
+    def newcomers(self, servers: Servers, rounds: int) -> Json:
+        """When the first deltas of streams came that began one after another: alone, and among others at full speed."""
+        body = {"model": "local/short", "input": "Hello", "stream": True}
+        lane = [{"body": body, "deltas": SHORT_DELTAS, "after": NEWCOMER_PAUSE}] * NEWCOMERS
+        found: Json = {kind: {"alone": [], "among": []} for kind in servers}
+        for number in range(rounds):
+            for kind, server in servers.items():
+                say(f"round {number + 1} of {rounds}: a stream among {OTHERS}")
+                for name, others in (("alone", 0), ("among", OTHERS)):
+                    # Not this client: it would be busy with the others when the newcomer's delta comes.
+                    with Worker("benchmarks.load") as crowd:
+                        crowd.tell(Load("others", "endless", others, 1, ENDLESS_DELTAS).job(server.port))
+                        time.sleep(SETTLED if others else 0)
+                        [answers] = self.load.ask({"port": server.port, "lanes": [lane]})
+                    found[kind][name] += [answer["first"] for answer in answers]
+        return found
+
     # turns
 
     def chain(self, servers: Servers, name: str, turns: int) -> dict[str, Json]:
@@ -270,9 +293,11 @@ def measure(host: Host, size: Size, folder: Path) -> Json:
         bench.script(size.turns)
         with running(host, bench.upstream.base_url, folder / "rounds", KINDS) as servers:
             rounds = bench.rounds(servers, size)
+            newcomers = bench.newcomers(servers, size.rounds)
             crowd = bench.crowd(servers[OURS], size.crowd)
         chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
-        return {"machine": {**began, "load_after": os.getloadavg()[0]}, "chains": chains, "crowd": crowd, **rounds}
+        machine = {**began, "load_after": os.getloadavg()[0]}
+        return {"machine": machine, "chains": chains, "crowd": crowd, "newcomers": newcomers, **rounds}
 
 
 def describe(host: Host) -> Json:

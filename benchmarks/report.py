@@ -30,6 +30,7 @@ _OTHERS: Final = {
 _TARGETED: Final = ("stream-1", "stream-16")
 _DELTA_LIMIT: Final = 30e-6
 _SHORT_LIMIT: Final = 8e-3
+_FAIR: Final = 3  # times as long as alone
 _CHAINS: Final = {"plain": "chain", "repeating": "chain with tools and instructions"}
 _ENDS: Final = 10  # turns at either end of a chain
 
@@ -75,16 +76,18 @@ class Row:
 def tables(found: Json) -> str:
     """The comparison, what reading alone costs, and where and when this was."""
     loads, chains = found["loads"], found["chains"]
-    rows = [*_streams(loads), _short(loads), *_firsts(loads)]
+    rows = [*_streams(loads), _short(loads), *_firsts(loads), *_newcomers(found["newcomers"])]
     rows += [row for name, chain in chains.items() for row in _chain(_CHAINS[name], chain)]
     head = ["", *KINDS, "ratio of the first to the last", "target of the first", "target of the second"]
     return "\n".join(
         [
             _about(found),
-            _table(head, [row.cells() for row in rows]),
+            markdown_table(head, [row.cells() for row in rows]),
             _crowd(found["crowd"]),
             "Reading the same streams and doing nothing with them, CPU per text delta (the last column: per stream):\n",
-            _table(["", *_STREAMS.values(), "16 streams of 32 deltas"], [_reader(loads, each) for each in READERS]),
+            markdown_table(
+                ["", *_STREAMS.values(), "16 streams of 32 deltas"], [_reader(loads, each) for each in READERS]
+            ),
         ]
     )
 
@@ -152,6 +155,16 @@ def _firsts(loads: Json) -> list[Row]:
     return rows
 
 
+def _newcomers(newcomers: Json) -> list[Row]:
+    alone, among = ({kind: newcomers[kind][name] for kind in KINDS} for name in ("alone", "among"))
+    limits = {kind: _FAIR * median(alone[kind]) for kind in (OURS, ON_HOST)}
+    return [
+        Row("first delta of a stream that is alone: median", alone, _ms),
+        Row("first delta of a stream that comes to 63 others at full speed: median", among, _ms, limits),
+        Row("first delta of a stream that comes to 63 others at full speed: 95th percentile", among, _ms, p95=True),
+    ]
+
+
 def _chain(name: str, chain: Json) -> list[Row]:
     turns, servers = chain["turns"], chain["servers"]
     stored = {kind: [server["bytes"]] for kind, server in servers.items()}
@@ -196,6 +209,7 @@ def _count(number: float) -> str:
     return f"{number:.0f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table, its first column of words and the others of figures."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -105,12 +105,16 @@ class Worker:
             text=True,
         )
 
-    def ask(self, job: Json) -> Any:
-        """The answer to one job."""
+    def tell(self, job: Json) -> None:
+        """Have it do a job, whose answer nobody waits for."""
         assert self._process.stdin
-        assert self._process.stdout
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
+
+    def ask(self, job: Json) -> Any:
+        """The answer to one job."""
+        assert self._process.stdout
+        self.tell(job)
         if not (line := self._process.stdout.readline()):
             raise RuntimeError("a measuring process ended; its error stands above")
         return json.loads(line)

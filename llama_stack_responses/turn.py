@@ -76,7 +76,8 @@ class TurnLimits:
 
 
 _BURST: Final = 16
-"""Chunks after which others get their turn: those that a fast provider sent together come without a pause."""
+"""Chunks after which others get their turn: those that a fast provider sent together come without a pause, and a
+stream's first do not wait behind those that run already."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
@@ -220,9 +221,9 @@ class Turn:
                         if self._outbox.full:
                             with watchdog.asleep():
                                 await self._outbox.drained()
+                        read += 1
                         if read % _BURST == 0:
                             await self._turnstile.through()
-                        read += 1
         except ApiError:
             raise
         except Exception as error:

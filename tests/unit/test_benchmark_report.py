@@ -36,6 +36,11 @@ def findings(**on_host: float) -> Json:
         "idle": {OURS: 0.002, ON_HOST: 0.002, BUILTIN: 0.004},
         "crowd": {"streams": 1000, "complete": 1000, "deltas": 20, "bytes": 45_000},
         "loads": {load: {name: measured(value) for name, value in costs.items()} for load, costs in cpu.items()},
+        "newcomers": {
+            OURS: {"alone": [0.005] * 3, "among": [0.010, 0.014, 0.030]},
+            ON_HOST: {"alone": [0.010] * 2, "among": [0.040] * 2},
+            BUILTIN: {"alone": [0.012] * 2, "among": [0.300] * 2},
+        },
         "chains": {"plain": chain, "repeating": {**chain, "content": 30_000}},
     }
 
@@ -93,3 +98,15 @@ def test_the_picture_has_a_line_for_each_server() -> None:
     assert drawn.count("<polyline ") == 3
     for words in (OURS, BUILTIN, "24 µs", "200 µs", "64"):
         assert words in drawn
+
+
+def test_who_comes_to_many_waits_no_longer_than_three_times_as_long_as_alone() -> None:
+    cells = row(tables(findings()), "first delta of a stream that comes to 63 others at full speed: median")
+    assert cells[1:] == [
+        "14.0 ms (10.0-30.0)",
+        "40.0 ms (40.0-40.0)",
+        "300.0 ms (300.0-300.0)",
+        "0.05",
+        "15.0 ms: met",
+        "30.0 ms: **missed**, 1.33x",
+    ]

@@ -16,6 +16,7 @@ from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.turn import Ending, Turn, TurnLimits
+from llama_stack_responses.turnstile import Turnstile
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 
 Json = dict[str, Any]
@@ -36,6 +37,7 @@ class Setting:
         idle_seconds: float = 30.0,
         accept: asyncio.Event | None = None,
         profile: Profile | None = None,
+        turnstile: Turnstile | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
@@ -53,6 +55,7 @@ class Setting:
             inference=self.inference,
             outbox=self.outbox,
             limits=TurnLimits(at_most, idle_seconds, 30.0),
+            turnstile=turnstile,
         )
 
     @property
@@ -297,6 +300,25 @@ async def test_a_reader_that_stalls_stalls_the_provider_and_is_not_its_silence()
     assert await work == COMPLETED
     assert setting.inference.sent == 51
     assert taken + len(await setting.types()) == 50 + 2 + 3
+
+
+@pytest.mark.parametrize(("chunks", "waits"), [(10, False), (20, True)])
+async def test_a_first_word_does_not_wait_behind_those_who_say_more_and_more(chunks: int, waits: bool) -> None:
+    turnstile, passed = Turnstile(), 0
+
+    async def others() -> None:
+        nonlocal passed
+        while True:
+            await turnstile.through()
+            passed += 1
+
+    running = [asyncio.ensure_future(others()) for _ in range(50)]
+    await asyncio.sleep(0)
+    setting = Setting([text("word ")] * chunks + [finish()], turnstile=turnstile)
+    assert await setting.turn.run() == COMPLETED
+    assert (passed >= len(running)) is waits
+    for task in running:
+        task.cancel()
 
 
 async def test_who_drops_the_events_never_stalls_the_provider() -> None:

@@ -1,0 +1,149 @@
+"""Where the microseconds of a streamed delta and of a short request go, by whose code runs.
+
+    .venv/bin/python -m benchmarks.stages                          # about a minute
+    .venv/bin/python -m benchmarks.stages --seconds 20 --markdown FILE
+
+`py-spy` looks at the stacks of a server under load, from outside, a few hundred times a second. A sample belongs to the
+innermost frame that a stage knows: what a library does counts as the stage that called it, unless it is one itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from linecache import getline
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.overhead import Bench, Load, describe, running, say
+from benchmarks.report import markdown_table
+from benchmarks.servers import ON_HOST, OURS, Worker, cpu_seconds
+from tests.support.upstream import UpstreamProcess
+
+type Json = dict[str, Any]
+
+STAGES: Final[dict[str, tuple[str, ...]]] = {
+    "model server's bytes to chunks": ("llama_stack_openai_chat/", "openai/", "httpx2?/", "httpcore2?/", "anyio/"),
+    "the host's router and provider": (
+        "llama_stack/core/(routers|routing_tables|store)",
+        "llama_stack/providers",
+        "llama_stack_responses/host/",
+    ),
+    "chunks to deltas": ("llama_stack_responses/chat/",),
+    "deltas to events": (
+        "llama_stack_responses/core/(assembler|events|output|deltas|tool_calls|argument_text|calls|citing|ids|parts)",
+    ),
+    "events to bytes": ("llama_stack_responses/wire/sse",),
+    "storing": ("llama_stack_responses/(store|background)/", "llama_stack_responses/core/(replay|transcript)"),
+    "reading the request": ("llama_stack_responses/(intake|history|wire/asked)", "llama_stack_responses/core/"),
+    "the loop of rounds": ("llama_stack_responses/",),
+    "HTTP to the client": ("uvicorn/(protocols|middleware)", "starlette/", "fastapi/", "llama_stack/core/server"),
+}
+"""What a stage's frames look like, by their files; the first that fits."""
+
+ELSE: Final = "event loop and kernel"
+_FRAME: Final = re.compile(r"\(([^()]+):(\d+)\)$")
+_WAITS: Final = re.compile(r"\.(get|wait|acquire)\(")
+
+
+def stage_of(frames: list[tuple[str, int]]) -> str:
+    """The stage of a stack of files and lines, the innermost last."""
+    for file, _ in reversed(frames):
+        for stage, files in STAGES.items():
+            if any(re.search(f"/{each}", file) for each in files):
+                return stage
+    return ELSE
+
+
+def waits(frames: list[tuple[str, int]]) -> bool:
+    """Whether a thread has nothing to do, which cannot be told from outside: it stands at a line that says so."""
+    return bool(frames) and _WAITS.search(getline(*frames[-1])) is not None
+
+
+def shares(samples: Iterable[str]) -> dict[str, float]:
+    """Each stage's share of the samples: lines of a stack, `function (file:line);...`, and how often it was seen."""
+    seen: Counter[str] = Counter()
+    for line in samples:
+        stack, _, count = line.rpartition(" ")
+        frames = [(found[1], int(found[2])) for each in stack.split(";") if (found := _FRAME.search(each))]
+        if not waits(frames):
+            seen[stage_of(frames)] += int(count)
+    return {stage: seen[stage] / seen.total() for stage in (*STAGES, ELSE)}
+
+
+def sample(pid: int, seconds: int, rate: int, output: Path) -> list[str]:
+    """The stacks that a process had meanwhile."""
+    command = ["py-spy", "record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(rate)]
+    command += ["--format", "raw", "--full-filenames", "--output", str(output)]
+    program = Path(sys.executable).parent / command[0]
+    subprocess.run([program, *command[1:]], check=True, capture_output=True)  # noqa: S603
+    return output.read_text().splitlines()
+
+
+def profile(bench: Bench, pid: int, load: Load, port: int, options: argparse.Namespace, folder: Path) -> Json:
+    """CPU seconds a unit of a load that lasts as long as the sampling, and each stage's share of it."""
+    bench.load.ask(load.job(port))
+    units, before = 0, cpu_seconds(pid)
+    with ThreadPoolExecutor(1) as sampling:
+        samples = sampling.submit(sample, pid, options.seconds, options.rate, folder / "stacks")
+        while not samples.done():
+            bench.load.ask(load.job(port))
+            units += load.units
+    time.sleep(0.3)
+    return {"cpu": (cpu_seconds(pid) - before) / units, "shares": shares(samples.result())}
+
+
+def table(profiles: dict[str, Json], scale: float, unit: str) -> str:
+    """Each stage's part of what a unit costs, for each server."""
+    head = ["", *profiles]
+    rows = [
+        [stage, *(f"{each['shares'][stage] * each['cpu'] * scale:.1f}" for each in profiles.values())]
+        for stage in (*STAGES, ELSE)
+    ]
+    return markdown_table(head, [*rows, [f"**{unit}**", *(f"{each['cpu'] * scale:.1f}" for each in profiles.values())]])
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=int, default=10, help="how long each server is looked at (default: 10)")
+    parser.add_argument("--rate", type=int, default=500, help="samples a second (default: 500)")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to FILE too")
+    options = parser.parse_args()
+    loads = {
+        "µs a text delta, 16 streams": (Load("stream-16", "long", 16, 1, 512), 1e6),
+        "µs a short stored request, 16 at once": (Load("short-16", "short", 16, 3, 32, stream=False), 1e6),
+    }
+    shown = []
+    with (
+        tempfile.TemporaryDirectory() as name,
+        UpstreamProcess(Path(name) / "upstream.log") as upstream,
+        Worker("benchmarks.load") as load_client,
+    ):
+        folder = Path(name)
+        bench = Bench(upstream.client, load_client, load_client)
+        bench.script(0)
+        about = describe("llama_stack")
+        shown.append(f"{about['at']}; {about['host']}, load average {about['load_before']:.2f} before.\n")
+        with running("llama_stack", upstream.client.base_url, folder / "state", (OURS, ON_HOST)) as servers:
+            for unit, (load, scale) in loads.items():
+                found = {}
+                for kind, server in servers.items():
+                    say(f"{kind}: {unit}")
+                    found[kind] = profile(bench, server.pid, load, server.port, options, folder)
+                shown.append(table(found, scale, unit))
+    text = "\n".join(shown)
+    if options.markdown:
+        options.markdown.write_text(text)
+    sys.stdout.write(text)
+
+
+if __name__ == "__main__":
+    main()

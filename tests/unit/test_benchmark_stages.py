@@ -1,0 +1,33 @@
+"""The benchmark of stages sorts stacks by whose code runs."""
+
+from pathlib import Path
+
+from benchmarks.stages import ELSE, STAGES, shares, stage_of
+
+LOOP = ("/py/asyncio/runners.py", 118)
+TURN = ("/x/llama_stack_responses/turn.py", 216)
+
+
+def test_a_stack_belongs_to_the_innermost_frame_that_a_stage_knows() -> None:
+    assert stage_of([LOOP]) == ELSE
+    assert stage_of([LOOP, TURN]) == "the loop of rounds"
+    assert stage_of([LOOP, TURN, ("/x/llama_stack_responses/chat/chunks.py", 1)]) == "chunks to deltas"
+    assert stage_of([LOOP, TURN, ("/y/llama_stack/core/routers/inference.py", 1)]) == "the host's router and provider"
+    assert stage_of([LOOP, TURN, ("/y/openai/_models.py", 1), ("/py/typing.py", 2)]) == "model server's bytes to chunks"
+    assert stage_of([LOOP, ("/x/llama_stack_responses/core/request.py", 1)]) == "reading the request"
+
+
+def test_each_stage_is_one_that_the_project_has() -> None:
+    folder = Path(__file__).parents[2]
+    files = [str(path) for path in folder.glob("**/*.py") if "llama_stack" in str(path)]
+    known = {stage_of([(path, 1)]) for path in files}
+    assert known | {"HTTP to the client"} >= STAGES.keys()
+
+
+def test_a_thread_that_waits_is_not_counted(tmp_path: Path) -> None:
+    worker = tmp_path / "worker.py"
+    worker.write_text("job = queue.get()\njob.run()\n")
+    lines = [f"take ({worker}:1) 70", f"take ({worker}:2) 30", f"run ({LOOP[0]}:118);feed ({TURN[0]}:216) 10"]
+    found = shares(lines)
+    assert found[ELSE] == 0.75
+    assert found["the loop of rounds"] == 0.25
