@@ -41,9 +41,17 @@ serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses y
 	@$(PYTHON) demo/serve.py
 
 .PHONY: test
-test: $(READY) $(READY_OGX) $(READY_CLIENTS) ## Run all tests: unit, contract and integration, then the live ones on ogx
-	$(PYTHON) -m pytest
-	.venv-ogx/bin/python -m pytest tests/integration
+test: ## Run all tests: unit, contract and integration, and beside them the live ones on ogx
+	@$(MAKE) --no-print-directory --jobs=2 test-llama-stack test-ogx
+
+# The lines of the two say whose they are, since they come at once.
+.PHONY: test-llama-stack
+test-llama-stack: $(READY) $(READY_CLIENTS)
+	@set -o pipefail; $(PYTHON) -m pytest 2>&1 | sed --unbuffered 's/^/llama-stack: /'
+
+.PHONY: test-ogx
+test-ogx: $(READY_OGX) $(READY_CLIENTS)
+	@set -o pipefail; .venv-ogx/bin/python -m pytest tests/integration 2>&1 | sed --unbuffered 's/^/ogx: /'
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
