@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -16,11 +15,10 @@ from .chat.inference import Inference
 from .config import ResponsesConfig
 from .core.errors import ApiError, bad_request, not_found
 from .core.events import TERMINAL, Event
-from .core.ids import check_response_id, new_id
+from .core.ids import check_response_id
 from .core.listing import listed
 from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
-from .core.response import new_response
 from .core.shapes import Limits
 from .core.transcript import Transcript
 from .files import Files
@@ -209,7 +207,7 @@ class OpenAIResponsesImpl:
             Conflict: somebody else took the key.
         """
         request, stored = start.request, start.stored
-        response = _begun(request)
+        response = self._workshop.begin(request)
         # The input is stored with the response; a request just has to have some.
         work = read_fields(body, self._passthrough) | {"input": "...", "previous_response_id": None}
         keys = self._access.keys()
@@ -242,7 +240,7 @@ class OpenAIResponsesImpl:
 
     async def _run(self, start: Start) -> Run:
         request, stored = start.request, start.stored
-        bench = self._workshop.bench(request, _begun(request), start.owner)
+        bench = self._workshop.bench(request, self._workshop.begin(request), start.owner)
         # Only who reads the stream knows numbers of events, and of the response before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
@@ -375,7 +373,3 @@ class OpenAIResponsesImpl:
             return await self._archive.load(stored.response["id"]) or stored
         status = "in_progress" if held.job.worker else "queued"
         return replace(stored, response=stored.response | {"status": status})
-
-
-def _begun(request: CreateRequest) -> Json:
-    return new_response(request, id=new_id("resp"), created_at=int(time.time()))

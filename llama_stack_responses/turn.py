@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -22,6 +22,7 @@ from .core.errors import ApiError
 from .core.exchanges import with_exchanges
 from .core.request import SERVICE_TIERS, CreateRequest
 from .core.thoughts import Thought, plain_thoughts
+from .gates import Gate, through
 from .hangup import hanging_up
 from .outbox import Outbox
 from .tools.tool import Output
@@ -98,6 +99,7 @@ class Turn:
         outbox: where the events go.
         turnstile: where it and other turns let one another through.
         read_reasoning: what a reasoning item holds for the model.
+        gates: what the deltas of a round have to pass, the first one first.
         progress: what has been done of it before.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
 
@@ -119,6 +121,7 @@ class Turn:
         limits: TurnLimits,
         turnstile: Turnstile | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
+        gates: Sequence[Gate] = (),
         progress: Progress = NOTHING_DONE,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
@@ -134,6 +137,7 @@ class Turn:
         self._limits = limits
         self._turnstile = turnstile or Turnstile()
         self._read_reasoning = read_reasoning
+        self._gates = gates
         self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
         self._rounds = progress.rounds
         self._said = list(progress.said)
@@ -207,42 +211,63 @@ class Turn:
             await self._answer(again=False)
 
     async def _round(self, max_tokens: int | None) -> FinishReason:
+        reader = ChunkReader(self._profile, summaries=self._request.reasoning_summary is not None)
+        citing = self._toolset.citing()
         try:
             with Watchdog(self._limits.idle_seconds) as watchdog:
                 stream = await self._inference.open(self._chat_request(max_tokens))
                 self._accept()
-                reader, citing = ChunkReader(self._profile), self._toolset.citing()
-                read = 0
                 async with hanging_up(stream) as chunks:
-                    async for chunk in chunks:
-                        watchdog.pat()
-                        for delta in _cited(reader.read(chunk), citing):
-                            self._outbox.put(self._assembler.feed(delta))
-                        if self._outbox.full:
-                            with watchdog.asleep():
-                                await self._outbox.drained()
-                        read += 1
-                        if read % _BURST == 0:
-                            await self._turnstile.through()
+                    if end := await self._read(chunks, reader, citing, watchdog):
+                        return end
         except ApiError:
             raise
         except Exception as error:
             raise self._inference.explain(error) from error
-        return self._finish(reader, citing)
+        if reader.service_tier in SERVICE_TIERS:
+            self._assembler.response["service_tier"] = reader.service_tier
+        end = await self._pass(_cited(reader.end(), citing))
+        assert end, "a round ends with its Finish"
+        return end
+
+    async def _read(
+        self, chunks: AsyncIterator[Any], reader: ChunkReader, citing: Citing | None, watchdog: Watchdog
+    ) -> FinishReason | None:
+        """Shows what the provider streams; how the round ended, if one of the gates ended it."""
+        read = 0
+        async for chunk in chunks:
+            watchdog.pat()
+            deltas = _cited(reader.read(chunk), citing)
+            if self._gates:
+                with watchdog.asleep():
+                    if end := await self._pass(deltas):
+                        return end
+            else:
+                for delta in deltas:
+                    self._outbox.put(self._assembler.feed(delta))
+            if self._outbox.full:
+                with watchdog.asleep():
+                    await self._outbox.drained()
+            read += 1
+            if read % _BURST == 0:
+                await self._turnstile.through()
+        return None
 
     def _accept(self) -> None:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    def _finish(self, reader: ChunkReader, citing: Citing | None) -> FinishReason:
-        deltas = _cited(reader.end(), citing)
+    async def _pass(self, deltas: Iterable[Delta]) -> FinishReason | None:
+        """Shows what comes of the deltas behind the gates; how the round ended, if it did."""
         for delta in deltas:
-            self._outbox.put(self._assembler.feed(delta))
-        if reader.service_tier in SERVICE_TIERS:
-            self._assembler.response["service_tier"] = reader.service_tier
-        last = deltas[-1]
-        assert isinstance(last, Finish)
-        return last.reason
+            end: FinishReason | None = None
+            async for shown in through(self._gates, delta):
+                self._outbox.put(self._assembler.feed(shown))
+                if isinstance(shown, Finish):
+                    end = shown.reason
+            if end:
+                return end
+        return None
 
     def _chat_request(self, max_tokens: int | None) -> Json:
         messages = chat_messages(
@@ -250,15 +275,11 @@ class Turn:
             self._profile,
             instructions=self._request.instructions,
             files=self._files,
-            all_reasoning=self._all_reasoning(),
+            all_reasoning=self._profile.replayed_reasoning(self._request.reasoning) == "all_turns",
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,
         )
         return chat_request(self._request, self._profile, messages, self._toolset.offer(), max_tokens)
-
-    def _all_reasoning(self) -> bool:
-        asked = (self._request.reasoning or {}).get("context") or "auto"
-        return (self._profile.reasoning_context if asked == "auto" else asked) == "all_turns"
 
     def _tokens_left(self) -> int | None:
         bound = self._request.max_output_tokens

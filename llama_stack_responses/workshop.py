@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
+from .chat.summary import summary_request
 from .core.assembler import Assembler
+from .core.ids import new_id
 from .core.owner import Owner
 from .core.request import CreateRequest
+from .core.response import new_response
 from .files import Files, read_files
+from .gates import Gate
 from .outbox import Outbox
 from .reasoning import PrivateReasoning
 from .sealing import Sealer
+from .summarizing import Summarizing
 from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
 from .turnstile import Turnstile
@@ -43,6 +50,11 @@ class Workshop:
     limits: TurnLimits
     sealer: Sealer
     turnstile: Turnstile = field(default_factory=Turnstile)
+
+    def begin(self, request: CreateRequest) -> Json:
+        """The response to a request, before anything has happened."""
+        context = profile_for(request.model, self.profiles).replayed_reasoning(request.reasoning)
+        return new_response(request, id=new_id("resp"), created_at=int(time.time()), reasoning_context=context)
 
     def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
         """What `response`, in progress, is built on."""
@@ -82,11 +94,12 @@ class Bench:
             ApiError: a file that the items name cannot be read.
         """
         shop = self.workshop
+        profile = profile_for(self.request.model, shop.profiles)
         return Turn(
             self.request,
             items,
             await read_files(items, shop.files),
-            profile=profile_for(self.request.model, shop.profiles),
+            profile=profile,
             toolset=self.toolset,
             assembler=self.assembler,
             inference=shop.inference,
@@ -94,6 +107,16 @@ class Bench:
             limits=shop.limits,
             turnstile=shop.turnstile,
             read_reasoning=self.reasoning.read,
+            gates=self._gates(profile),
             progress=progress,
             after_step=after_step,
         )
+
+    def _gates(self, profile: Profile) -> list[Gate]:
+        shop, detail = self.workshop, self.request.reasoning_summary
+        if detail is None or profile.reasoning_summary != "generated":
+            return []
+        model = profile.summary_model or self.request.model
+        reads = profile_for(model, shop.profiles)
+        request = partial(summary_request, model, reads, detail=detail)
+        return [Summarizing(shop.inference, request, reads, shop.limits.idle_seconds)]

@@ -75,10 +75,19 @@ class ChunkReader:
     inline tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose
     index is always 0; calls of custom tools; usage in a chunk of its own or in every chunk (the last one
     counts); chunks without choices; null content.
+
+    Args:
+        profile: how the model's answers are to be read.
+        summaries: whether the client asked for summaries of the reasoning. They are then what the provider sends as
+            such, as OpenRouter's `reasoning_details` or in a content list; where its first piece of reasoning has none,
+            the profile may make the text of the reasoning its own summary.
     """
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
+        self._summaries = summaries
+        self._own_summaries: bool | None = None if summaries else False
+        self._as_summary = summaries and profile.reasoning_summary == "text"
         self._splitter = ThinkingSplitter(profile.inline_thinking) if profile.inline_thinking else None
         self._finish: str | None = None
         self._usage: Any = None
@@ -118,14 +127,14 @@ class ChunkReader:
         reason = _FINISH.get(self._finish)
         if reason is None:
             logger.warning("unknown finish reason %r is taken as 'stop'", self._finish)
-        rest = _pieces(self._splitter.end()) if self._splitter else []
+        rest = self._pieces(self._splitter.end()) if self._splitter else []
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom)]
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
         # One of these fields is there in each chunk, rarely two: what is missing must cost no more than a look.
         reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
-        out: list[Delta] = self._reasoning(fields) if reasons else []
+        out: list[Delta] = self._reasoning(fields) if reasons or (self._summaries and _details(fields)) else []
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
@@ -143,8 +152,17 @@ class ChunkReader:
         return out
 
     def _reasoning(self, fields: dict[str, Any]) -> list[Delta]:
+        if self._own_summaries is None:
+            self._own_summaries = any(is_summary for is_summary, _ in _details(fields))
+            self._as_summary = self._as_summary and not self._own_summaries
+        if self._own_summaries and (details := _details(fields)):
+            return [
+                Reasoning(text, is_summary)
+                for is_summary, piece in details
+                if (text := self._mender.feed("summary" if is_summary else "reasoning", piece))
+            ]
         return [
-            Reasoning(text, signature=signature)
+            Reasoning(text, self._as_summary, signature)
             for piece, signature in _thoughts(fields)
             if (text := self._mender.feed("reasoning", piece)) or signature
         ]
@@ -158,7 +176,7 @@ class ChunkReader:
 
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
         if not isinstance(content, str):
-            out.extend(_content_list(content))
+            out.extend(self._content_list(content))
             return
         content = self._mender.feed("content", content)
         logprobs = _logprobs(choice) if choice.logprobs else None
@@ -170,11 +188,27 @@ class ChunkReader:
         if self._splitter is None:
             out.append(Text(content, logprobs))
             return
-        pieces = _pieces(self._splitter.feed(content))
+        pieces = self._pieces(self._splitter.feed(content))
         # A token that crosses a tag belongs to both sides; its logprob is shown for neither.
         if len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content:
             pieces[0].logprobs = logprobs
         out.extend(pieces)
+
+    def _pieces(self, pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
+        return [Reasoning(text, self._as_summary) if is_reasoning else Text(text) for is_reasoning, text in pieces]
+
+    def _content_list(self, parts: Iterable[Any]) -> Iterator[Delta]:
+        """Content as a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
+        for part in parts:
+            if text := _get(part, "text"):
+                yield Text(text)
+            thinking = _get(part, "thinking") or ()
+            if isinstance(thinking, str):
+                yield Reasoning(thinking, self._as_summary)
+            else:
+                yield from (Reasoning(text, self._as_summary) for inner in thinking if (text := _get(inner, "text")))
+            for inner in _get(part, "summary") or ():
+                yield Reasoning(_get(inner, "text") or "", self._summaries, _get(inner, "signature"))
 
     def _call(self, position: int, call: Any) -> ToolCall:
         index, call_id = _get(call, "index"), _get(call, "id") or ""
@@ -208,10 +242,6 @@ def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
 
 
-def _pieces(pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
-    return [Reasoning(text) if is_reasoning else Text(text) for is_reasoning, text in pieces]
-
-
 def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
     """Pieces of reasoning, each as (text, None), and their signatures, each as ("", signature)."""
     plain = fields.get("reasoning_content") or fields.get("reasoning")
@@ -235,16 +265,10 @@ def _signature(call: Any) -> str | None:
     return None
 
 
-def _content_list(parts: Iterable[Any]) -> Iterator[Delta]:
-    """Content as a list of `{type: text}` and `{type: thinking}` parts."""
-    for part in parts:
-        if text := _get(part, "text"):
-            yield Text(text)
-        thinking = _get(part, "thinking") or ()
-        if isinstance(thinking, str):
-            yield Reasoning(thinking)
-        else:
-            yield from (Reasoning(text) for inner in thinking if (text := _get(inner, "text")))
+def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
+    """The texts in `reasoning_details`, and of each whether it is a summary."""
+    found = [(_get(each, "summary"), _get(each, "text")) for each in fields.get("reasoning_details") or ()]
+    return [(bool(summary), summary or text) for summary, text in found if summary or text]
 
 
 def _annotation(value: Any) -> Iterator[Annotation]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -36,6 +36,9 @@ class Profile(BaseModel):
         reasoning_replay: the field of an assistant message in which earlier reasoning goes back to the
             model, `think_tags` for its text, or `none`; in `thinking_blocks`, only what the provider signed.
         reasoning_context: whose reasoning goes back: that since the last user message, or all of it.
+        reasoning_summary: what a client that asks for summaries gets where the provider sends none: the `text` of the
+            reasoning, a `generated` summary, or `none`.
+        summary_model: the model that generates summaries, as the host names it; null for the one that reasoned.
         tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
         images, files, audio: whether the model takes such input; a request with it is refused if not.
         inline_thinking: set for models whose server does not separate the reasoning from the text.
@@ -55,6 +58,8 @@ class Profile(BaseModel):
         "reasoning_content"
     )
     reasoning_context: Literal["current_turn", "all_turns"] = "current_turn"
+    reasoning_summary: Literal["text", "generated", "none"] = "text"
+    summary_model: str | None = None
     tool_media: Literal["tool_message", "user_message"] = "user_message"
     images: bool = True
     files: bool = True
@@ -63,6 +68,11 @@ class Profile(BaseModel):
     custom_tools: Literal["function", "custom"] = "function"
     web_search: Literal["functions", "browser"] = "functions"
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+
+    def replayed_reasoning(self, asked: Mapping[str, Any] | None) -> str:
+        """Whose reasoning goes back for a request with this `reasoning`: `current_turn`, or that of `all_turns`."""
+        context: str = (asked or {}).get("context") or "auto"
+        return self.reasoning_context if context == "auto" else context
 
 
 def profile_for(model: str, profiles: Sequence[Profile]) -> Profile:

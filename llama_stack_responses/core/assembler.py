@@ -12,7 +12,7 @@ changed afterwards: closing an item puts a new dict in its place.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -43,26 +43,30 @@ class _OpenItem:
     summary: list[Json] = field(default_factory=list)
     part: OpenPart | None = None
     overtaken: bool = False
-    signatures: list[tuple[int, str, str | None]] = field(default_factory=list)
+    signatures: list[tuple[Mapping[PartKind, int], str, str | None]] = field(default_factory=list)
 
     def parts(self, kind: PartKind) -> list[Json]:
         return self.content if kind.holder == "content" else self.summary
 
     def sign(self, signature: str, call_id: str | None) -> None:
-        """Notes a signature, and how much of the reasoning stands before it."""
-        written = self.part.fragments if self.part and self.part.kind is REASONING_TEXT else []
-        length = sum(len(part["text"]) for part in self.content) + sum(map(len, written))
-        self.signatures.append((length, signature, call_id))
+        """Notes a signature, and how much of the reasoning and of its summary stands before it."""
+        lengths = {kind: self._length(kind) for kind in (REASONING_TEXT, SUMMARY_TEXT)}
+        self.signatures.append((lengths, signature, call_id))
 
     def thoughts(self) -> list[Thought]:
-        """The closed item's reasoning, cut where it is signed."""
-        text = "".join(part["text"] for part in self.content)
+        """The closed item's reasoning, cut where it is signed; where only its summary was said, that."""
+        kind = REASONING_TEXT if self.content else SUMMARY_TEXT
+        text = "".join(part["text"] for part in self.parts(kind))
         made: list[Thought] = []
         start = 0
-        for end, signature, call_id in self.signatures:
-            made.append(Thought(text[start:end], signature, call_id))
-            start = end
+        for lengths, signature, call_id in self.signatures:
+            made.append(Thought(text[start : lengths[kind]], signature, call_id))
+            start = lengths[kind]
         return made if made and start == len(text) else [*made, Thought(text[start:])]
+
+    def _length(self, kind: PartKind) -> int:
+        written = self.part.fragments if self.part and self.part.kind is kind else []
+        return sum(len(part["text"]) for part in self.parts(kind)) + sum(map(len, written))
 
 
 class Assembler:

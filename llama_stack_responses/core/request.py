@@ -112,6 +112,12 @@ class CreateRequest:
         return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
 
     @property
+    def reasoning_summary(self) -> Literal["auto", "concise", "detailed"] | None:
+        """Which summary of the reasoning is asked for, under its name or its older one."""
+        asked = self.reasoning or {}
+        return asked.get("summary") or asked.get("generate_summary")
+
+    @property
     def wants_json(self) -> bool:
         """Whether the answer is to be JSON, with a schema or without."""
         form = (self.text or {}).get("format")

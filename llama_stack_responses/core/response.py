@@ -11,7 +11,13 @@ from .mcp import echoed
 from .request import CreateRequest
 
 
-def new_response(request: CreateRequest, *, id: str, created_at: float) -> dict[str, Any]:  # noqa: A002 - the field's name
+def new_response(
+    request: CreateRequest,
+    *,
+    id: str,  # noqa: A002 - the field's name
+    created_at: float,
+    reasoning_context: str = "current_turn",
+) -> dict[str, Any]:
     """The response to `request` before anything happened: in progress, without output.
 
     It has all keys of `openai.types.responses.Response`, in the order of OpenAI's JSON; what is not known or not asked
@@ -21,6 +27,7 @@ def new_response(request: CreateRequest, *, id: str, created_at: float) -> dict[
     Args:
         id: the response's id, `resp_...`.
         created_at: Unix time in seconds.
+        reasoning_context: whose reasoning the model sees again, `current_turn` or `all_turns`.
     """
     return {
         "id": id,
@@ -32,7 +39,7 @@ def new_response(request: CreateRequest, *, id: str, created_at: float) -> dict[
         "error": None,
         "incomplete_details": None,
         "input_transformations": None,
-        **_echo(request),
+        **_echo(request, reasoning_context),
         "output": [],
         "prompt_cache_diagnostics": None,
         "tool_usage": None,
@@ -57,7 +64,7 @@ def terminal_event(sequence_number: int, response: dict[str, Any]) -> Event:
     return made(sequence_number, response)
 
 
-def _echo(request: CreateRequest) -> dict[str, Any]:
+def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
     """What the response repeats of the request, with the defaults that apply where the client gave no value."""
     return {
         "access_programs": request.access_programs or None,
@@ -75,7 +82,7 @@ def _echo(request: CreateRequest) -> dict[str, Any]:
         "prompt_cache_key": request.prompt_cache_key,
         "prompt_cache_options": _cache_options(request),
         "prompt_cache_retention": request.prompt_cache_retention,
-        "reasoning": {"effort": None, "summary": None, **(request.reasoning or {})},
+        "reasoning": {"effort": None, "summary": None, **(request.reasoning or {}), "context": reasoning_context},
         "safety_identifier": request.safety_identifier,
         "service_tier": _service_tier(request),
         "temperature": 1.0 if request.temperature is None else request.temperature,

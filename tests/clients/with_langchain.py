@@ -81,6 +81,12 @@ def custom() -> Any:
     return called(chat(), count)
 
 
+def summarized() -> Any:
+    """What the model thought, and its answer, in pieces."""
+    blocks = [block for chunk in chat(reasoning={"summary": "auto"}).stream("Hi") for block in chunk.content_blocks]
+    return ["".join(block.get(kind, "") for block in blocks) for kind in ("reasoning", "text")]
+
+
 def structured() -> Any:
     """Output with a schema."""
     person = chat().with_structured_output(Person).invoke("Who?")

@@ -40,6 +40,11 @@ const scenarios = {
     for await (const piece of result.textStream) pieces.push(piece);
     return pieces;
   },
+  async summarized() {
+    const providerOptions = { openai: { reasoningSummary: 'auto', forceReasoning: true } };
+    const { reasoningText, text } = await generateText({ ...asked, providerOptions });
+    return [reasoningText, text];
+  },
   async structured() {
     const schema = z.object({ name: z.string(), age: z.number() });
     return (await generateText({ ...asked, output: Output.object({ schema }) })).output;

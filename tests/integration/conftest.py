@@ -21,6 +21,7 @@ from tests.support.variants import (
     add_host_provider,
     add_vector_stores,
     let_browse,
+    let_summarize,
     open_this_machine,
     variant,
 )
@@ -92,6 +93,7 @@ def stack(
         add_containers(config)
         open_this_machine(config)
         let_browse(config)
+        let_summarize(config)
         add_vector_stores(config)
 
     env = {

@@ -47,6 +47,10 @@ def test_a_function(langchain: LangChain, upstream: Upstream, way: str) -> None:
     assert called["reasoning_content"] == "Hm."
 
 
+def test_a_summary_of_the_reasoning(langchain: LangChain) -> None:
+    assert langchain("summarized", reply(reasoning("H", "m."), text("Hello"))) == ["Hm.", "Hello"]
+
+
 def test_a_custom_tool(langchain: LangChain, upstream: Upstream) -> None:
     assert langchain("custom", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
     assert "3 characters." in json.dumps(messages(upstream)[-1]["content"])

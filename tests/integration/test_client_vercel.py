@@ -71,6 +71,10 @@ def test_a_function_with_nothing_stored(vercel: Vercel, upstream: Upstream) -> N
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
+def test_a_summary_of_the_reasoning(vercel: Vercel) -> None:
+    assert vercel("summarized", "openai", reply(reasoning("H", "m."), text("Hello"))) == ["Hm.", "Hello"]
+
+
 def test_a_custom_tool(vercel: Vercel, upstream: Upstream) -> None:
     assert vercel("custom", "openai", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
     assert messages(upstream)[-1]["content"] == "3 characters."

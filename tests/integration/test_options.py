@@ -44,7 +44,7 @@ RESPONSE: Final[Json] = {
     "prompt_cache_key": None,
     "prompt_cache_options": None,
     "prompt_cache_retention": None,
-    "reasoning": {"effort": None, "summary": None},
+    "reasoning": {"effort": None, "summary": None, "context": "current_turn"},
     "safety_identifier": None,
     "service_tier": "default",
     "temperature": 1.0,
@@ -133,7 +133,7 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
     "reasoning summary": (
         {"reasoning": {"summary": "auto"}},
         {},
-        {"reasoning": {"effort": None, "summary": "auto"}},
+        {"reasoning": {"effort": None, "summary": "auto", "context": "current_turn"}},
     ),
     "reasoning context": (
         {"reasoning": {"context": "all_turns", "effort": "low"}},
@@ -143,7 +143,7 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
     "reasoning summary by its old name": (
         {"reasoning": {"generate_summary": "auto"}},
         {},
-        {"reasoning": {"effort": None, "summary": None, "generate_summary": "auto"}},
+        {"reasoning": {"effort": None, "summary": None, "generate_summary": "auto", "context": "current_turn"}},
     ),
     "metadata": ({"metadata": {"a": "b", "": ""}}, {}, {"metadata": {"a": "b", "": ""}}),
     "max_tool_calls": ({"max_tool_calls": 3}, {}, {"max_tool_calls": 3}),
@@ -250,7 +250,7 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
         f"effort {effort}": (
             {"reasoning": {"effort": effort}},
             {"reasoning_effort": effort},
-            {"reasoning": {"effort": effort, "summary": None}},
+            {"reasoning": {"effort": effort, "summary": None, "context": "current_turn"}},
         )
         for effort in ("none", "minimal", "low", "medium", "high", "xhigh", "max")
     },

@@ -5,8 +5,9 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, sent, stored, stream
+from tests.support.asking import MODEL, NAME, Json, Streamed, create, function, messages, sent, stored, stream
 from tests.support.upstream import Chunk, Upstream, finish, reasoning, reply, text, tool_call
+from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
 
@@ -94,6 +95,64 @@ def test_nothing_is_made_up_when_the_model_does_not_reason(client: openai.OpenAI
     ).response
     assert [item["type"] for item in response["output"]] == ["message"]
     assert sent(upstream)["reasoning_effort"] == "high"
+
+
+# -- summaries ---------------------------------------------------------------------------
+
+PARTS: Final = ["added", "delta", "delta", "text.done", "done"]
+
+
+def summaries(streamed: Streamed) -> list[str]:
+    """The events of the one summary, in a word."""
+    said = [name for name in streamed.types if "summary" in name]
+    return [
+        name.removeprefix("reasoning_summary_").removeprefix("part.").replace("text.delta", "delta") for name in said
+    ]
+
+
+@pytest.mark.parametrize("asked", ["summary", "generate_summary"])
+def test_the_text_of_the_reasoning_as_its_summary(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, asked: str
+) -> None:
+    wanted: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {asked: "detailed"}}
+    upstream.script(NAME, [reply(reasoning("Let ", "me."), tool_call(0, "c1", "weather", "{}")), SAID])
+    streamed = stream(client, input=[QUESTION], **wanted)
+    item = streamed.response["output"][0]
+    assert item["summary"] == [{"type": "summary_text", "text": "Let me."}]
+    assert "content" not in item
+    assert summaries(streamed) == PARTS
+    assert streamed.texts("reasoning_summary_text") == ["Let ", "me."]
+    assert stored(client, streamed.response["id"]) == streamed.response
+    assert wire.replay(streamed.response["id"]) == streamed.events
+    create(client, input=[OUTPUT], previous_response_id=streamed.response["id"], **wanted)
+    assert replayed(upstream) == ["Let me."]
+    create(client, input=[QUESTION, sealed(streamed.response), CALL, OUTPUT], **wanted)
+    assert replayed(upstream) == ["Let me."]
+
+
+def test_a_summary_of_the_providers_own(client: openai.OpenAI, upstream: Upstream) -> None:
+    own: list[Chunk] = [
+        {"reasoning": each, "reasoning_details": [{"type": "reasoning.summary", "summary": each}]} for each in "ab"
+    ]
+    upstream.script(NAME, reply(own, reasoning("All of it."), text("Hello")))
+    streamed = stream(client, model=MODEL, input="Hi", reasoning={"summary": "auto"})
+    item = streamed.response["output"][0]
+    assert (item["summary"][0]["text"], item["content"][0]["text"]) == ("ab", "All of it.")
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_generated_summary(client: openai.OpenAI, wire: Wire, upstream: Upstream, background: bool) -> None:
+    upstream.script("summarized", reply(reasoning("Let ", "me."), text("Hello")))
+    upstream.script("short", reply(reasoning("Well."), text("In ", "short.")))
+    wanted: Json = {"model": "local/summarized", "input": "Hi", "reasoning": {"summary": "concise"}}
+    streamed = stream(client, **wanted, background=background)
+    item = streamed.response["output"][0]
+    assert item["summary"] == [{"type": "summary_text", "text": "In short."}]
+    assert thoughts({"output": [item | {"summary": []}]}) == ["Let me."]
+    assert summaries(streamed) == PARTS
+    assert streamed.response["usage"]["output_tokens"] == 6
+    assert sent(upstream, "short")["messages"][1]["content"] == "Let me."
+    assert wire.replay(streamed.response["id"]) == streamed.events
 
 
 # -- back to the model -------------------------------------------------------------------

@@ -56,7 +56,13 @@ def open_this_machine(config: Json) -> None:
 
 def let_browse(config: Json) -> None:
     """Shows the web search to the model `browsing` as a browser."""
-    responses_config(config)["profiles"] = [{"match": "*/browsing", "web_search": "browser"}]
+    responses_config(config).setdefault("profiles", []).append({"match": "*/browsing", "web_search": "browser"})
+
+
+def let_summarize(config: Json) -> None:
+    """Has the model `short` summarize what the model `summarized` thinks."""
+    found = {"match": "*/summarized", "reasoning_summary": "generated", "summary_model": "local/short"}
+    responses_config(config).setdefault("profiles", []).append(found)
 
 
 def responses_config(config: Json) -> Json:

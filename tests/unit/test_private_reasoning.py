@@ -36,9 +36,9 @@ def private(*secrets: bytes, owner: Owner = ANNA) -> PrivateReasoning:
     return PrivateReasoning(Sealer(secrets or [NEW]), owner)
 
 
-def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None) -> list[Json]:
+def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, summaries: bool = False) -> list[Json]:
     """The items that a model's chunks make, which their events make again."""
-    reader = ChunkReader(Profile())
+    reader = ChunkReader(Profile(), summaries=summaries)
     request = parse_create({"model": "m", "input": "hi"})
     assembler = Assembler(
         new_response(request, id="resp_1", created_at=1), lambda _: FUNCTION, seal=(seals or private()).seal
@@ -73,6 +73,36 @@ def test_reasoning_comes_back_to_the_model() -> None:
     assert "see" not in thought["encrypted_content"]
     message = replayed([sent_back(thought), said], Profile())
     assert message == {"role": "assistant", "content": "Hello", "reasoning_content": "Let me see."}
+
+
+@pytest.mark.parametrize("kept", ["all", "the seal", "the summary"])
+def test_reasoning_that_is_its_own_summary_comes_back_whole(kept: str) -> None:
+    thought, said = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish(), summaries=True)
+    assert thought["summary"] == [{"type": "summary_text", "text": "Let me see."}]
+    assert "content" not in thought
+    back = {
+        "all": thought,
+        "the seal": sent_back(thought) | {"summary": []},
+        "the summary": {key: value for key, value in thought.items() if key != "encrypted_content"},
+    }[kept]
+    assert replayed([back, said], Profile())["reasoning_content"] == "Let me see."
+
+
+def test_signatures_on_reasoning_that_is_its_own_summary() -> None:
+    blocks = [{"type": "thinking", "thinking": each, "signature": f"s{each}"} for each in "ab"]
+    thought, said = output(chunk({"thinking_blocks": blocks}), text("Hello"), finish(), summaries=True)
+    assert thought["summary"] == [{"type": "summary_text", "text": "ab"}]
+    message = replayed([sent_back(thought), said], Profile(reasoning_replay="thinking_blocks"))
+    assert message["thinking_blocks"] == blocks
+
+
+def test_a_summary_of_the_providers_own_does_not_replace_the_reasoning() -> None:
+    own = chunk({"reasoning_details": [{"type": "reasoning.summary", "summary": "Short."}]})
+    thought, said = output(own, reasoning("Long."), text("Hello"), finish(), summaries=True)
+    assert (thought["summary"][0]["text"], thought["content"][0]["text"]) == ("Short.", "Long.")
+    assert replayed([sent_back(thought), said], Profile())["reasoning_content"] == "Long."
+    thought, said = output(own, text("Hello"), finish(), summaries=True)
+    assert replayed([sent_back(thought), said], Profile())["reasoning_content"] == "Short."
 
 
 def test_what_was_sealed_counts_whatever_else_the_item_says() -> None:

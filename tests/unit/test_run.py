@@ -206,7 +206,7 @@ async def test_a_bug_of_ours_ends_the_response_too(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(setting.run._turn, "_finish", broken)
+    monkeypatch.setattr(setting.run._turn, "_pass", broken)
     await setting.run.begin(PATIENCE)
     final = await setting.read()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."

@@ -152,6 +152,71 @@ def test_content_as_a_list() -> None:
     assert read(as_client, [chunk({"content": content})]) == expected
 
 
+# Summaries of the reasoning, where they are asked for
+
+
+def summarized(chunks: Iterable[Json], **profile: Any) -> list[Delta]:
+    reader = ChunkReader(Profile(**profile), summaries=True)
+    deltas = [delta for each in [*chunks, chunk(finish="stop")] for delta in reader.read(as_client(each))]
+    return deltas + reader.end()[:-1]
+
+
+def detail(**fields: Any) -> Json:
+    return {"type": "reasoning.summary" if "summary" in fields else "reasoning.text", "index": 0, **fields}
+
+
+TEXTS: Final = [
+    {"reasoning_content": "hm"},
+    {"reasoning": "hm"},
+    {"content": [{"type": "thinking", "thinking": "hm"}]},
+    {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]},
+]
+
+
+@pytest.mark.parametrize("delta", TEXTS)
+def test_the_text_of_the_reasoning_is_its_summary(delta: Json) -> None:
+    assert summarized([chunk(delta)]) == [Reasoning("hm", summary=True)]
+    assert summarized([chunk(delta)], reasoning_summary="none") == [Reasoning("hm")]
+    assert summarized([chunk(delta)], reasoning_summary="generated") == [Reasoning("hm")]
+
+
+def test_inline_reasoning_is_its_summary() -> None:
+    chunks = [chunk({"content": "<think>hm</think>a"})]
+    assert summarized(chunks, inline_thinking=InlineThinking()) == [Reasoning("hm", summary=True), Text("a")]
+
+
+def test_signed_reasoning_is_its_summary() -> None:
+    blocks = [{"type": "thinking", "thinking": "a", "signature": "s"}]
+    assert summarized([chunk({"thinking_blocks": blocks})]) == [
+        Reasoning("a", summary=True),
+        Reasoning("", summary=True, signature="s"),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["text", "generated", "none"])
+def test_a_summary_of_the_providers_own(kind: str) -> None:
+    chunks = [
+        chunk({"reasoning": "In sh", "reasoning_details": [detail(summary="In sh")]}),
+        chunk({"reasoning": "ort.", "reasoning_details": [detail(summary="ort."), {"type": "reasoning.encrypted"}]}),
+        chunk({"reasoning_details": [detail(text="All of it.")]}),
+        chunk({"reasoning": "And more."}),
+    ]
+    own = [Reasoning("In sh", summary=True), Reasoning("ort.", summary=True)]
+    assert summarized(chunks, reasoning_summary=kind) == [*own, Reasoning("All of it."), Reasoning("And more.")]
+    assert read(as_client, chunks) == [Reasoning("In sh"), Reasoning("ort."), Reasoning("And more.")]
+
+
+def test_the_first_piece_tells_whether_the_provider_summarizes() -> None:
+    chunks = [chunk({"reasoning": "hm"}), chunk({"reasoning": "so", "reasoning_details": [detail(summary="short")]})]
+    assert summarized(chunks) == [Reasoning("hm", summary=True), Reasoning("so", summary=True)]
+
+
+def test_a_summary_in_a_content_list() -> None:
+    part = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short", "signature": "s"}]}
+    assert summarized([chunk({"content": [part]})]) == [Reasoning("short", True, "s")]
+    assert read(as_client, [chunk({"content": [part]})]) == [Reasoning("short", signature="s")]
+
+
 @any_maker
 def test_refusal(make: Maker) -> None:
     assert read(make, [chunk({"refusal": "No"}), chunk({"refusal": "."})]) == [Refusal("No"), Refusal(".")]

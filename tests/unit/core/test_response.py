@@ -104,7 +104,7 @@ def test_the_defaults() -> None:
         "model": "m",
         "output": [],
         "parallel_tool_calls": True,
-        "reasoning": {"effort": None, "summary": None},
+        "reasoning": {"effort": None, "summary": None, "context": "current_turn"},
         "service_tier": "default",
         "temperature": 1.0,
         "text": {"format": {"type": "text"}, "verbosity": "medium"},
