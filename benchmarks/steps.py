@@ -27,6 +27,7 @@ from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
+from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.request import parse_create
@@ -107,6 +108,14 @@ class Inference:
     async def check_model(self, model: str) -> None:
         """It is the only one."""
 
+    async def count_tokens(self, _: Json) -> int | None:
+        """Nobody asks."""
+        return None
+
+    async def context_length(self, _: str) -> int | None:
+        """Nobody asks."""
+        return None
+
     def explain(self, error: Exception) -> ApiError:
         """Nothing is to go wrong."""
         raise error
@@ -125,7 +134,8 @@ async def stream(chunks: list[Chunk]) -> bytes:
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
     limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
-    workshop = Workshop(inference, NoFiles(), client_tools(), [], limits, Sealer([bytes(SECRET_BYTES)]))
+    sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
+    workshop = Workshop(inference, NoFiles(), client_tools(), [], limits, sealer, lengths)
     bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     outbox = Outbox(wanted=True, transcript=Transcript())
     run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)

@@ -26,16 +26,14 @@ from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
 from .outbox import Outbox
-from .reasoning import reasoning_sealer
 from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Conflict, Op, Records, VersionIs
 from .sweeper import Sweeper
-from .tools.registry import Services, tool_makers
-from .turn import TurnLimits
-from .workshop import Workshop
+from .tools.registry import Services
+from .workshop import equipped
 
 Json = dict[str, Any]
 Order = Literal["asc", "desc"]
@@ -109,12 +107,8 @@ class OpenAIResponsesImpl:
         self._historian = Historian(archive, access)
         self._limits = Limits(max_items=config.limits.input_items)
         self._passthrough = config.passthrough
-        limits = config.limits
-        turn_limits = TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds)
         sealer = Sealer(config.secret_bytes)
-        self._workshop = Workshop(
-            inference, files, tool_makers(services), config.profiles, turn_limits, reasoning_sealer(sealer)
-        )
+        self._workshop = equipped(config, inference, files, services, sealer)
         self._intake = Intake(self._historian, access, self._workshop.sealer)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .answering import Answering
-from .chat.chunks import ChunkReader
+from .asking import Asking
 from .chat.exchanges import tool_output
-from .chat.inference import Inference
-from .chat.messages import FileContent, chat_messages
-from .chat.profile import Profile
-from .chat.request import chat_request
 from .core.assembler import Assembler
 from .core.calls import ServerCall
-from .core.citing import Citing
-from .core.deltas import Delta, Finish, FinishReason
-from .core.errors import ApiError
+from .core.deltas import Delta, FinishReason
+from .core.errors import ApiError, TooLongError
 from .core.exchanges import with_exchanges
 from .core.request import SERVICE_TIERS, CreateRequest
-from .core.thoughts import Thought, plain_thoughts
-from .gates import Gate, through
-from .hangup import hanging_up
 from .outbox import Outbox
 from .tools.tool import Output
 from .tools.toolset import Toolset
-from .turnstile import Turnstile
-from .watchdog import Watchdog
 
 Json = dict[str, Any]
 
@@ -76,10 +66,6 @@ class TurnLimits:
     tool_seconds: float
 
 
-_BURST: Final = 16
-"""Chunks after which others get their turn: those that a fast provider sent together come without a pause, and a
-stream's first do not wait behind those that run already."""
-
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
     "content_filter": Ending("incomplete", "content_filter"),
@@ -94,50 +80,33 @@ class Turn:
     Args:
         request: what the client asked for.
         items: the history and the input, normalised, references resolved.
-        files: the stored files that the items name by id.
+        asking: asks the model.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
-        turnstile: where it and other turns let one another through.
-        read_reasoning: what a reasoning item holds for the model.
-        gates: what the deltas of a round have to pass, the first one first.
         progress: what has been done of it before.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
-
-    Attributes:
-        accepted: done once the provider has accepted the first request.
     """
 
     def __init__(
         self,
         request: CreateRequest,
         items: list[Json],
-        files: Mapping[str, FileContent],
         *,
-        profile: Profile,
+        asking: Asking,
         toolset: Toolset,
         assembler: Assembler,
-        inference: Inference,
         outbox: Outbox,
         limits: TurnLimits,
-        turnstile: Turnstile | None = None,
-        read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
-        gates: Sequence[Gate] = (),
         progress: Progress = NOTHING_DONE,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
-        self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._items = items
-        self._files = files
-        self._profile = profile
+        self._asking = asking
         self._toolset = toolset
         self._assembler = assembler
-        self._inference = inference
         self._outbox = outbox
         self._limits = limits
-        self._turnstile = turnstile or Turnstile()
-        self._read_reasoning = read_reasoning
-        self._gates = gates
         self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
         self._rounds = progress.rounds
         self._said = list(progress.said)
@@ -146,6 +115,11 @@ class Turn:
         self._output_said = len(assembler.response["output"])
         toolset.hosted_calls = sum(item["type"] == "function_call" and "id" in item for item in progress.said)
         self._after_step = after_step
+
+    @property
+    def accepted(self) -> asyncio.Future[None]:
+        """Done once the provider has accepted the first request."""
+        return self._asking.accepted
 
     async def run(self) -> Ending:
         """Runs rounds until the model has answered or the client has to act.
@@ -195,7 +169,7 @@ class Turn:
         except ApiError:
             if self._assembler.response["output"]:
                 # The answer has begun, and shows what went wrong.
-                self._accept()
+                self._asking.accept()
             raise
         self._output_said = len(self._assembler.response["output"])
 
@@ -211,75 +185,21 @@ class Turn:
             await self._answer(again=False)
 
     async def _round(self, max_tokens: int | None) -> FinishReason:
-        reader = ChunkReader(self._profile, summaries=self._request.reasoning_summary is not None)
-        citing = self._toolset.citing()
-        try:
-            with Watchdog(self._limits.idle_seconds) as watchdog:
-                stream = await self._inference.open(self._chat_request(max_tokens))
-                self._accept()
-                async with hanging_up(stream) as chunks:
-                    if end := await self._read(chunks, reader, citing, watchdog):
-                        return end
-        except ApiError:
-            raise
-        except Exception as error:
-            raise self._inference.explain(error) from error
-        if reader.service_tier in SERVICE_TIERS:
-            self._assembler.response["service_tier"] = reader.service_tier
-        end = await self._pass(_cited(reader.end(), citing))
-        assert end, "a round ends with its Finish"
-        return end
-
-    async def _read(
-        self, chunks: AsyncIterator[Any], reader: ChunkReader, citing: Citing | None, watchdog: Watchdog
-    ) -> FinishReason | None:
-        """Shows what the provider streams; how the round ended, if one of the gates ended it."""
-        read = 0
-        async for chunk in chunks:
-            watchdog.pat()
-            deltas = _cited(reader.read(chunk), citing)
-            if self._gates:
-                with watchdog.asleep():
-                    if end := await self._pass(deltas):
-                        return end
+        """One round; what the model refuses because it is too long is asked again shorter, if that may be."""
+        numbered = self._assembler.numbered
+        while True:
+            try:
+                heard = await self._asking.ask([*self._items, *self._said], max_tokens, self._take)
+            except TooLongError as error:
+                if self._assembler.numbered > numbered or not self._asking.shorten(error):
+                    raise
             else:
-                for delta in deltas:
-                    self._outbox.put(self._assembler.feed(delta))
-            if self._outbox.full:
-                with watchdog.asleep():
-                    await self._outbox.drained()
-            read += 1
-            if read % _BURST == 0:
-                await self._turnstile.through()
-        return None
+                if heard.service_tier in SERVICE_TIERS:
+                    self._assembler.response["service_tier"] = heard.service_tier
+                return heard.reason
 
-    def _accept(self) -> None:
-        if not self.accepted.done():
-            self.accepted.set_result(None)
-
-    async def _pass(self, deltas: Iterable[Delta]) -> FinishReason | None:
-        """Shows what comes of the deltas behind the gates; how the round ended, if it did."""
-        for delta in deltas:
-            end: FinishReason | None = None
-            async for shown in through(self._gates, delta):
-                self._outbox.put(self._assembler.feed(shown))
-                if isinstance(shown, Finish):
-                    end = shown.reason
-            if end:
-                return end
-        return None
-
-    def _chat_request(self, max_tokens: int | None) -> Json:
-        messages = chat_messages(
-            [*self._items, *self._said],
-            self._profile,
-            instructions=self._request.instructions,
-            files=self._files,
-            all_reasoning=self._profile.replayed_reasoning(self._request.reasoning) == "all_turns",
-            names=self._toolset.names,
-            read_reasoning=self._read_reasoning,
-        )
-        return chat_request(self._request, self._profile, messages, self._toolset.offer(), max_tokens)
+    def _take(self, delta: Delta) -> None:
+        self._outbox.put(self._assembler.feed(delta))
 
     def _tokens_left(self) -> int | None:
         bound = self._request.max_output_tokens
@@ -324,8 +244,3 @@ class Turn:
     async def _step(self) -> None:
         if self._after_step:
             await self._after_step(Progress(self._rounds, self._said, list(self._waiting.values()), self._ends))
-
-
-def _cited(deltas: list[Delta], citing: Citing | None) -> list[Delta]:
-    """The deltas, with the citations that the model wrote into its text."""
-    return deltas if citing is None else [shown for delta in deltas for shown in citing.feed(delta)]

@@ -8,20 +8,25 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from .asking import Asking
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
 from .chat.summary import summary_request
+from .config import ResponsesConfig
+from .context_lengths import ContextLengths
 from .core.assembler import Assembler
 from .core.ids import new_id
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .core.response import new_response
 from .files import Files, read_files
+from .fitting import Fitting
 from .gates import Gate
 from .outbox import Outbox
-from .reasoning import PrivateReasoning
+from .reasoning import PrivateReasoning, reasoning_sealer
 from .sealing import Sealer
 from .summarizing import Summarizing
+from .tools.registry import Services, tool_makers
 from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
 from .turnstile import Turnstile
@@ -40,6 +45,7 @@ class Workshop:
         profiles: what single models need.
         limits: bounds on one response.
         sealer: seals reasoning.
+        lengths: what is known of models' contexts.
         turnstile: where streams take turns.
     """
 
@@ -49,6 +55,7 @@ class Workshop:
     profiles: list[Profile]
     limits: TurnLimits
     sealer: Sealer
+    lengths: ContextLengths
     turnstile: Turnstile = field(default_factory=Turnstile)
 
     def begin(self, request: CreateRequest) -> Json:
@@ -68,6 +75,22 @@ class Workshop:
             seal=reasoning.seal,
         )
         return Bench(self, request, toolset, assembler, reasoning)
+
+
+def equipped(
+    config: ResponsesConfig, inference: Inference, files: Files, services: Services, sealer: Sealer
+) -> Workshop:
+    """The workshop that a configuration describes."""
+    limits = config.limits
+    return Workshop(
+        inference,
+        files,
+        tool_makers(services),
+        config.profiles,
+        TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds),
+        reasoning_sealer(sealer),
+        ContextLengths(inference),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,22 +117,38 @@ class Bench:
             ApiError: a file that the items name cannot be read.
         """
         shop = self.workshop
-        profile = profile_for(self.request.model, shop.profiles)
         return Turn(
             self.request,
             items,
+            asking=await self.asking(items, outbox),
+            toolset=self.toolset,
+            assembler=self.assembler,
+            outbox=outbox,
+            limits=shop.limits,
+            progress=progress,
+            after_step=after_step,
+        )
+
+    async def asking(self, items: list[Json], outbox: Outbox) -> Asking:
+        """What asks the model about `items`.
+
+        Raises:
+            ApiError: a file that the items name cannot be read.
+        """
+        shop, model = self.workshop, self.request.model
+        profile = profile_for(model, shop.profiles)
+        return Asking(
+            self.request,
             await read_files(items, shop.files),
             profile=profile,
             toolset=self.toolset,
-            assembler=self.assembler,
             inference=shop.inference,
+            fitting=Fitting(model, profile, shop.inference, shop.lengths),
             outbox=outbox,
-            limits=shop.limits,
+            idle_seconds=shop.limits.idle_seconds,
             turnstile=shop.turnstile,
             read_reasoning=self.reasoning.read,
             gates=self._gates(profile),
-            progress=progress,
-            after_step=after_step,
         )
 
     def _gates(self, profile: Profile) -> list[Gate]:

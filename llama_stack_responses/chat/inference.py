@@ -18,7 +18,8 @@ class Inference(Protocol):
         cancelled while it waits for the next one ends the generation.
 
         Raises:
-            ApiError: the provider refused the request or could not be reached.
+            ApiError: the provider refused the request or could not be reached; `TooLongError` if it is too long for the
+                model.
         """
         ...
 
@@ -28,6 +29,14 @@ class Inference(Protocol):
         Raises:
             ApiError: 404.
         """
+        ...
+
+    async def count_tokens(self, request: dict[str, Any]) -> int | None:
+        """The tokens that a chat request's prompt has, by the model server's own tokenizer; None if it has no say."""
+        ...
+
+    async def context_length(self, model: str) -> int | None:
+        """The tokens that the model's context has, as far as the host knows."""
         ...
 
     def explain(self, error: Exception) -> ApiError:

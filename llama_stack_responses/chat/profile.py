@@ -46,6 +46,7 @@ class Profile(BaseModel):
             or sees each as a function with one string, the grammar in its description (`function`).
         web_search: how the model is shown the web search: as `functions` that any model understands, or as the
             `browser` that gpt-oss has learned.
+        context_length: the tokens that the model's context has, where neither the host nor the model server says so.
         max_tokens_field: the chat request's name for the bound on output tokens.
     """
 
@@ -67,6 +68,7 @@ class Profile(BaseModel):
     inline_thinking: InlineThinking | None = None
     custom_tools: Literal["function", "custom"] = "function"
     web_search: Literal["functions", "browser"] = "functions"
+    context_length: int | None = Field(default=None, ge=1)
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
 
     def replayed_reasoning(self, asked: Mapping[str, Any] | None) -> str:

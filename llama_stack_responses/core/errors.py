@@ -82,6 +82,21 @@ class ApiError(Exception):
         return {"code": code, "message": self.message}
 
 
+class TooLongError(ApiError):
+    """The 400 of a request that is longer than its model's context.
+
+    Args:
+        message: what the provider says.
+        length: the tokens that the context has, if it says so.
+        tokens: the tokens that the request has, if it says so.
+    """
+
+    def __init__(self, message: str, *, length: int | None = None, tokens: int | None = None) -> None:
+        super().__init__(400, message, param="input", code="context_length_exceeded")
+        self.length = length
+        self.tokens = tokens
+
+
 def _type_of(status: int) -> str:
     if status == 401:
         return "authentication_error"

@@ -299,7 +299,6 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "prompt": (bool, "'prompt'"),
     "context_management": (bool, "'context_management'"),
     "moderation": (bool, "'moderation'"),
-    "truncation": (lambda truncation: truncation == "auto", "'truncation': 'auto'"),
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
     "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),
 }

@@ -9,10 +9,11 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from email.utils import parsedate_to_datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol, runtime_checkable
 
 import openai
 
+from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
@@ -33,7 +34,18 @@ _NOT_THERE: Final = (
     "The inference provider does not know this model, or its URL in the stack's configuration is wrong: it says '{}'."
 )
 
-_TOO_LONG: Final = re.compile(r"context[ _](length|size|window)|maximum context|prompt is too long", re.IGNORECASE)
+
+@runtime_checkable
+class CountsTokens(Protocol):
+    """A provider whose model server counts tokens; `remote::openai-chat` is one."""
+
+    async def count_chat_tokens(self, params: Any) -> int | None:
+        """The tokens of the prompt that a chat request makes; None if the model server does not say.
+
+        Args:
+            params: a chat request whose model has the provider's own name for it.
+        """
+        ...
 
 
 class HostInference:
@@ -82,6 +94,37 @@ class HostInference:
         if known is None:
             raise _no_model(str(ModelNotFoundError(model)))
 
+    async def count_tokens(self, request: dict[str, Any]) -> int | None:
+        """The tokens of a request's prompt, where the model's provider can have them counted."""
+        try:
+            model = await self._listed(request["model"])
+            if model is None:
+                return None
+            provider = self._router.routing_table.impls_by_provider_id.get(model.provider_id)
+            if not isinstance(provider, CountsTokens):
+                return None
+            return await provider.count_chat_tokens(
+                ChatRequest.model_construct(**{**request, "model": model.provider_resource_id})
+            )
+        except Exception as error:  # noqa: BLE001 - the count is an estimate then
+            logger.warning("the tokens of a request cannot be counted: %s", self.explain(error))
+            return None
+
+    async def context_length(self, model: str) -> int | None:
+        """What the provider told the host of the model."""
+        try:
+            listed = await self._listed(model)
+        except Exception:
+            logger.exception("the list of models cannot be read")
+            return None
+        length = listed.metadata.get("context_length") if listed else None
+        return length if isinstance(length, int) and length > 0 else None
+
+    async def _listed(self, name: str) -> Any | None:
+        """What the host knows of a model that this user may see."""
+        table = getattr(self._router, "routing_table", None)
+        return table and await table.get_object_by_identifier("model", name)
+
     def explain(self, error: Exception) -> ApiError:
         """The client's view of a provider's error: never a bare 500, never a secret of the provider's."""
         match error:
@@ -120,7 +163,7 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
             return ApiError(
                 502, f"The inference provider failed ({status}): {message}", retry_after=_retry_after(error)
             )
-    return _too_long(message) if _is_too_long(error) else ApiError(400, message, param=_param(error), code=_code(error))
+    return too_long(message) if _is_too_long(error) else ApiError(400, message, param=_param(error), code=_code(error))
 
 
 def _of_frame(error: openai.APIError) -> ApiError:
@@ -130,7 +173,7 @@ def _of_frame(error: openai.APIError) -> ApiError:
     if str(error.code) in ("rate_limit_exceeded", "429") or str(error.type).startswith("rate_limit"):
         return ApiError(429, message, code="rate_limit_exceeded")
     if _is_too_long(error):
-        return _too_long(message)
+        return too_long(message)
     return ApiError(502, f"The inference provider failed in the middle of its answer: {message}")
 
 
@@ -159,11 +202,7 @@ def _no_model(message: str) -> ApiError:
 
 
 def _is_too_long(error: openai.APIError) -> bool:
-    return error.code == "context_length_exceeded" or _TOO_LONG.search(_message(error)) is not None
-
-
-def _too_long(message: str) -> ApiError:
-    return ApiError(400, message, param="input", code="context_length_exceeded")
+    return error.code == "context_length_exceeded" or says_too_long(_message(error))
 
 
 def _message(error: openai.APIError) -> str:

@@ -355,7 +355,6 @@ UNSUPPORTED: Final[dict[str, Json]] = {
     "prompt": {"prompt": {"id": "pmpt_1"}},
     "context_management": {"context_management": [{"type": "compaction"}]},
     "moderation": {"moderation": {"model": "omni-moderation-latest"}},
-    "truncation": {"truncation": "auto"},
     "image": {"image": {"context_compression": "enabled"}},
     "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},
     "tools[0].type": {"tools": [{"type": "image_generation"}]},

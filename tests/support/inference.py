@@ -5,7 +5,7 @@ inference = FakeInference(ApiError(429, "Slow down."))
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -63,10 +63,14 @@ class FakeInference:
         sent: chunks that were taken.
         streaming: streams that have begun and have not ended.
         closed: streams that have ended, one way or another.
+        length: of its models' contexts, in tokens.
+        count: counts the tokens of a request.
     """
 
     def __init__(self, *rounds: Round, accept: asyncio.Event | None = None) -> None:
         self.requests: list[Json] = []
+        self.length: int | None = None
+        self.count: Callable[[Json], int] | None = None
         self.sent = 0
         self.streaming = 0
         self.closed = 0
@@ -86,6 +90,14 @@ class FakeInference:
 
     async def check_model(self, model: str) -> None:
         """It knows every model."""
+
+    async def count_tokens(self, request: Json) -> int | None:
+        """What `count` says of the request."""
+        return self.count(request) if self.count else None
+
+    async def context_length(self, model: str) -> int | None:
+        """What it was told."""
+        return self.length
 
     def explain(self, error: Exception) -> ApiError:
         """Says that it was explained."""

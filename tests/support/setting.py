@@ -16,8 +16,9 @@ from llama_stack_responses.core.response import new_response
 from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
-from llama_stack_responses.turn import NOTHING_DONE, Ending, Progress, Turn, TurnLimits
+from llama_stack_responses.turn import NOTHING_DONE, Ending, Progress, TurnLimits
 from tests.support.inference import FakeInference, Round
+from tests.support.turns import make_turn
 
 type Json = dict[str, Any]
 
@@ -57,11 +58,10 @@ class Setting:
         response = new_response(request, id="resp_1", created_at=1)
         self.assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
         self.outbox.put(self.assembler.start())
-        self.turn = Turn(
+        self.turn = make_turn(
             request,
             self.items,
-            {},
-            profile=profile or Profile(),
+            profile=profile,
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,

@@ -37,7 +37,9 @@ LAYERS: Final = {
             "turnstile",
             "watchdog",
         },
-        {"answering", "config", "files", "idempotency", "mcp_client", "summarizing", "sweeper"},
+        {"answering", "config", "context_lengths", "files", "idempotency", "mcp_client", "summarizing", "sweeper"},
+        {"fitting"},
+        {"asking"},
         {"containers", "history", "reasoning", "stores", "turn"},
         {"intake", "run", "workshop"},
         {"background"},
@@ -50,6 +52,7 @@ LAYERS: Final = {
         {"body", "config", "connection", "frames"},
         {"chunks", "errors", "pool"},
         {"upstream"},
+        {"tokens"},
         {"host"},
         {"provider"},
     ),
@@ -65,6 +68,7 @@ ONLY_IN: Final = {
         "starlette": {"host", "wire"},
         "asyncio": {
             "answering",
+            "asking",
             "background",
             "fetch",
             "host",
@@ -95,7 +99,7 @@ ONLY_IN: Final = {
     },
     CHAT: _OF_HOST
     | {
-        "openai": {"chunks", "errors", "host", "upstream"},
+        "openai": {"chunks", "errors", "host", "tokens", "upstream"},
         "httptools": {"connection"},
         "asyncio": {"connection", "pool", "upstream"},
         PACKAGE: set(),

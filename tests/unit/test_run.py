@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.request import parse_create
@@ -18,9 +17,10 @@ from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.run import Run
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import Turn, TurnLimits
+from llama_stack_responses.turn import TurnLimits
 from tests.support.inference import FakeInference, Round, call, finish, text
 from tests.support.strict import check_finished, check_stream, validate_response
+from tests.support.turns import make_turn
 
 Json = dict[str, Any]
 
@@ -56,11 +56,9 @@ class Setting:
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
         self.outbox = Outbox(wanted=stream, limit=limit)
-        turn = Turn(
+        turn = make_turn(
             request,
             request.input_items,
-            {},
-            profile=Profile(),
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,
@@ -206,7 +204,7 @@ async def test_a_bug_of_ours_ends_the_response_too(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(setting.run._turn, "_pass", broken)
+    monkeypatch.setattr(setting.run._turn, "_hear", broken)
     await setting.run.begin(PATIENCE)
     final = await setting.read()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."

@@ -15,9 +15,10 @@ from llama_stack_responses.core.response import new_response
 from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import Ending, Turn, TurnLimits
+from llama_stack_responses.turn import Ending, TurnLimits
 from llama_stack_responses.turnstile import Turnstile
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
+from tests.support.turns import make_turn
 
 Json = dict[str, Any]
 
@@ -45,11 +46,10 @@ class Setting:
         self.outbox = Outbox(wanted=request.stream, limit=limit)
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-        self.turn = Turn(
+        self.turn = make_turn(
             request,
             request.input_items,
-            {},
-            profile=profile or Profile(),
+            profile=profile,
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,

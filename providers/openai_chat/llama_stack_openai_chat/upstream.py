@@ -21,6 +21,9 @@ from .connection import Connection
 from .frames import FrameSplitter
 from .pool import Pool
 
+ROOT: Final = "//"
+"""What a path begins with that stands beside the `/v1` of the base URL."""
+
 _DONE: Final = b"[DONE]"
 _DRAIN_SECONDS: Final = 0.2
 """How long the end of a body may take to come after `[DONE]`, so that its connection can be kept."""
@@ -69,7 +72,7 @@ class Upstream:
         """The JSON that the server answers with.
 
         Args:
-            path: below the base URL.
+            path: below the base URL, or with `ROOT` before it, beside its `/v1`.
             body: JSON.
             key: goes in the place of the configured one.
 
@@ -101,8 +104,8 @@ class Upstream:
         weakref.finalize(events, _abandon, connection, connection.head).atexit = False
         return events
 
-    async def models(self, key: str | None = None) -> list[str]:
-        """The names of the models that the server has now.
+    async def models(self, key: str | None = None) -> dict[str, int | None]:
+        """The names of the models that the server has now, each with the tokens of its context, if it says so.
 
         The host may ask in a loop that ends, so this connection is not kept.
 
@@ -119,10 +122,10 @@ class Upstream:
                 answer = loads(await connection.read_all())
             finally:
                 connection.close()
-            return [str(model["id"]) for model in answer["data"]]
+            return {str(model["id"]): _context_length(model) for model in answer["data"]}
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"What {asked.url} answers is no list of models.") from error
 
     async def close(self) -> None:
@@ -131,12 +134,16 @@ class Upstream:
 
     def _asked(self, method: str, path: str, key: str | None, body: bytes = b"") -> _Asked:
         key = key or self._key
-        head = f"{method} {self._target}{path} HTTP/1.1\r\n{self._headers}"
+        base, target = self._base, self._target
+        if path.startswith(ROOT):
+            path = path[1:]
+            base, target = base.removesuffix("/v1"), target.removesuffix("/v1")
+        head = f"{method} {target}{path} HTTP/1.1\r\n{self._headers}"
         if key:
             head += f"authorization: Bearer {check_header(key)}\r\n"
         if method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        return _Asked(method, self._base + path, head.encode() + b"\r\n" + body)
+        return _Asked(method, base + path, head.encode() + b"\r\n" + body)
 
     async def _answer(self, asked: _Asked) -> Connection:
         """The connection on which a good response has begun."""
@@ -234,6 +241,12 @@ def _abandon(connection: Connection, head: object) -> None:
     """Closes the connection of a stream that nobody has, unless it serves another one by now."""
     if connection.head is head and connection.busy:
         connection.close()
+
+
+def _context_length(model: Any) -> int | None:
+    """The context of a listed model, as vLLM and SGLang (`max_model_len`) or OpenRouter and others say it."""
+    length = model.get("max_model_len") or model.get("context_length")
+    return length if isinstance(length, int) and length > 0 else None
 
 
 def _error_in(body: Any) -> Any:

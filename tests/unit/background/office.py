@@ -15,6 +15,7 @@ from llama_stack_responses.background.crew import Crew
 from llama_stack_responses.background.jobs import Held, Jobs
 from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.background.secrets import JobSecrets
+from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.replay import replay
@@ -118,7 +119,10 @@ class Office:
         self.inference = FakeInference(*rounds, accept=accept)
         self.archive = Archive(records)
         self.access = OneUser()
-        self.workshop = Workshop(self.inference, NoFiles(), makers or client_tools(), [], limits, Sealer([SECRET]))
+        lengths = ContextLengths(self.inference)
+        self.workshop = Workshop(
+            self.inference, NoFiles(), makers or client_tools(), [], limits, Sealer([SECRET]), lengths
+        )
         self.sealer = Sealer([SECRET])
         self.bell = Bell()
         self.jobs = Jobs(records, 100)

@@ -132,7 +132,7 @@ async def test_a_bug_of_ours_ends_it_as_failed(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("llama_stack_responses.turn.Turn._pass", broken)
+    monkeypatch.setattr("llama_stack_responses.turn.Turn._hear", broken)
     await office.work()
     final = await office.result()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."

@@ -321,7 +321,6 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
         ("prompt", {"id": "pmpt_1"}),
         ("context_management", [{"type": "compaction", "compact_threshold": 1000}]),
         ("moderation", {"model": "m"}),
-        ("truncation", "auto"),
         ("image", {"context_compression": "enabled"}),
         ("prompt_cache_options", {"prewarm": True}),
     ],

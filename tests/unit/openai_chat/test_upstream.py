@@ -461,7 +461,7 @@ async def test_the_models() -> None:
         await peer.left()
 
     async with serving(lists) as server, upstream(server) as client:
-        assert await client.models() == ["a", "b/c"]
+        assert await client.models() == {"a": None, "b/c": None}
         assert server.requests[0].line == "GET /v1/models HTTP/1.1"
         await over(server)
 

@@ -9,10 +9,11 @@ import openai
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from llama_stack_openai_chat.body import request_body
+from llama_stack_openai_chat.body import loads, request_body
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
 from llama_stack_openai_chat.pool import Pool
+from llama_stack_openai_chat.tokens import count_tokens
 from llama_stack_openai_chat.upstream import Upstream
 
 from .platform import (
@@ -72,6 +73,10 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
             raise NotImplementedError("Reasoning is told apart in streams only.")
         return _with_reasoning(await self._upstream.open(_CHAT, self._body(params), chat_chunk, self._own_key()))
 
+    async def count_chat_tokens(self, params: OpenAIChatCompletionRequestWithExtraBody) -> int | None:
+        """The tokens of the prompt that a chat request makes; None if the server has no tokenizer to ask."""
+        return await count_tokens(self._upstream, loads(self._body(params)), self._own_key())
+
     async def openai_completion(
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
@@ -91,8 +96,8 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     async def list_models(self) -> list[Model]:
         """The models that the server has and the configuration allows."""
         allowed = self._config.allowed_models
-        names = await self._upstream.models(self._own_key())
-        return [self._model(name) for name in names if allowed is None or name in allowed]
+        lengths = await self._upstream.models(self._own_key())
+        return [self._model(name, length) for name, length in lengths.items() if allowed is None or name in allowed]
 
     async def should_refresh_models(self) -> bool:
         """Whether the host is to ask for the models again and again."""
@@ -119,15 +124,16 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """Closes the connections."""
         await self._upstream.close()
 
-    def _model(self, name: str) -> Model:
+    def _model(self, name: str, context_length: int | None) -> Model:
         dimension = self._config.embedding_models.get(name)
         embeds = dimension is not None or "embed" in name.lower()
+        known = {"embedding_dimension": dimension, "context_length": context_length}
         return Model(
             identifier=name,
             provider_id=self.__provider_id__,
             provider_resource_id=name,
             model_type=ModelType.embedding if embeds else ModelType.llm,
-            metadata={"embedding_dimension": dimension} if dimension is not None else {},
+            metadata={name: number for name, number in known.items() if number is not None},
         )
 
     def _body(self, params: Any) -> bytes:

@@ -1,0 +1,58 @@
+"""A turn without the workshop that makes it in a server."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from llama_stack_responses.asking import Asking
+from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.context_lengths import ContextLengths
+from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.fitting import Fitting
+from llama_stack_responses.outbox import Outbox
+from llama_stack_responses.tools.toolset import Toolset
+from llama_stack_responses.turn import NOTHING_DONE, Progress, Turn, TurnLimits
+from llama_stack_responses.turnstile import Turnstile
+from tests.support.inference import FakeInference
+
+
+def make_turn(
+    request: CreateRequest,
+    items: list[dict[str, Any]],
+    *,
+    toolset: Toolset,
+    assembler: Assembler,
+    inference: FakeInference,
+    outbox: Outbox,
+    limits: TurnLimits,
+    profile: Profile | None = None,
+    turnstile: Turnstile | None = None,
+    progress: Progress = NOTHING_DONE,
+    after_step: Callable[[Progress], Awaitable[None]] | None = None,
+) -> Turn:
+    """The loop over `items`, by default as a model without a profile needs it."""
+    profile = profile or Profile()
+    asking = Asking(
+        request,
+        {},
+        profile=profile,
+        toolset=toolset,
+        inference=inference,
+        fitting=Fitting(request.model, profile, inference, ContextLengths(inference)),
+        outbox=outbox,
+        idle_seconds=limits.idle_seconds,
+        turnstile=turnstile or Turnstile(),
+    )
+    return Turn(
+        request,
+        items,
+        asking=asking,
+        toolset=toolset,
+        assembler=assembler,
+        outbox=outbox,
+        limits=limits,
+        progress=progress,
+        after_step=after_step,
+    )

@@ -1,0 +1,54 @@
+"""What model servers say of requests that are too long."""
+
+import pytest
+
+from llama_stack_responses.chat.refusals import says_too_long, too_long
+
+
+@pytest.mark.parametrize(
+    ("message", "length", "tokens"),
+    [
+        (
+            "This model's maximum context length is 4096 tokens. However, you requested 5220 tokens (5210 in the "
+            "messages, 10 in the completion). Please reduce the length of the messages or completion.",
+            4096,
+            5210,
+        ),
+        (
+            "You passed 5210 input tokens and requested 10 output tokens. However, the model's context length is only "
+            "4096 tokens, resulting in a maximum input length of 4086 tokens.",
+            4096,
+            5210,
+        ),
+        (
+            "This model's maximum context length is 128000 tokens. However, your messages resulted in 130011 tokens.",
+            128000,
+            130011,
+        ),
+        (
+            "'max_tokens' or 'max_completion_tokens' is too large: 5000. This model's maximum context length is 4096 "
+            "tokens and your request has 24 input tokens (5000 > 4096 - 24).",
+            4096,
+            24,
+        ),
+        ("request (5031 tokens) exceeds the available context size (4096 tokens), try increasing it", 4096, 5031),
+        ("The input (5031 tokens) is longer than the model's context length (4096 tokens).", 4096, 5031),
+        ("prompt is too long: 208310 tokens > 200000 maximum", 200000, 208310),
+        (
+            "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576).",
+            1048576,
+            1200000,
+        ),
+        ("Your input exceeds the context window of this model. Please adjust your input and try again.", None, None),
+    ],
+)
+def test_the_numbers_in_a_refusal(message: str, length: int | None, tokens: int | None) -> None:
+    assert says_too_long(message)
+    error = too_long(message)
+    assert (error.length, error.tokens, error.message) == (length, tokens, message)
+    assert (error.status, error.code, error.param) == (400, "context_length_exceeded", "input")
+
+
+@pytest.mark.parametrize("message", ["no such thing as min_p", "Rate limit of 100 requests reached"])
+def test_what_is_another_problem(message: str) -> None:
+    assert not says_too_long(message)

@@ -1,0 +1,91 @@
+"""What may be left out of a conversation that is too long."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.items import check_call_pairs
+from llama_stack_responses.core.truncation import PINNED, droppable, without
+
+Json = dict[str, Any]
+
+
+def message(role: str, text: str = "") -> Json:
+    return {"type": "message", "role": role, "content": text}
+
+
+def call(call_id: str) -> Json:
+    return {"type": "function_call", "call_id": call_id}
+
+
+def output(call_id: str) -> Json:
+    return {"type": "function_call_output", "call_id": call_id}
+
+
+USER, ANSWER, SYSTEM = message("user"), message("assistant"), message("system")
+THOUGHT: Json = {"type": "reasoning"}
+SEARCH: Json = {"type": "web_search_call"}
+PIN = USER | {PINNED: True}
+
+
+@pytest.mark.parametrize(
+    ("items", "parts"),
+    [
+        ([], []),
+        ([USER], []),
+        ([SYSTEM, USER], []),
+        ([USER, ANSWER, USER], [[0, 1]]),
+        ([SYSTEM, USER, THOUGHT, ANSWER, USER, ANSWER, USER], [[1, 2, 3], [4, 5]]),
+        ([USER, USER, ANSWER, USER], [[0, 1, 2]]),
+        ([USER, SYSTEM, ANSWER, USER], [[0, 2]]),
+        ([PIN, USER, ANSWER, USER], [[1, 2]]),
+        # In the turn that goes on, round by round, and never the last one.
+        ([USER, THOUGHT, call("1"), output("1"), THOUGHT, call("2"), output("2")], [[1, 2, 3]]),
+        ([USER, ANSWER, call("1"), call("2"), output("1"), output("2"), call("3"), output("3")], [[1, 2, 3, 4, 5]]),
+        ([USER, call("1"), output("1")], []),
+        ([USER, SEARCH, SEARCH, ANSWER], [[1], [2]]),
+        # A call and its output go together, whoever speaks between them.
+        ([USER, call("1"), USER, output("1"), ANSWER, USER], [[0, 1, 2, 3, 4]]),
+        ([USER, call("1"), USER, output("1")], []),
+        ([call("1"), output("1"), call("2"), output("2")], [[0, 1]]),
+    ],
+)
+def test_the_parts_of_a_conversation(items: list[Json], parts: list[list[int]]) -> None:
+    assert droppable(items) == parts
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[Json]:
+    """Conversations in which every call has its output, somewhere behind it."""
+    items: list[Json] = []
+    waiting: list[str] = []
+    for number in range(draw(st.integers(0, 20))):
+        kind = draw(st.sampled_from(["user", "assistant", "system", "reasoning", "call", "output"]))
+        if kind == "call":
+            waiting.append(str(number % 7))
+            items.append(call(waiting[-1]))
+        elif kind == "output" and waiting:
+            items.append(output(waiting.pop(draw(st.integers(0, len(waiting) - 1)))))
+        elif kind == "reasoning":
+            items.append(THOUGHT)
+        elif kind != "output":
+            items.append(message(kind, str(number)))
+    return items + [output(each) for each in waiting]
+
+
+@given(conversations())
+def test_what_is_left_makes_sense(items: list[Json]) -> None:
+    parts = droppable(items)
+    numbers = [number for part in parts for number in part]
+    assert numbers == sorted(set(numbers))
+    newest = [item for item in items if item.get("role") == "user"][-1:]
+    for count in range(len(parts) + 1):
+        left = without(items, parts[:count])
+        check_call_pairs(left)
+        assert [item for item in left if item.get("role") == "system"] == [
+            item for item in items if item.get("role") == "system"
+        ]
+        assert [item for item in left if item.get("role") == "user"][-1:] == newest
+        assert left[-1:] == items[-1:]
