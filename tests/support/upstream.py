@@ -8,7 +8,7 @@
     assert first.ended == "completed"
 
 Each request for a model takes its next reply; the last one repeats. Unscripted, `echo` repeats the last user text word
-by word and `fast-N` says N words at once; any other model is a 404. The server's own address speaks HTTP too, for
+by word and `fast-N` says N words at once; any other model is a 404. `/tokenize` counts the tokens of a chat. The server's own address speaks HTTP too, for
 whoever drives it without this class: `POST /_script`, `POST /_release`, `GET /_requests?model=`, `POST /_reset`.
 """
 
@@ -83,10 +83,14 @@ class Upstream:
         self.base_url = f"{url}/v1"
         self._http = httpx.Client(base_url=url, timeout=10, trust_env=False)
 
-    def script(self, model: str, replies: Sequence[Reply] | Reply) -> None:
-        """From now on this model answers with these, in order; the last one repeats."""
+    def script(self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None) -> None:
+        """From now on this model answers with these, in order; the last one repeats.
+
+        With a `context`, it refuses chats that have more tokens, which are words and signs here.
+        """
         listed = [replies] if isinstance(replies, Reply) else replies
-        self._post("/_script", {"model": model, "replies": [each.as_json() for each in listed]})
+        told = {"model": model, "replies": [each.as_json() for each in listed], "context": context}
+        self._post("/_script", told)
 
     def release(self, model: str) -> None:
         """Let the streams of this model that have begun go on past their `hold`."""

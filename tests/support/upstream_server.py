@@ -78,8 +78,9 @@ class Record:
 class Script:
     """The replies of one model: each request takes the next one, and the last one stays."""
 
-    def __init__(self, model: str, replies: list[Reply]) -> None:
+    def __init__(self, model: str, replies: list[Reply], context: int | None = None) -> None:
         """Encode every stream once, with and without the usage chunk."""
+        self.context = context
         self._replies = deque(replies)
         self._frames = {id(reply): self._encode(reply, model) for reply in replies}
 
@@ -111,6 +112,20 @@ def counted(text: str, size: int) -> list[float]:
     return counts
 
 
+def tokens(body: dict[str, Any]) -> int:
+    """The tokens of a chat: its words and signs, those of its tools included."""
+    prompt = json.dumps([body.get("messages"), body.get("tools")], ensure_ascii=False)
+    return len(re.findall(r"\w+|[^\w\s\"]", prompt))
+
+
+def too_long(context: int, found: int) -> Reply:
+    """What vLLM says to a chat that is too long."""
+    message = (
+        f"This model's maximum context length is {context} tokens. However, your request has {found} input tokens."
+    )
+    return error(400, f"{message} Please reduce the length of the input messages.")
+
+
 def last_user_text(body: dict[str, Any]) -> str:
     """The text of the last user message, its parts joined."""
     contents = [message.get("content") for message in body.get("messages", []) if message.get("role") == "user"]
@@ -131,12 +146,15 @@ class Upstream:
         """The reply for this chat request."""
         model = str(body.get("model"))
         script = self._scripts.get(model) or unscripted(model, last_user_text(body) if model == "echo" else "")
+        if script.context is not None and (found := tokens(body)) > script.context:
+            return Script(model, [too_long(script.context, found)]).take()
         return script.take()
 
     def script(self, request: Request) -> Any:
         """`{"model", "replies"}`: these replies from now on, whatever was scripted for the model before."""
         told = json.loads(request.body)
-        self._scripts[told["model"]] = Script(told["model"], [Reply(**reply) for reply in told["replies"]])
+        replies = [Reply(**reply) for reply in told["replies"]]
+        self._scripts[told["model"]] = Script(told["model"], replies, told.get("context"))
         return {}
 
     def release(self, request: Request) -> Any:
@@ -197,6 +215,7 @@ class Upstream:
             ("GET", "/health"): lambda _: {"status": "ok"},
             ("POST", "/embeddings"): self.embeddings,
             ("POST", "/completions"): self.completions,
+            ("POST", "/tokenize"): lambda request: {"count": tokens(json.loads(request.body))},
             ("POST", "/_script"): self.script,
             ("POST", "/_release"): self.release,
             ("GET", "/_requests"): self.requests,
