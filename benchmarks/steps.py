@@ -27,6 +27,8 @@ from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
+from llama_stack_responses.attachments import open_attachments
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -135,7 +137,8 @@ async def stream(chunks: list[Chunk]) -> bytes:
     limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
     sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
-    workshop = Workshop(inference, NoFiles(), client_tools(), [], limits, sealer, lengths)
+    attachments = open_attachments(NoFiles(), ResponsesConfig())
+    workshop = Workshop(inference, attachments, client_tools(), [], limits, sealer, lengths)
     bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     outbox = Outbox(wanted=True, transcript=Transcript())
     run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)

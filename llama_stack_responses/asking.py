@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from .chat.chunks import ChunkReader
 from .chat.inference import Inference
-from .chat.messages import FileContent, chat_messages
+from .chat.messages import chat_messages
 from .chat.profile import Profile
 from .chat.request import chat_request
 from .core.citing import Citing
@@ -51,7 +51,6 @@ class Asking:
 
     Args:
         request: what the client asked for.
-        files: the stored files that its items name by id.
         fitting: makes the conversation as short as the model takes it.
         outbox: where what is said goes; while it is full, the model has to wait.
         idle_seconds: how long the provider may stay silent.
@@ -66,7 +65,6 @@ class Asking:
     def __init__(
         self,
         request: CreateRequest,
-        files: Mapping[str, FileContent],
         *,
         profile: Profile,
         toolset: Toolset,
@@ -80,7 +78,6 @@ class Asking:
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
-        self._files = files
         self._profile = profile
         self._toolset = toolset
         self._inference = inference
@@ -111,11 +108,7 @@ class Asking:
         return Heard(end, reader.service_tier)
 
     async def chat(self, items: Sequence[Json], max_tokens: int | None) -> Json:
-        """The chat request that has the model go on from `items`.
-
-        Raises:
-            ApiError: an item holds what this model does not take.
-        """
+        """The chat request that has the model go on from `items`."""
         offer = self._toolset.offer()
 
         def made(shown: Sequence[Json]) -> Json:
@@ -181,7 +174,6 @@ class Asking:
             items,
             self._profile,
             instructions=self._request.instructions,
-            files=self._files,
             all_reasoning=self._profile.replayed_reasoning(self._request.reasoning) == "all_turns",
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,

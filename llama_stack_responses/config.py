@@ -158,7 +158,7 @@ class Fetching(BaseModel):
 
     Attributes:
         allowed_networks: what may be reached though it is not public, such as `10.1.0.0/16`. Everything public may.
-        max_bytes: size of a page or file, decompressed, at most.
+        max_bytes: size of a page, decompressed, at most; of files, `files.max_bytes`.
         seconds: how long one may take, redirects included.
         redirects: how many are followed.
     """
@@ -169,6 +169,30 @@ class Fetching(BaseModel):
     max_bytes: int = Field(default=8 * 2**20, ge=1)
     seconds: float = Field(default=20.0, gt=0)
     redirects: int = Field(default=5, ge=0)
+
+
+class FileInputs(BaseModel):
+    """How much is read of the files and images that requests name or bring and that their model cannot read itself.
+
+    Attributes:
+        max_bytes: all that are read for one response together, at most, those of its history included.
+        max_files: how many they may be.
+        max_pages: of one PDF.
+        max_characters: of the text of one file.
+        seconds: how long the reading of one may take.
+        memory_mb: what it may take, as far as this server reads it itself.
+        at_once: how many PDFs a server process reads at a time.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    max_bytes: int = Field(default=64 * 2**20, ge=1)
+    max_files: int = Field(default=100, ge=1)
+    max_pages: int = Field(default=1000, ge=1)
+    max_characters: int = Field(default=2_000_000, ge=1)
+    seconds: float = Field(default=60.0, gt=0)
+    memory_mb: int = Field(default=1024, ge=64)
+    at_once: int = Field(default=2, ge=1)
 
 
 class McpServers(BaseModel):
@@ -249,6 +273,7 @@ class ResponsesConfig(BaseModel):
             The first one seals, all of them open.
         background: how background responses are made.
         fetch: how what URLs name is fetched.
+        files: how much is read of files and images.
         mcp: how MCP servers are used.
         limits: bounds on one request.
         code_interpreter: where the tool of this name runs; without it, a request for that tool is refused.
@@ -269,6 +294,7 @@ class ResponsesConfig(BaseModel):
     )
     background: BackgroundWork = Field(default_factory=BackgroundWork)
     fetch: Fetching = Field(default_factory=Fetching)
+    files: FileInputs = Field(default_factory=FileInputs)
     mcp: McpServers = Field(default_factory=McpServers)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: CodeInterpreter | None = None

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-from .chat.messages import FileContent
 from .core.errors import bad_request
-
-Json = dict[str, Any]
+from .documents.document import Document
 
 
 class Files(Protocol):
     """The host's file store."""
 
-    async def read(self, file_id: str) -> FileContent:
+    async def read(self, file_id: str) -> Document:
         """The file, as far as the user who asks may see it.
 
         Raises:
@@ -27,7 +24,7 @@ class Files(Protocol):
 class NoFiles:
     """A stack without a file store."""
 
-    async def read(self, file_id: str) -> FileContent:
+    async def read(self, file_id: str) -> Document:
         """Refuses: there are no files."""
         raise bad_request(
             f"The file '{file_id}' cannot be read: this stack serves no files API. Send the content as data instead.",
@@ -40,24 +37,6 @@ def uploaded_with(files: Files) -> Callable[[str], Awaitable[tuple[str, bytes]]]
 
     async def uploaded(file_id: str) -> tuple[str, bytes]:
         file = await files.read(file_id)
-        return file.filename, base64.b64decode(file.base64)
+        return file.name, file.content
 
     return uploaded
-
-
-async def read_files(items: Iterable[Json], files: Files) -> dict[str, FileContent]:
-    """Every stored file that the items name, each read once."""
-    found: dict[str, FileContent] = {}
-    for file_id in _file_ids(items):
-        if file_id not in found:
-            found[file_id] = await files.read(file_id)
-    return found
-
-
-def _file_ids(items: Iterable[Json]) -> Iterator[str]:
-    for item in items:
-        parts = item.get("content") or item.get("output") or ()
-        if isinstance(parts, dict):
-            parts = [parts]
-        if isinstance(parts, list):
-            yield from (part["file_id"] for part in parts if part.get("file_id"))

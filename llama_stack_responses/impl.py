@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from .access import Access, Action
+from .attachments import Attachments
 from .background.crew import Crew
 from .chat.inference import Inference
 from .config import ResponsesConfig
@@ -21,7 +22,6 @@ from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
 from .core.shapes import Limits
 from .core.transcript import Transcript
-from .files import Files
 from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
@@ -84,7 +84,7 @@ class OpenAIResponsesImpl:
         config: the provider's configuration.
         records: where responses are kept.
         inference: runs the model rounds.
-        files: the stored files that requests name.
+        attachments: makes files and images fit for the models.
         services: what hosted tools work with.
         access: who asks, and what they may see.
     """
@@ -94,7 +94,7 @@ class OpenAIResponsesImpl:
         config: ResponsesConfig,
         records: Records,
         inference: Inference,
-        files: Files,
+        attachments: Attachments,
         services: Services,
         access: Access,
     ) -> None:
@@ -108,7 +108,7 @@ class OpenAIResponsesImpl:
         self._limits = Limits(max_items=config.limits.input_items)
         self._passthrough = config.passthrough
         sealer = Sealer(config.secret_bytes)
-        self._workshop = equipped(config, inference, files, services, sealer)
+        self._workshop = equipped(config, inference, attachments, services, sealer)
         self._intake = Intake(self._historian, access, self._workshop.sealer)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)

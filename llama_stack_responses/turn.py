@@ -79,7 +79,7 @@ class Turn:
 
     Args:
         request: what the client asked for.
-        items: the history and the input, normalised, references resolved.
+        items: the history and the input, normalised, references resolved, with all media that the model takes in them.
         asking: asks the model.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.

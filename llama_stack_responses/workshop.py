@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from .asking import Asking
+from .attachments import Attachments
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
 from .chat.summary import summary_request
@@ -19,7 +20,6 @@ from .core.ids import new_id
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .core.response import new_response
-from .files import Files, read_files
 from .fitting import Fitting
 from .gates import Gate
 from .outbox import Outbox
@@ -40,7 +40,7 @@ class Workshop:
 
     Attributes:
         inference: runs the model rounds.
-        files: the stored files that requests name.
+        attachments: makes files and images fit for the models.
         makers: the tools that there are.
         profiles: what single models need.
         limits: bounds on one response.
@@ -50,7 +50,7 @@ class Workshop:
     """
 
     inference: Inference
-    files: Files
+    attachments: Attachments
     makers: Makers
     profiles: list[Profile]
     limits: TurnLimits
@@ -78,13 +78,13 @@ class Workshop:
 
 
 def equipped(
-    config: ResponsesConfig, inference: Inference, files: Files, services: Services, sealer: Sealer
+    config: ResponsesConfig, inference: Inference, attachments: Attachments, services: Services, sealer: Sealer
 ) -> Workshop:
     """The workshop that a configuration describes."""
     limits = config.limits
     return Workshop(
         inference,
-        files,
+        attachments,
         tool_makers(services),
         config.profiles,
         TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds),
@@ -116,30 +116,33 @@ class Bench:
         Raises:
             ApiError: a file that the items name cannot be read.
         """
-        shop = self.workshop
         return Turn(
             self.request,
-            items,
-            asking=await self.asking(items, outbox),
+            await self.shown(items),
+            asking=self.asking(outbox),
             toolset=self.toolset,
             assembler=self.assembler,
             outbox=outbox,
-            limits=shop.limits,
+            limits=self.workshop.limits,
             progress=progress,
             after_step=after_step,
         )
 
-    async def asking(self, items: list[Json], outbox: Outbox) -> Asking:
-        """What asks the model about `items`.
+    async def shown(self, items: list[Json]) -> list[Json]:
+        """The items as the model is to see them, with their files and images.
 
         Raises:
-            ApiError: a file that the items name cannot be read.
+            ApiError: a file that the items name cannot be read, or the model takes none of its kind.
         """
+        profile = profile_for(self.request.model, self.workshop.profiles)
+        return await self.workshop.attachments.resolved(items, profile, self.request)
+
+    def asking(self, outbox: Outbox) -> Asking:
+        """What asks the model."""
         shop, model = self.workshop, self.request.model
         profile = profile_for(model, shop.profiles)
         return Asking(
             self.request,
-            await read_files(items, shop.files),
             profile=profile,
             toolset=self.toolset,
             inference=shop.inference,

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.thoughts import Thought, plain_thoughts
 
 from .client_calls import Names
@@ -23,25 +22,11 @@ _ATTACHED: Final = "(see the attachment in the next message)"
 _UNSEEN: Final = "(an attachment that this model cannot read)"
 
 
-@dataclass(frozen=True, slots=True)
-class FileContent:
-    """A stored file, read for the model."""
-
-    filename: str
-    media_type: str
-    base64: str
-
-    @property
-    def data_url(self) -> str:
-        return f"data:{self.media_type};base64,{self.base64}"
-
-
 def chat_messages(
     items: Sequence[Json],
     profile: Profile,
     *,
     instructions: str | None = None,
-    files: Mapping[str, FileContent] | None = None,
     all_reasoning: bool = False,
     names: Names | None = None,
     read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
@@ -49,20 +34,17 @@ def chat_messages(
     """The chat messages that say what `items` say.
 
     Args:
-        items: normalised items, the history first; every tool call has its output among them.
+        items: normalised items, the history first; every tool call has its output among them. Of media they hold only
+            what the model takes, images by URL and files as data.
         profile: what the model's template allows.
         instructions: the first system message.
-        files: the stored files that the items name by id.
         all_reasoning: replay the reasoning of all turns, not only what came since the last user message.
         names: what the model calls the client's functions, where that is not the client's name for them.
         read_reasoning: what a reasoning item holds for the model.
-
-    Raises:
-        ApiError: an item holds media that the model does not take.
     """
     items = list(as_functions(items, names or {}))
     turn_start = 0 if all_reasoning else _turn_start(items)
-    builder = _Builder(profile, files or {}, _outputs(items), turn_start, read_reasoning)
+    builder = _Builder(profile, _outputs(items), turn_start, read_reasoning)
     if instructions:
         builder.system("system", instructions)
     for number, item in enumerate(items):
@@ -84,13 +66,11 @@ class _Builder:
     def __init__(
         self,
         profile: Profile,
-        files: Mapping[str, FileContent],
         outputs: dict[str, deque[Json]],
         turn_start: int,
         read_reasoning: Callable[[Json], Sequence[Thought]],
     ) -> None:
         self._profile = profile
-        self._files = files
         self._outputs = outputs
         self._turn_start = turn_start
         self._read_reasoning = read_reasoning
@@ -132,7 +112,10 @@ class _Builder:
         if item["role"] == "user":
             self._messages.append({"role": "user", "content": self._user_content(item["content"])})
         else:
-            self.system(item["role"], _plain_text(item["content"]))
+            media = [self._part(part) for part in item["content"] if part["type"] != "input_text"]
+            self.system(item["role"], _plain_text(item["content"]) + f"\n{_ATTACHED}" * bool(media))
+            if media:
+                self._messages.append({"role": "user", "content": media})
 
     def _open(self) -> _Assistant:
         self._assistant = self._assistant or _Assistant()
@@ -213,43 +196,19 @@ class _Builder:
             made["prompt_cache_breakpoint"] = breakpoint_
         return made
 
-    def _content(self, part: Json) -> Json:
+    @staticmethod
+    def _content(part: Json) -> Json:
         match part["type"]:
             case "input_image":
-                return self._image(part)
+                detail = {name: part[name] for name in ("detail",) if part.get(name, "auto") != "auto"}
+                return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
             case "input_file":
-                return self._file(part)
+                file = {name: part[name] for name in ("filename", "file_data") if name in part}
+                return {"type": "file", "file": file}
             case "input_audio":
-                self._allow(self._profile.audio, "audio")
                 return {"type": "input_audio", "input_audio": part["input_audio"]}
             case _:
                 return {"type": "text", "text": part["text"]}
-
-    def _image(self, part: Json) -> Json:
-        self._allow(self._profile.images, "images")
-        url = self._files[part["file_id"]].data_url if "file_id" in part else part["image_url"]
-        image = {"url": url}
-        if (detail := part.get("detail", "auto")) != "auto":
-            image["detail"] = detail
-        return {"type": "image_url", "image_url": image}
-
-    def _file(self, part: Json) -> Json:
-        self._allow(self._profile.files, "files")
-        if "file_id" in part:
-            stored = self._files[part["file_id"]]
-            return {"type": "file", "file": {"filename": stored.filename, "file_data": stored.data_url}}
-        if "file_data" not in part:
-            raise bad_request(
-                "This server does not fetch files: send the content in 'file_data', or upload it and send its id.",
-                "input",
-                "unsupported_value",
-            )
-        file = {name: part[name] for name in ("filename", "file_data") if name in part}
-        return {"type": "file", "file": file}
-
-    def _allow(self, allowed: bool, what: str) -> None:
-        if not allowed:
-            raise bad_request(f"This model does not take {what} as input.", "input", "unsupported_value")
 
 
 def _outputs(items: Iterable[Json]) -> dict[str, deque[Json]]:

@@ -40,7 +40,9 @@ class Profile(BaseModel):
             reasoning, a `generated` summary, or `none`.
         summary_model: the model that generates summaries, as the host names it; null for the one that reasoned.
         tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
-        images, files, audio: whether the model takes such input; a request with it is refused if not.
+        images, audio: whether the model takes such input; a request with it is refused if not.
+        image_urls: whether the model's server fetches images by itself (`pass`), or is sent them as data (`fetch`).
+        files: whether the model's server takes files as they are; where not, it gets their text.
         inline_thinking: set for models whose server does not separate the reasoning from the text.
         custom_tools: whether the model's server knows custom tools and holds the model to their grammar (`custom`),
             or sees each as a function with one string, the grammar in its description (`function`).
@@ -63,7 +65,8 @@ class Profile(BaseModel):
     summary_model: str | None = None
     tool_media: Literal["tool_message", "user_message"] = "user_message"
     images: bool = True
-    files: bool = True
+    image_urls: Literal["pass", "fetch"] = "pass"
+    files: bool = False
     audio: bool = True
     inline_thinking: InlineThinking | None = None
     custom_tools: Literal["function", "custom"] = "function"

@@ -82,9 +82,9 @@ class Fetcher:
         except httpx.TooManyRedirects:
             raise Refused(f"The URL redirects more than {self._limits.redirects} times.") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
-            raise Refused("This is not a URL of a page: it must begin with http:// or https:// and a host.") from None
+            raise Refused("This is no URL to fetch: it must begin with http:// or https:// and a host.") from None
         except httpx.HTTPError as error:
-            raise Refused(f"The page could not be fetched ({type(error).__name__}).") from None
+            raise Refused(f"It could not be fetched ({type(error).__name__}).") from None
 
     def _client(self) -> httpx.AsyncClient:
         # Once a server: it reads some hundred certificates.
@@ -119,9 +119,9 @@ class Fetcher:
             try:
                 body += inflate.decompress(chunk, left + 1) if inflate else chunk
             except zlib.error:
-                raise Refused("The server sent a compressed page that cannot be read.") from None
+                raise Refused("The server sent something compressed that cannot be read.") from None
             if len(body) > self._limits.size:
-                raise Refused(f"The page is larger than {self._limits.size} bytes.")
+                raise Refused(f"It is larger than {self._limits.size} bytes.")
         return bytes(body)
 
 
@@ -132,4 +132,4 @@ def _inflater(encoding: str) -> zlib._Decompress | None:
             return None
         case "gzip" | "x-gzip" | "deflate":
             return zlib.decompressobj(_GZIP_OR_ZLIB)
-    raise Refused("The server compressed the page in a way that was not asked for.")
+    raise Refused("The server compressed it in a way that was not asked for.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
+from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.chat.profile import profile_for
 from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
 from llama_stack_responses.containers import open_containers
@@ -19,6 +20,7 @@ from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.tools.runtime import NoToolRuntime
 
 from .connectors import HostConnectors
+from .file_processors import file_processor
 from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
@@ -53,7 +55,9 @@ async def get_provider_impl(
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(config, deps.get(Api.connectors)),
     )
-    return OpenAIResponsesImpl(config, open_records(config.store, backend), inference, files, services, access)
+    attachments = open_attachments(files, config, file_processor(deps.get(Api.file_processors)))
+    records = open_records(config.store, backend)
+    return OpenAIResponsesImpl(config, records, inference, attachments, services, access)
 
 
 def _pages(fetching: Fetching) -> Pages | None:

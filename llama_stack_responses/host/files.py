@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import mimetypes
 from typing import Any
 
-from llama_stack_responses.chat.messages import FileContent
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.documents.document import Document
 
 from .platform import RetrieveFileContentRequest, RetrieveFileRequest
 
@@ -22,7 +21,7 @@ class HostFiles:
     def __init__(self, files: Any) -> None:
         self._files = files
 
-    async def read(self, file_id: str) -> FileContent:
+    async def read(self, file_id: str) -> Document:
         """The whole file.
 
         Raises:
@@ -33,5 +32,5 @@ class HostFiles:
             content = await self._files.openai_retrieve_file_content(RetrieveFileContentRequest(file_id=file_id))
         except Exception as error:
             raise bad_request(f"The file '{file_id}' was not found.", "input", "file_not_found") from error
-        media_type = mimetypes.guess_type(stored.filename)[0] or "application/octet-stream"
-        return FileContent(stored.filename, media_type, base64.b64encode(content.body).decode())
+        media_type = mimetypes.guess_type(stored.filename)[0] or ""
+        return Document(stored.filename, media_type, bytes(content.body))

@@ -29,6 +29,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         ToolInvocationResult,
     )
     from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
+    from llama_stack_api.file_processors.models import ProcessFileRequest
     from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
@@ -52,6 +53,7 @@ else:
         ToolInvocationResult,
     )
     from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
+    from ogx_api.file_processors.models import ProcessFileRequest
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
@@ -67,6 +69,7 @@ __all__ = [
     "ModelNotFoundError",
     "ModelTypeError",
     "OpenAISearchVectorStoreRequest",
+    "ProcessFileRequest",
     "RemoteProviderSpec",
     "RequestProviderDataContext",
     "RetrieveFileContentRequest",

@@ -21,6 +21,7 @@ from tests.support.variants import (
     add_host_provider,
     add_vector_stores,
     let_browse,
+    let_read,
     let_summarize,
     open_this_machine,
     variant,
@@ -85,7 +86,7 @@ def stack(
     """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
 
     Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
-    containers to run code in, a SearXNG server to search with, and vector stores.
+    containers to run code in, a SearXNG server to search with, vector stores, and models that take other media.
     """
 
     def change(config: dict[str, Any]) -> None:
@@ -94,6 +95,7 @@ def stack(
         open_this_machine(config)
         let_browse(config)
         let_summarize(config)
+        let_read(config)
         add_vector_stores(config)
 
     env = {

@@ -36,7 +36,6 @@ def make_turn(
     profile = profile or Profile()
     asking = Asking(
         request,
-        {},
         profile=profile,
         toolset=toolset,
         inference=inference,

@@ -56,13 +56,23 @@ def open_this_machine(config: Json) -> None:
 
 def let_browse(config: Json) -> None:
     """Shows the web search to the model `browsing` as a browser."""
-    responses_config(config).setdefault("profiles", []).append({"match": "*/browsing", "web_search": "browser"})
+    _add_profile(config, "browsing", web_search="browser")
 
 
 def let_summarize(config: Json) -> None:
     """Has the model `short` summarize what the model `summarized` thinks."""
-    found = {"match": "*/summarized", "reasoning_summary": "generated", "summary_model": "local/short"}
-    responses_config(config).setdefault("profiles", []).append(found)
+    _add_profile(config, "summarized", reasoning_summary="generated", summary_model="local/short")
+
+
+def let_read(config: Json) -> None:
+    """Has one model for each way of taking files and images: `reads-files`, `blind` and `offline`."""
+    _add_profile(config, "reads-files", files=True)
+    _add_profile(config, "blind", images=False, audio=False)
+    _add_profile(config, "offline", image_urls="fetch")
+
+
+def _add_profile(config: Json, model: str, **settings: Any) -> None:
+    responses_config(config).setdefault("profiles", []).append({"match": f"*/{model}", **settings})
 
 
 def responses_config(config: Json) -> Json:

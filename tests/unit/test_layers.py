@@ -23,7 +23,7 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 LAYERS: Final = {
     PACKAGE: (
         {"core"},
-        {"fetch", "sandbox"},
+        {"documents", "fetch", "sandbox"},
         {
             "access",
             "chat",
@@ -40,7 +40,7 @@ LAYERS: Final = {
         {"answering", "config", "context_lengths", "files", "idempotency", "mcp_client", "summarizing", "sweeper"},
         {"fitting"},
         {"asking"},
-        {"containers", "history", "reasoning", "stores", "turn"},
+        {"attachments", "containers", "history", "reasoning", "stores", "turn"},
         {"intake", "run", "workshop"},
         {"background"},
         {"impl"},
@@ -68,8 +68,10 @@ ONLY_IN: Final = {
         "starlette": {"host", "wire"},
         "asyncio": {
             "answering",
+            "attachments",
             "asking",
             "background",
+            "documents",
             "fetch",
             "host",
             "hangup",
@@ -94,6 +96,7 @@ ONLY_IN: Final = {
         "httpx2": {"mcp_client"},
         "mcp": {"mcp_client"},
         "mcp_types": {"mcp_client"},
+        "pypdf": {"documents"},
         "trafilatura": {"fetch"},
         CHAT: set(),
     },

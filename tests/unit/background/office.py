@@ -9,12 +9,14 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
 from llama_stack_responses.access import Action
+from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.background.attempt import Attempt
 from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.crew import Crew
 from llama_stack_responses.background.jobs import Held, Jobs
 from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.background.secrets import JobSecrets
+from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.owner import Owner
@@ -120,8 +122,9 @@ class Office:
         self.archive = Archive(records)
         self.access = OneUser()
         lengths = ContextLengths(self.inference)
+        attachments = open_attachments(NoFiles(), ResponsesConfig())
         self.workshop = Workshop(
-            self.inference, NoFiles(), makers or client_tools(), [], limits, Sealer([SECRET]), lengths
+            self.inference, attachments, makers or client_tools(), [], limits, Sealer([SECRET]), lengths
         )
         self.sealer = Sealer([SECRET])
         self.bell = Bell()

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_stack_responses.chat.messages import FileContent, chat_messages
+from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import InlineThinking, Profile
-from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.items import check_call_pairs, parse_input
 
 Json = dict[str, Any]
@@ -284,11 +283,10 @@ IMAGE: Final[Json] = {"type": "input_image", "image_url": "data:image/png;base64
 CHAT_IMAGE: Final[Json] = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 FILE: Final[Json] = {"type": "input_file", "filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="}
 AUDIO: Final[Json] = {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
-STORED: Final = {"file_1": FileContent("b.pdf", "application/pdf", "BB==")}
 
 
 def content(part: Json, profile: Profile = PLAIN) -> Json:
-    [message] = made(user("see", part), profile=profile, files=STORED)
+    [message] = made(user("see", part), profile=profile)
     text, media = message["content"]
     assert text == {"type": "text", "text": "see"}
     return dict(media)
@@ -297,11 +295,6 @@ def content(part: Json, profile: Profile = PLAIN) -> Json:
 def test_images() -> None:
     assert content(IMAGE) == CHAT_IMAGE
     assert content(IMAGE | {"detail": "low"})["image_url"]["detail"] == "low"
-
-
-def test_a_stored_image() -> None:
-    image = content({"type": "input_image", "file_id": "file_1", "detail": "auto"})
-    assert image == {"type": "image_url", "image_url": {"url": "data:application/pdf;base64,BB=="}}
 
 
 def test_an_image_alone_is_a_list_too() -> None:
@@ -313,34 +306,16 @@ def test_files() -> None:
     assert content(FILE) == {"type": "file", "file": expected}
 
 
-def test_a_stored_file() -> None:
-    expected = {"filename": "b.pdf", "file_data": "data:application/pdf;base64,BB=="}
-    assert content({"type": "input_file", "file_id": "file_1"}) == {"type": "file", "file": expected}
-
-
-def test_a_file_behind_a_url_is_refused() -> None:
-    with pytest.raises(ApiError, match="does not fetch files") as caught:
-        content({"type": "input_file", "file_url": "https://example.com/a.pdf"})
-    assert (caught.value.status, caught.value.param) == (400, "input")
-
-
 def test_audio() -> None:
     assert content(AUDIO) == {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
 
 
-@pytest.mark.parametrize(
-    ("part", "profile", "what"),
-    [
-        (IMAGE, Profile(images=False), "images"),
-        (FILE, Profile(files=False), "files"),
-        (AUDIO, Profile(audio=False), "audio"),
-    ],
-)
-def test_media_that_the_model_does_not_take_is_refused(part: Json, profile: Profile, what: str) -> None:
-    with pytest.raises(ApiError, match=f"does not take {what}") as caught:
-        content(part, profile)
-    assert caught.value.status == 400
-    assert made(user("fine"), profile=profile)
+def test_media_of_a_developer_follow_in_a_user_message() -> None:
+    assert made(says("developer", "Like this:", IMAGE), user("a")) == [
+        {"role": "system", "content": "Like this:\n(see the attachment in the next message)"},
+        {"role": "user", "content": [CHAT_IMAGE]},
+        {"role": "user", "content": "a"},
+    ]
 
 
 def test_a_tool_that_returns_parts_of_text() -> None:

@@ -1,0 +1,66 @@
+"""The host's file processors."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from io import BytesIO
+from typing import Any, Final
+
+from fastapi import HTTPException, UploadFile
+from starlette.datastructures import Headers
+
+from llama_stack_responses.documents.document import Document, Processor, Unreadable
+
+from .platform import ProcessFileRequest
+
+logger = logging.getLogger(__name__)
+
+_OURS: Final = "inline::pypdf"
+"""This one reads PDFs with the library that this package uses too, but on llama-stack in the loop that serves."""
+
+
+def file_processor(processors: Any | None) -> Processor | None:
+    """The host's implementation of its file processors API, if the stack has one that does more than ours."""
+    if processors is None or processors.__provider_spec__.provider_type == _OURS:
+        return None
+    return HostFileProcessor(processors)
+
+
+class HostFileProcessor:
+    """Has files read by the host.
+
+    Args:
+        processors: the host's implementation of its file processors API.
+    """
+
+    def __init__(self, processors: Any) -> None:
+        self._processors = processors
+        spec = processors.__provider_spec__
+        # OGX runs its own in processes of theirs.
+        self._blocks = spec.provider_type.startswith("inline::") and getattr(spec, "execution_mode", "") != "worker"
+
+    async def text(self, document: Document) -> str:
+        """The text of a file.
+
+        Raises:
+            Unreadable: the host cannot read it.
+        """
+        try:
+            if self._blocks:
+                answer = await asyncio.to_thread(asyncio.run, self._processed(document))
+            else:
+                answer = await self._processed(document)
+        except HTTPException as error:
+            raise Unreadable(f"could not be read: {error.detail}") from error
+        except Exception as error:
+            logger.warning("the host could not read a file (%s)", type(error).__name__)
+            raise Unreadable(f"could not be read ({type(error).__name__}).") from error
+        return "\n".join(chunk.content for chunk in answer.chunks if isinstance(chunk.content, str))
+
+    async def _processed(self, document: Document) -> Any:
+        headers = Headers({"content-type": document.media_type or "application/octet-stream"})
+        file = UploadFile(
+            BytesIO(document.content), size=len(document.content), filename=document.name, headers=headers
+        )
+        return await self._processors.process_file(ProcessFileRequest(), file)

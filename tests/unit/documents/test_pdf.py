@@ -1,0 +1,61 @@
+"""PDFs: their text, and what is wrong with those that have none."""
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.documents.document import Unreadable
+from llama_stack_responses.documents.pdf import PdfLimits, Pdfs
+from llama_stack_responses.documents.pdf_program import read
+from tests.support.pdf import encrypted, pdf, pdf_bomb
+
+LIMITS: dict[str, Any] = {"pages": 3, "characters": 100}
+SOUND = pdf("Hello", "W\\366rld")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [SOUND, pdf("Hello", "", "W\\366rld"), pdf("Hello", "W\\366rld", before=b"\n\n"), encrypted(SOUND, "")],
+    ids=["plain", "with an empty page", "behind something else", "encrypted, and open to all"],
+)
+def test_the_text_of_all_pages(content: bytes) -> None:
+    assert read(content, LIMITS) == {"text": "Hello\n\nWörld"}
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (encrypted(SOUND, "secret"), "encrypted"),
+        (pdf("1", "2", "3", "4"), "pages"),
+        (pdf("a" * 60, "b" * 60), "characters"),
+        (SOUND[:100], "broken"),
+        (b"%PDF-", "broken"),
+        (b"", "broken"),
+        (pdf_bomb(300_000_000), "broken"),
+    ],
+    ids=["encrypted", "pages", "characters", "cut off", "only a head", "nothing", "a bomb"],
+)
+def test_what_cannot_be_read_says_why(content: bytes, problem: str) -> None:
+    assert read(content, LIMITS) == {"problem": problem}
+
+
+def limits(seconds: float = 60.0, memory_bytes: int = 2**30) -> PdfLimits:
+    return PdfLimits(3, 100, seconds, memory_bytes)
+
+
+async def test_a_process_of_its_own_reads_it() -> None:
+    assert await Pdfs(limits(), 1).text(SOUND) == "Hello\n\nWörld"
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [(limits(seconds=0.001), r"within 0\.001 seconds"), (limits(memory_bytes=64 * 2**20), "too much memory")],
+)
+async def test_what_takes_too_much_is_given_up(bounds: PdfLimits, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        await Pdfs(bounds, 1).text(pdf_bomb(60_000_000))
+
+
+async def test_the_problem_is_told() -> None:
+    with pytest.raises(Unreadable, match="needs a password"):
+        await Pdfs(limits(), 1).text(encrypted(SOUND, "secret"))
