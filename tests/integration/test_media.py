@@ -1,4 +1,4 @@
-"""Images, files and audio: by URL, as data and by the id of a file in the host's Files API."""
+"""Images and audio: by URL, as data and by the id of a file in the host's Files API."""
 
 import base64
 import struct
@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.asking import MODEL, NAME, Json, create, function, messages, stream
 from tests.support.upstream import Upstream, reply, text
+from tests.support.web import Answer, Web
 
 pytestmark = pytest.mark.live
 
 SAID: Final = reply(text("I see."))
 URL: Final = "https://example.org/cat.png?size=1&x=%20"
 DATA: Final = "data:image/png;base64,iVBORw0KGgo="
-PDF: Final = "data:application/pdf;base64,JVBERi0xLjQ="
 CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
 
 
@@ -45,14 +45,6 @@ PARTS: Final[dict[str, tuple[Json, Json]]] = {
         )
         for detail in ("low", "high", "original")
     },
-    "a file's data": (
-        {"type": "input_file", "filename": "a.pdf", "file_data": PDF},
-        {"type": "file", "file": {"filename": "a.pdf", "file_data": PDF}},
-    ),
-    "a file without a name": (
-        {"type": "input_file", "file_data": PDF},
-        {"type": "file", "file": {"file_data": PDF}},
-    ),
     "audio": (
         {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
         {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
@@ -95,19 +87,6 @@ def test_an_image_that_was_uploaded(client: openai.OpenAI, upstream: Upstream) -
     assert messages(upstream)[0] == {"role": "user", "content": [image_url(url, detail="high")]}
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [("notes.txt", "text/plain"), ("a.pdf", "application/pdf"), ("notes-1.json", "application/json"), ("x", None)],
-)
-def test_a_file_that_was_uploaded(client: openai.OpenAI, upstream: Upstream, name: str, kind: str | None) -> None:
-    upstream.script(NAME, SAID)
-    content = b"some\0bytes \xff"
-    file = client.files.create(file=(name, content), purpose="assistants")
-    create(client, model=MODEL, input=[{"role": "user", "content": [{"type": "input_file", "file_id": file.id}]}])
-    data = f"data:{kind or 'application/octet-stream'};base64,{base64.b64encode(content).decode()}"
-    assert messages(upstream)[0]["content"] == [{"type": "file", "file": {"filename": name, "file_data": data}}]
-
-
 def test_one_file_twice(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=("pixel.png", png()), purpose="assistants")
@@ -123,7 +102,7 @@ def test_a_file_that_is_not_there(client: openai.OpenAI, upstream: Upstream, kin
         client.responses.create(
             model=MODEL, input=[{"role": "user", "content": [{"type": kind, "file_id": "file-of-nobody"}]}]
         )
-    assert (raised.value.code, raised.value.param) == ("file_not_found", "input")
+    assert (raised.value.code, raised.value.param) == ("file_not_found", "input[0].content[0].file_id")
     assert "file-of-nobody" in raised.value.message
     assert upstream.requests() == []
 
@@ -136,7 +115,7 @@ def test_a_file_that_was_deleted_since(client: openai.OpenAI, upstream: Upstream
     client.files.delete(file.id)
     with pytest.raises(openai.BadRequestError) as raised:
         client.responses.create(model=MODEL, input="Sure?", previous_response_id=first["id"])
-    assert raised.value.code == "file_not_found"
+    assert (raised.value.code, raised.value.param) == ("file_not_found", "previous_response_id")
 
 
 # -- what tools return -----------------------------------------------------------------
@@ -176,6 +155,56 @@ def test_an_uploaded_file_in_a_tools_output(client: openai.OpenAI, upstream: Ups
     assert base64.b64decode(attached["image_url"]["url"].partition(",")[2]) == png()
 
 
+# -- models that take other media --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "input_image", "image_url": URL},
+        {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}},
+    ],
+    ids=["an image", "audio"],
+)
+def test_what_the_model_does_not_take_is_refused(client: openai.OpenAI, upstream: Upstream, part: Any) -> None:
+    asked: Any = [{"role": "user", "content": "Look!"}, {"role": "user", "content": [part]}]
+    with pytest.raises(openai.BadRequestError, match="does not take") as raised:
+        client.responses.create(model="local/blind", input=asked)
+    assert raised.value.param == "input[1].content[0]"
+    assert upstream.requests() == []
+
+
+def test_an_image_that_the_model_server_must_not_fetch(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+    upstream.script("offline", SAID)
+    web.answers["/pixel"] = Answer(png(), headers={"content-type": "image/png; x=1"})
+    part: Any = {"type": "input_image", "image_url": web.url("/pixel"), "detail": "low"}
+    data: Any = {"type": "input_image", "image_url": DATA}
+    first = create(client, model="local/offline", input=[{"role": "user", "content": [part, data, part]}])
+    fetched = image_url(f"data:image/png;base64,{base64.b64encode(png()).decode()}", detail="low")
+    assert messages(upstream, "offline") == [{"role": "user", "content": [fetched, image_url(DATA), fetched]}]
+    assert [asked.path for asked in web.seen] == ["/pixel"]
+    [item] = client.responses.input_items.list(first["id"]).data
+    assert item.to_dict()["content"][0] == part
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [("/missing", "failed_to_download_image"), ("/page", "unsupported_image_media_type")],
+)
+def test_an_image_that_cannot_be_fetched(
+    client: openai.OpenAI, upstream: Upstream, web: Web, path: str, code: str
+) -> None:
+    web.say("/page", "<p>No image.</p>")
+    with pytest.raises(openai.BadRequestError) as raised:
+        client.responses.create(
+            model="local/offline",
+            input=[
+                {"role": "user", "content": [{"type": "input_image", "image_url": web.url(path), "detail": "auto"}]}
+            ],
+        )
+    assert (raised.value.code, raised.value.param) == (code, "input[0].content[0].image_url")
+
+
 # -- what is wrong ---------------------------------------------------------------------
 
 
@@ -188,7 +217,10 @@ WRONG: Final[dict[str, tuple[Json, str]]] = {
     ),
     "a chat message's part": ({"type": "image_url", "image_url": {"url": URL}}, "input[0].content[0].type"),
     "a file of nothing": ({"type": "input_file", "filename": "a.pdf"}, "input[0].content[0].file_data"),
-    "a file's URL": ({"type": "input_file", "file_url": "https://example.org/a.pdf"}, "input"),
+    "an image in a file of the server's": (
+        {"type": "input_image", "image_url": "file:///etc/passwd"},
+        "input[0].content[0].image_url",
+    ),
     "audio of an unknown format": (
         {"type": "input_audio", "input_audio": {"data": "AA==", "format": "flac"}},
         "input[0].content[0].input_audio.format",
