@@ -172,10 +172,6 @@ class _Reading:
         if what in ("images", "audio") and not getattr(self.profile, what):
             message = f"This model does not take {what} as input."
             raise bad_request(message, self._param(part, None), "unsupported_value")
-        url = part.get("image_url")
-        if what == "images" and url and not url.lower().startswith(("https://", "http://", "data:")):
-            message = "An image is named by an https:// or http:// URL, or is in a data: URL."
-            raise bad_request(message, self._param(part, "image_url"), "invalid_image_url")
 
     async def _made(self, source: _Source, part: Json) -> Json:
         is_image = _TAKEN[source.type] == "images"

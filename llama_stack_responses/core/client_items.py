@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .declared_tools import carried_tools
-from .item_fields import CALLER, ID, OWN_ID, STATUS, TEXT
+from .item_fields import CALLER, ID, IMAGE_URL, OWN_ID, STATUS, TEXT
 from .shapes import (
     LARGEST_INTEGER,
     At,
     Check,
     an_object,
     array,
-    data,
     integer,
     missing,
     one_of,
@@ -181,7 +180,7 @@ _COMPUTER_CALL: Final = record(
     defaults={"pending_safety_checks": []},
 )
 
-_SCREENSHOT: Final = tagged("output", {"computer_screenshot": record({"image_url": data, "file_id": ID})})
+_SCREENSHOT: Final = tagged("output", {"computer_screenshot": record({"image_url": IMAGE_URL, "file_id": ID})})
 
 
 def _screenshot(value: Any, at: At) -> dict[str, Any]:

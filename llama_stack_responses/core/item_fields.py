@@ -2,9 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-from .shapes import one_of, record, string, tagged
+from .shapes import At, Check, data, invalid, one_of, record, string, tagged
+
+
+def _url(*starts: str) -> Check:
+    """A URL with one of these starts; empty counts as left out. One that holds a password would be stored with it."""
+
+    def check(value: Any, at: At) -> str:
+        url = data(value, at)
+        start = url[:8].lower()
+        if not url or (start.startswith("data:") and "data:" in starts):
+            return url
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise invalid(at, "Expected a valid URL.") from None
+        if not start.startswith(starts):
+            raise invalid(at, f"Expected a URL that begins with {' or '.join(starts)}.")
+        if "@" in parts.netloc:
+            raise invalid(at, "A URL must not hold a user or a password. Use a signed one, or upload the file.")
+        return url
+
+    return check
+
 
 ID: Final = string(1, 512)
 OWN_ID: Final = string(0, 512)
@@ -13,3 +36,5 @@ NAME: Final = string(1, 512)
 TEXT: Final = string()
 STATUS: Final = one_of("in_progress", "completed", "incomplete")
 CALLER: Final = tagged("caller", {"direct": record({}), "program": record({"caller_id": ID}, "caller_id")})
+IMAGE_URL: Final = _url("https://", "http://", "data:")
+FILE_URL: Final = _url("https://", "http://")

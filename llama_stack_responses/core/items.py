@@ -14,7 +14,7 @@ from .client_items import CLIENT_ITEMS
 from .errors import bad_request
 from .exchanges import EXCHANGE
 from .hosted_items import HOSTED_ITEMS
-from .item_fields import CALLER, ID, NAME, OWN_ID, STATUS, TEXT
+from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
 from .mcp_shapes import MCP_ITEMS
 from .shapes import (
     DEFAULT_LIMITS,
@@ -156,7 +156,7 @@ _INPUT_IMAGE: Final = _needing(
     record(
         {
             "detail": one_of("low", "high", "auto", "original"),
-            "image_url": data,
+            "image_url": IMAGE_URL,
             "file_id": ID,
             "prompt_cache_breakpoint": _BREAKPOINT,
         },
@@ -172,7 +172,7 @@ _INPUT_FILE: Final = _needing(
             "detail": one_of("auto", "low", "high"),
             "file_data": data,
             "file_id": ID,
-            "file_url": data,
+            "file_url": FILE_URL,
             "filename": string(0, 1024),
             "prompt_cache_breakpoint": _BREAKPOINT,
         }

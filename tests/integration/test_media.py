@@ -183,8 +183,8 @@ def test_an_image_that_the_model_server_must_not_fetch(client: openai.OpenAI, up
     fetched = image_url(f"data:image/png;base64,{base64.b64encode(png()).decode()}", detail="low")
     assert messages(upstream, "offline") == [{"role": "user", "content": [fetched, image_url(DATA), fetched]}]
     assert [asked.path for asked in web.seen] == ["/pixel"]
-    [item] = client.responses.input_items.list(first["id"]).data
-    assert item.to_dict()["content"][0] == part
+    item: Any = client.responses.input_items.list(first["id"]).data[0].to_dict()
+    assert item["content"][0] == part
 
 
 @pytest.mark.parametrize(

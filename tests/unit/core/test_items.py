@@ -657,16 +657,31 @@ def test_a_logprob_is_whole() -> None:
         assert part_refused(part, "assistant").param == f"input[0].content[0].logprobs[0].{key}"
 
 
-@pytest.mark.parametrize("source", ["image_url", "file_id"])
-def test_an_image_has_one_source(source: str) -> None:
-    image = {"type": "input_image", "detail": "auto", source: "a"}
+@pytest.mark.parametrize(
+    "source",
+    [{"image_url": "https://a.b/c?d=@"}, {"image_url": "HTTP://a"}, {"image_url": "data:,"}, {"file_id": "a"}],
+)
+def test_an_image_has_one_source(source: Json) -> None:
+    image = {"type": "input_image", "detail": "auto", **source}
     assert parsed({"role": "user", "content": [image]})["content"] == [image]
 
 
-@pytest.mark.parametrize("source", ["file_data", "file_id", "file_url"])
-def test_a_file_has_one_source(source: str) -> None:
-    file = {"type": "input_file", "filename": "", source: "a"}
+@pytest.mark.parametrize("source", [{"file_data": "a"}, {"file_id": "a"}, {"file_url": "https://a.b/c"}])
+def test_a_file_has_one_source(source: Json) -> None:
+    file = {"type": "input_file", "filename": "", **source}
     assert parsed({"role": "user", "content": [file]})["content"] == [file]
+
+
+@pytest.mark.parametrize("url", ["a", "file:///etc/passwd", "https://me:secret@a.b/c", "http://me@a.b", "http://[a"])
+@pytest.mark.parametrize(("kind", "field"), [("input_image", "image_url"), ("input_file", "file_url")])
+def test_a_url_that_leads_nowhere_or_holds_a_secret_is_refused(kind: str, field: str, url: str) -> None:
+    error = part_refused({"type": kind, field: url})
+    assert (error.param, error.code) == (f"input[0].content[0].{field}", "invalid_value")
+    assert "secret" not in error.message
+
+
+def test_a_file_has_no_url_of_data() -> None:
+    assert part_refused({"type": "input_file", "file_url": "data:,a"}).param == "input[0].content[0].file_url"
 
 
 def test_messages_read_like_openais() -> None:
@@ -707,7 +722,7 @@ def test_limits() -> None:
     assert parse_input("abc", Limits(max_text_length=3))
     assert refused("abcd", max_text_length=3).code == "string_above_max_length"
     assert refused([{"role": "user", "content": "abcd"}], max_text_length=3).param == "input[0].content"
-    image = {"type": "input_image", "image_url": "abcd"}
+    image = {"type": "input_image", "image_url": "data:,abcd"}
     assert refused([{"role": "user", "content": [image]}], max_data_length=3).param == "input[0].content[0].image_url"
     assert parse_input([{"role": "user", "content": [image]}], Limits(max_text_length=3))
 

@@ -24,7 +24,7 @@ ITEMS: list[Json] = [
         "role": "user",
         "content": [
             {"type": "input_text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}},
-            {"type": "input_image", "image_url": "a"},
+            {"type": "input_image", "image_url": "https://a"},
             {"type": "input_file", "file_id": "a"},
             {"type": "input_audio", "input_audio": {"data": "a", "format": "mp3"}},
         ],

@@ -1,5 +1,6 @@
 """Files become text, or are refused in words for whoever sent them."""
 
+import asyncio
 import codecs
 
 import pytest
@@ -87,3 +88,13 @@ async def test_what_is_remembered_is_bounded() -> None:
         await texts.of(document(ZIP + bytes([number])))
     # The second has to make room for the third, and then the third for it.
     assert len(reader.given) == 4
+
+
+async def test_the_processors_time_is_bounded() -> None:
+    class Stalled(Reader):
+        async def text(self, document: Document) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    with pytest.raises(Unreadable, match=r"within 0\.01 seconds"):
+        await Texts(PDFS, 100, Stalled(), seconds=0.01).of(document(ZIP))

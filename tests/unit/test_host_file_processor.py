@@ -1,0 +1,66 @@
+"""The host's file processor: when it is used, where it runs, and what it cannot read."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import HTTPException, UploadFile
+
+from llama_stack_responses.documents.document import Document, Unreadable
+from llama_stack_responses.host.file_processors import file_processor
+
+DOCUMENT = Document("a.docx", "application/msword", b"PK")
+
+
+class Processor:
+    """A provider of the host's, which says where it was run."""
+
+    def __init__(self, provider_type: str, problem: Exception | None = None, **spec: Any) -> None:
+        self.__provider_spec__ = SimpleNamespace(provider_type=provider_type, **spec)
+        self.problem = problem
+        self.thread: int | None = None
+
+    async def process_file(self, request: Any, file: UploadFile) -> Any:
+        """Two chunks."""
+        self.thread = threading.get_ident()
+        if self.problem:
+            raise self.problem
+        said = [f"{file.filename} {file.content_type}", (await file.read()).decode()]
+        return SimpleNamespace(chunks=[SimpleNamespace(content=each) for each in said])
+
+
+def test_one_that_does_what_this_package_does_is_left_alone() -> None:
+    assert file_processor(None) is None
+    assert file_processor(Processor("inline::pypdf")) is None
+
+
+@pytest.mark.parametrize(
+    ("processor", "apart"),
+    [
+        (Processor("inline::docling"), True),
+        (Processor("inline::docling", execution_mode="worker"), False),
+        (Processor("remote::docling-serve"), False),
+    ],
+)
+async def test_one_that_would_hold_up_the_loop_gets_a_thread(processor: Processor, apart: bool) -> None:
+    used = file_processor(processor)
+    assert used
+    assert await used.text(DOCUMENT) == "a.docx application/msword\nPK"
+    assert (processor.thread != threading.get_ident()) == apart
+
+
+@pytest.mark.parametrize(
+    ("problem", "why"),
+    [
+        (HTTPException(422, "Password-protected PDFs are not supported"), "could not be read: Password-protected"),
+        (ValueError("a path or a key"), r"could not be read \(ValueError\)\."),
+    ],
+)
+async def test_what_it_cannot_read(problem: Exception, why: str) -> None:
+    used = file_processor(Processor("remote::docling-serve", problem))
+    assert used
+    with pytest.raises(Unreadable, match=why):
+        await used.text(DOCUMENT)
