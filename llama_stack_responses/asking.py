@@ -26,8 +26,8 @@ from .turnstile import Turnstile
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
-Take = Callable[[Delta], None]
-"""Is given each delta of a round, in order."""
+Take = Callable[[Delta], FinishReason | None]
+"""Is given each delta of a round, in order; says how the round ends, if it is to end before this one."""
 
 _BURST: Final = 16
 """Chunks after which others get their turn: those that a fast provider sent together come without a pause, and a
@@ -148,7 +148,8 @@ class Asking:
                         return end
             else:
                 for delta in deltas:
-                    take(delta)
+                    if end := take(delta):
+                        return end
             if self._outbox.full:
                 with watchdog.asleep():
                     await self._outbox.drained()
@@ -162,9 +163,9 @@ class Asking:
         for delta in deltas:
             end: FinishReason | None = None
             async for shown in through(self._gates, delta):
-                take(shown)
+                end = end or take(shown)
                 if isinstance(shown, Finish):
-                    end = shown.reason
+                    end = end or shown.reason
             if end:
                 return end
         return None

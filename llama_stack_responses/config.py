@@ -117,6 +117,32 @@ class HostStore(BaseModel):
 Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore | HostStore, Field(discriminator="type")]
 
 
+class SocketLimits(BaseModel):
+    """Bounds on one WebSocket.
+
+    Attributes:
+        message_bytes: size of one message, at most. The hosts' own server takes none over 16 MiB.
+        idle_seconds: how long a connection is kept on which nothing is asked and nothing made.
+        unread_seconds: how long a client may take nothing of what it is sent; then its responses end.
+        responses: how many are made at a time.
+        waiting: how many more may wait for their turn.
+        streams: how many names of streams (`stream_id`) a connection may use.
+        remembered_bytes: size of the histories that are kept for it, of responses with `store: false`.
+        steers: how much input may be queued to steer one response.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    message_bytes: int = Field(default=16 * 2**20, ge=1, le=16 * 2**20)
+    idle_seconds: float = Field(default=3600.0, gt=0)
+    unread_seconds: float = Field(default=60.0, gt=0)
+    responses: int = Field(default=16, ge=1)
+    waiting: int = Field(default=64, ge=0)
+    streams: int = Field(default=32, ge=0)
+    remembered_bytes: int = Field(default=64 * 2**20, ge=0)
+    steers: int = Field(default=16, ge=1)
+
+
 class Limits(BaseModel):
     """Bounds on what one request may ask for.
 
@@ -126,6 +152,7 @@ class Limits(BaseModel):
         rounds: model rounds of one response, at most; past them it ends as incomplete (`max_messages`).
         inference_idle_seconds: how long a provider may stay silent before the response fails.
         tool_seconds: how long one call of a hosted tool may take; past it, the model is told so.
+        websocket: bounds on one WebSocket.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -135,6 +162,7 @@ class Limits(BaseModel):
     rounds: int = Field(default=64, ge=1)
     inference_idle_seconds: float = Field(default=600.0, gt=0)
     tool_seconds: float = Field(default=300.0, gt=0)
+    websocket: SocketLimits = Field(default_factory=SocketLimits)
 
 
 class BackgroundWork(BaseModel):

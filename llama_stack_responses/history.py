@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from .access import Access
+from .chains import Chains, Link
 from .core.errors import ApiError, bad_request
 from .core.exchanges import EXCHANGE
 from .core.items import ANSWERS
@@ -20,12 +21,21 @@ class History:
     """The conversation before a request.
 
     Attributes:
-        base: the archive's name of this history, or None when there is none.
-        items: all its items, oldest first.
+        base: the archive's name of what is stored of it, or None when nothing is.
+        stored: the items of that, oldest first.
+        unstored: those behind them, which only a connection remembers.
+        link: where it does.
     """
 
     base: str | None
-    items: list[Json]
+    stored: list[Json]
+    unstored: list[Json] = field(default_factory=list)
+    link: Link | None = None
+
+    @property
+    def items(self) -> list[Json]:
+        """All items, oldest first."""
+        return [*self.stored, *self.unstored]
 
 
 class Historian:
@@ -35,14 +45,16 @@ class Historian:
         self._archive = archive
         self._access = access
 
-    async def before(self, previous_response_id: str | None) -> History:
-        """The input and output of the whole chain that ends with this response.
+    async def before(self, previous_response_id: str | None, chains: Chains | None = None) -> History:
+        """The input and output of the whole chain that ends with this response, which `chains` may remember.
 
         Raises:
             ApiError: 400 `previous_response_not_found`, also for another user's response.
         """
         if previous_response_id is None:
             return History(None, [])
+        if chains and (link := chains.find(previous_response_id)):
+            return History(link.base, await self._archive.history(link.base), link.unstored, link)
         stored = await self._archive.load(previous_response_id)
         if stored is None or not self._access.allows("read", previous_response_id, stored.owner):
             raise bad_request(

@@ -13,7 +13,9 @@ from .access import Access, Action
 from .attachments import Attachments
 from .background.crew import Crew
 from .chat.inference import Inference
+from .closing import Closing
 from .config import ResponsesConfig
+from .connection import OnConnection
 from .core.errors import ApiError, bad_request, not_found
 from .core.events import TERMINAL, Event
 from .core.ids import check_response_id
@@ -99,14 +101,14 @@ class OpenAIResponsesImpl:
         access: Access,
     ) -> None:
         self.config = config
+        self.access = access
         self.who = access.who
+        self.closing = Closing()
         self.containers = services.containers
         self._services = services
         self._archive = archive = Archive(records, retention=config.retention_seconds)
-        self._access = access
         self._historian = Historian(archive, access)
         self._limits = Limits(max_items=config.limits.input_items)
-        self._passthrough = config.passthrough
         sealer = Sealer(config.secret_bytes)
         self._workshop = equipped(config, inference, attachments, services, sealer)
         self._intake = Intake(self._historian, access, self._workshop.sealer)
@@ -137,10 +139,11 @@ class OpenAIResponsesImpl:
                 self.containers.start()
             hear_end(self._hear_end, self.config.drain_seconds)
 
-    def _hear_end(self) -> None:
+    def _hear_end(self) -> asyncio.Future[None] | None:
         for run in self._runs:
             run.shut_down()
         self._crew.hang_up()
+        return self.closing.begin()
 
     async def create(self, body: Any, key: str | None = None) -> Run | Kept:
         """Begins a response, or finds the one that was begun under the same key.
@@ -163,12 +166,22 @@ class OpenAIResponsesImpl:
                 "store",
                 "unsupported_value",
             )
-        claim = Claim.of(self._access.who(), key, body)
+        claim = Claim.of(self.access.who(), key, body)
         while True:
             if joined := await self._join(claim):
                 return joined
             with suppress(Conflict):
                 return await self._create(request, body, claim)
+
+    async def go_on(self, body: Any, connection: OnConnection) -> Run:
+        """Begins a streamed response on a connection, which remembers it if it is not stored.
+
+        Raises:
+            ApiError: the request is wrong, and nothing has been sent to a model. Nothing is stored then.
+        """
+        self.start()
+        start = await self._intake.take(self._parse(body), connection.chains)
+        return await self._run(start, connection)
 
     async def _join(self, claim: Claim) -> Kept | None:
         """The response that the key leads to, once it cannot be refused any more; None if the key is free."""
@@ -192,7 +205,7 @@ class OpenAIResponsesImpl:
         return await self._run(start)
 
     def _parse(self, body: Any) -> CreateRequest:
-        return parse_create(body, passthrough=self._passthrough, limits=self._limits)
+        return parse_create(body, passthrough=self.config.passthrough, limits=self._limits)
 
     async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:
         """Begins what goes on without its client: in the background, or under a key.
@@ -203,8 +216,8 @@ class OpenAIResponsesImpl:
         request, stored = start.request, start.stored
         response = self._workshop.begin(request)
         # The input is stored with the response; a request just has to have some.
-        work = read_fields(body, self._passthrough) | {"input": "...", "previous_response_id": None}
-        keys = self._access.keys()
+        work = read_fields(body, self.config.passthrough) | {"input": "...", "previous_response_id": None}
+        keys = self.access.keys()
         taken: list[Op] = []
         free: list[VersionIs] = []
         if claim:
@@ -232,7 +245,7 @@ class OpenAIResponsesImpl:
             raise ApiError(503, "The server is shutting down, and another goes on. Ask again.", retry_after=1)
         return response
 
-    async def _run(self, start: Start) -> Run:
+    async def _run(self, start: Start, connection: OnConnection | None = None) -> Run:
         request, stored = start.request, start.stored
         bench = self._workshop.bench(request, self._workshop.begin(request), start.owner)
         # Only who reads the stream knows numbers of events, and of the response before it is stored.
@@ -244,12 +257,14 @@ class OpenAIResponsesImpl:
                 await self._keep_vouched(final, transcript, stored, turn.exchanges)
             elif request.store:
                 await self._archive.save(final, **stored, exchanges=turn.exchanges)
+            elif connection:
+                connection.chains.keep(final, start.new_items, turn.exchanges, start.history.link, start.history.base)
 
         async def drop() -> None:
             if transcript:
                 await self._crew.withdraw(response["id"])
 
-        turn = await bench.turn(start.items, outbox)
+        turn = await bench.making(start.items, outbox, connection)
         if transcript:
             await self._crew.vouch(response, **stored)
         run = Run(turn, bench.assembler, outbox, keep, drop)
@@ -326,7 +341,7 @@ class OpenAIResponsesImpl:
 
     async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """The caller's responses by time of creation."""
-        page = await self._archive.list(self._access.who(), limit=limit, after=after, order=order, model=model)
+        page = await self._archive.list(self.access.who(), limit=limit, after=after, order=order, model=model)
         return Page([(await self._current(stored)).response for stored in page.items], page.has_more)
 
     async def input_items(self, response_id: str, *, limit: int, after: str | None, order: Order) -> Page:
@@ -352,9 +367,9 @@ class OpenAIResponsesImpl:
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
         check_response_id(response_id, "response_id")
         stored = await self._archive.load(response_id)
-        if stored is None or not self._access.allows("read", response_id, stored.owner):
+        if stored is None or not self.access.allows("read", response_id, stored.owner):
             raise not_found(response_id)
-        if not self._access.allows(action, response_id, stored.owner):
+        if not self.access.allows(action, response_id, stored.owner):
             raise ApiError(403, f"You may not {action} response '{response_id}'.")
         return await self._current(stored)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from .access import Access
+from .chains import Chains
 from .core.items import check_call_pairs, check_ids
 from .core.listing import with_ids
 from .core.mcp import check_approvals
 from .core.owner import Owner
 from .core.request import CreateRequest
-from .history import Historian, without_cut_calls
+from .history import Historian, History, without_cut_calls
 from .reasoning import PrivateReasoning
 from .sealing import Sealer
 
@@ -42,16 +43,23 @@ class Start:
         request: what the client asked for.
         items: what the model is to see, oldest first.
         stored: what is kept of it.
+        history: the conversation before it.
     """
 
     request: CreateRequest
     items: list[Json]
     stored: Stored
+    history: History
 
     @property
     def owner(self) -> Owner:
         """Who asked."""
         return self.stored["owner"]
+
+    @property
+    def new_items(self) -> list[Json]:
+        """What the request adds to the conversation."""
+        return self.stored["input_items"][len(self.history.unstored) :]
 
 
 class Intake:
@@ -62,20 +70,26 @@ class Intake:
         self._access = access
         self._sealer = sealer
 
-    async def take(self, request: CreateRequest) -> Start:
-        """What the caller's request starts from.
+    async def take(self, request: CreateRequest, chains: Chains | None = None) -> Start:
+        """What the caller's request starts from; `chains` is what its connection remembers.
 
         Raises:
             ApiError: the request names what is not there, or what it brings does not fit together.
         """
         owner = self._access.who()
         PrivateReasoning(self._sealer, owner).check(request.input_items)
-        history = await self._historian.before(request.previous_response_id)
+        history = await self._historian.before(request.previous_response_id, chains)
         new_items = await self._historian.dereference(owner, request.input_items)
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
         check_call_pairs(items)
         check_approvals(items, request.tools)
-        stored = Stored(owner=owner, base=history.base, base_items=history.items, input_items=new_items)
-        return Start(request, items, stored)
+        stored = Stored(
+            owner=owner,
+            base=history.base,
+            base_items=history.stored,
+            # What was not stored before is, as part of what this response stands on, if it is to be stored.
+            input_items=[*history.unstored, *new_items],
+        )
+        return Start(request, items, stored, history)

@@ -6,33 +6,54 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Protocol
 
 from .core.assembler import Assembler
 from .core.errors import ApiError
 from .outbox import Outbox
-from .turn import Turn
+from .turn import Ending
 
 Json = dict[str, Any]
 
 logger = logging.getLogger(__name__)
 
 
+class Making(Protocol):
+    """What makes a response."""
+
+    @property
+    def accepted(self) -> asyncio.Future[None]:
+        """Done once the provider has accepted the first request."""
+        ...
+
+    async def run(self) -> Ending:
+        """Makes it, and says how it ended.
+
+        Raises:
+            ApiError: it could not be made. What was said so far stands open in the assembler.
+        """
+        ...
+
+
 class Run:
     """Runs one turn to its end and keeps what came of it.
 
     Args:
-        turn: the loop.
-        assembler: the response that the loop builds.
+        turn: makes the response.
+        assembler: what it is built with.
         outbox: where its events go.
         keep: stores the finished response; awaited before the terminal event goes out, so that whoever
             sees that event can already continue from the response.
         drop: awaited instead when nothing is to be stored.
+
+    Attributes:
+        outbox: the events.
+        error: what went wrong, if anything did.
     """
 
     def __init__(
         self,
-        turn: Turn,
+        turn: Making,
         assembler: Assembler,
         outbox: Outbox,
         keep: Callable[[Json], Awaitable[None]],
@@ -43,11 +64,16 @@ class Run:
         self._assembler = assembler
         self._keep = keep
         self._drop = drop
-        self._error: ApiError | None = None
+        self.error: ApiError | None = None
         self._begun = False
         self._settling = False
         self._shutting_down = False
         self._task = asyncio.create_task(self._main())
+
+    @property
+    def response(self) -> Json:
+        """The response as it is now."""
+        return self._assembler.response
 
     async def begin(self, patience: float) -> None:
         """Waits until the provider has accepted the request, but no longer than `patience` seconds.
@@ -58,8 +84,8 @@ class Run:
             ApiError: the provider refused in that time; nothing is stored.
         """
         await asyncio.wait([self._task, self._turn.accepted], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        if self._error and not self._turn.accepted.done():
-            raise self._error
+        if self.error and not self._turn.accepted.done():
+            raise self.error
         self._begun = True
 
     async def finish(self) -> Json:
@@ -69,8 +95,8 @@ class Run:
             ApiError: the provider failed; if it had accepted the request, what it said is stored.
         """
         await self.settled()
-        if self._error:
-            raise self._error
+        if self.error:
+            raise self.error
         return self._assembler.response
 
     def abandon(self) -> None:
@@ -121,7 +147,7 @@ class Run:
         await self._conclude()
 
     async def _fail(self, error: ApiError) -> None:
-        self._error = error
+        self.error = error
         if self._begun or self._turn.accepted.done():
             self.outbox.put(self._assembler.close("incomplete"))
             self._assembler.settle("failed", error=error)
@@ -136,7 +162,7 @@ class Run:
         """Stores the settled response and lets its terminal event go."""
         self._settling = True
         if error := await self._kept():
-            self._error = error
+            self.error = error
             self._assembler.settle("failed", error=error)
         self.outbox.put(self._assembler.end())
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from .answering import Answering
 from .asking import Asking
+from .boundary import Boundary
 from .chat.exchanges import tool_output
 from .core.assembler import Assembler
 from .core.calls import ServerCall
@@ -70,6 +71,7 @@ _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
     "content_filter": Ending("incomplete", "content_filter"),
     "cancelled": Ending("cancelled"),
+    "steered": Ending("incomplete", "steered"),
 }
 """What cuts a turn off, by the finish reason of the round."""
 
@@ -84,6 +86,7 @@ class Turn:
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
         progress: what has been done of it before.
+        boundary: where the turn is to end before its time.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
     """
 
@@ -98,6 +101,7 @@ class Turn:
         outbox: Outbox,
         limits: TurnLimits,
         progress: Progress = NOTHING_DONE,
+        boundary: Boundary | None = None,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
@@ -107,6 +111,7 @@ class Turn:
         self._assembler = assembler
         self._outbox = outbox
         self._limits = limits
+        self._boundary = boundary or Boundary()
         self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
         self._rounds = progress.rounds
         self._said = list(progress.said)
@@ -139,10 +144,7 @@ class Turn:
         elif not self._said:
             await self._make_due_calls()
         while not self._ends and self._rounds < self._limits.rounds:
-            left = self._tokens_left()
-            if left is not None and left <= 0:
-                return Ending("incomplete", "max_output_tokens")
-            if cut := _CUT.get(await self._round(left)):
+            if cut := self._ended_between_rounds() or _CUT.get(await self._round()):
                 return cut
             self._hear()
             if not self._waiting:
@@ -184,12 +186,19 @@ class Turn:
             await self._step()
             await self._answer(again=False)
 
-    async def _round(self, max_tokens: int | None) -> FinishReason:
+    def _ended_between_rounds(self) -> Ending | None:
+        left = self._tokens_left()
+        if left is not None and left <= 0:
+            return _CUT["length"]
+        return _CUT["steered"] if self._boundary.wanted else None
+
+    async def _round(self) -> FinishReason:
         """One round; what the model refuses because it is too long is asked again shorter, if that may be."""
+        self._boundary.begin_round()
         numbered = self._assembler.numbered
         while True:
             try:
-                heard = await self._asking.ask([*self._items, *self._said], max_tokens, self._take)
+                heard = await self._asking.ask([*self._items, *self._said], self._tokens_left(), self._take)
             except TooLongError as error:
                 if self._assembler.numbered > numbered or not self._asking.shorten(error):
                     raise
@@ -198,8 +207,12 @@ class Turn:
                     self._assembler.response["service_tier"] = heard.service_tier
                 return heard.reason
 
-    def _take(self, delta: Delta) -> None:
+    def _take(self, delta: Delta) -> FinishReason | None:
+        if self._boundary.reached(delta):
+            self._outbox.put(self._assembler.close("completed"))
+            return "steered"
         self._outbox.put(self._assembler.feed(delta))
+        return None
 
     def _tokens_left(self) -> int | None:
         bound = self._request.max_output_tokens

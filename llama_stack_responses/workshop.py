@@ -10,10 +10,12 @@ from typing import Any
 
 from .asking import Asking
 from .attachments import Attachments
+from .boundary import Boundary
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
 from .chat.summary import summary_request
 from .config import ResponsesConfig
+from .connection import OnConnection
 from .context_lengths import ContextLengths
 from .core.assembler import Assembler
 from .core.ids import new_id
@@ -23,6 +25,7 @@ from .core.response import new_response
 from .fitting import Fitting
 from .gates import Gate
 from .outbox import Outbox
+from .preparing import Preparing
 from .reasoning import PrivateReasoning, reasoning_sealer
 from .sealing import Sealer
 from .summarizing import Summarizing
@@ -103,12 +106,26 @@ class Bench:
     assembler: Assembler
     reasoning: PrivateReasoning
 
+    async def making(self, items: list[Json], outbox: Outbox, connection: OnConnection | None) -> Turn | Preparing:
+        """What makes the response for a client that waits, on a connection that stays open or on one that does not.
+
+        Raises:
+            ApiError: there is no such model, if none is to be asked; or as `turn`.
+        """
+        if connection is None:
+            return await self.turn(items, outbox)
+        if connection.generate:
+            return await self.turn(items, outbox, boundary=connection.boundary)
+        await self.workshop.inference.check_model(self.request.model)
+        return Preparing(self.assembler)
+
     async def turn(
         self,
         items: list[Json],
         outbox: Outbox,
         *,
         progress: Progress = NOTHING_DONE,
+        boundary: Boundary | None = None,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> Turn:
         """The loop over `items`, history and input, that puts its events into `outbox`.
@@ -125,6 +142,7 @@ class Bench:
             outbox=outbox,
             limits=self.workshop.limits,
             progress=progress,
+            boundary=boundary,
             after_step=after_step,
         )
 

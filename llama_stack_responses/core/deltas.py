@@ -12,7 +12,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "cancelled"]
+FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "cancelled", "steered"]
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from fastapi import APIRouter
 from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.wire.router import create_router
 
+from .gate import HostGate
 from .platform import fastapi_router_registry
 
 
@@ -37,7 +38,7 @@ def enter_router() -> None:
             with suppress(RuntimeError):
                 # OGX builds routes in the loop that serves, too late for a router to have a lifespan of its own.
                 asyncio.get_running_loop().call_soon(impl.start)
-            return create_router(impl)
+            return create_router(impl, HostGate(impl.access))
         if of_host is None:
             raise RuntimeError("The host has routes of its own for no other provider of the API 'responses'.")
         router: APIRouter = of_host(impl)

@@ -16,13 +16,17 @@ from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
 from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, decode, page_of, read_body
 from .containers import containers_router
+from .socket import Gate, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
 _METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
-def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
-    """The Responses API's routes for one implementation. Has no side effects: the host calls it more than once."""
+def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
+    """The Responses API's routes for one implementation; `gate` guards the WebSocket.
+
+    Has no side effects: the host calls it more than once.
+    """
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
@@ -31,6 +35,7 @@ def create_router(impl: OpenAIResponsesImpl) -> APIRouter:
 
     router = APIRouter(lifespan=lifespan)
     router.include_router(_responses(impl))
+    router.add_websocket_route("/v1/responses", socket_route(impl, gate))
     if impl.containers:
         router.include_router(containers_router(impl.containers, impl.who, impl.config.limits.request_bytes))
     return router

@@ -12,10 +12,12 @@ from typing import Any
 
 import openai
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
+from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import records, responses_config, traces, variant
 from tests.support.wire import Json, Wire, error_of, output_text
@@ -36,11 +38,17 @@ POLICY: list[Json] = [
         for condition in ("user in owners teams", "user is owner", "resource is unowned")
     ),
 ]
+# Who has left may use nothing of this.
+ROUTES: list[Json] = [
+    {"forbid": {"paths": "/v1/responses*"}, "when": "user with former in teams"},
+    {"permit": {"paths": "*"}},
+]
 # By token: what the auth server says of them. Only OGX knows tenants; there, `ada` of another one is somebody else.
 USERS: dict[str, Json] = {
     "token-of-ada": {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant": "north"},
     "token-of-bob": {"principal": "bob", "attributes": {"teams": ["sales"]}, "tenant": "north"},
     "token-of-carol": {"principal": "carol", "attributes": {"teams": ["search"]}, "tenant": "north"},
+    "token-of-dan": {"principal": "dan", "attributes": {"teams": ["former"]}, "tenant": "north"},
     "token-of-ada-in-the-south": {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant": "south"},
 }
 
@@ -90,7 +98,7 @@ def guarded(
             provider["tenant_field"] = "tenant"
             config["server"]["tenancy"] = {"mode": "multi"}
         responses_config(config)["secrets"] = SECRETS
-        config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY}
+        config["server"]["auth"] = {"provider_config": provider, "access_policy": POLICY, "route_policy": ROUTES}
 
     folder = tmp_path_factory.mktemp("guarded")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
@@ -361,3 +369,61 @@ def test_a_users_own_key_is_sealed_for_who_makes_the_response(
         assert traces(guarded.state_dir, secret) == []
     left = [key for key in records(guarded.state_dir / "responses.db") if key[0] in "hjkq"]
     assert left == []
+
+
+# On a WebSocket, which the hosts guard in part or not at all
+
+
+@pytest.mark.parametrize("token", [None, "token-of-nobody", "", "token-of-dan"])
+def test_a_handshake_is_refused(guarded: LiveStack, token: str | None) -> None:
+    """Without a token, with a wrong one, and where the route policy forbids it."""
+    with pytest.raises(InvalidStatus) as refused:
+        Talk(guarded, token)
+    assert refused.value.response.status_code in (401, 403)
+    with Wire(guarded, token) as wire:
+        assert wire.get("").status_code in (401, 403)
+
+
+def test_a_stranger_finds_nothing_on_a_websocket(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
+    tokens = ["token-of-bob", "token-of-ada-in-the-south"][: 2 if host == "ogx" else 1]
+    with Talk(guarded, "token-of-ada") as ada:
+        ada.ask(model="local/echo", input="the code is 1234")
+        stored = ada.response()
+        ada.ask(model="local/echo", input="between us", store=False)
+        unstored = ada.response()
+        for token in tokens:
+            with Talk(guarded, token) as stranger:
+                for response in (stored, unstored):
+                    stranger.ask(model="local/echo", input="and?", previous_response_id=response["id"])
+                    error = stranger.error()
+                    assert (error["status"], error["code"]) == (400, "previous_response_not_found")
+        for response in (stored, unstored):
+            ada.ask(model="local/echo", input="go on", previous_response_id=response["id"])
+            assert output_text(mine := ada.response())
+            assert users["ada"].retrieve(mine["id"]) == mine
+            assert mine["id"] not in ids(users["bob"])
+            assert users["bob"].get(f"/{mine['id']}").status_code == 404
+
+
+def test_a_users_own_key_comes_with_the_handshake(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
+    upstream.script("keys", reply(text("ok")))
+    with Talk(guarded, "token-of-ada", own_key(host, "key-of-a-connection")) as talk:
+        for store in (True, False):
+            talk.ask(model="local/keys", input="x", store=store)
+            talk.response()
+    assert {each.headers["authorization"] for each in upstream.requests("keys")} == {"Bearer key-of-a-connection"}
+    assert traces(guarded.state_dir, "key-of-a-connection") == []
+
+
+def test_a_token_that_is_good_no_more(guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ends what can be asked, also on a connection that stands; nobody becomes somebody else on it."""
+    with Talk(guarded, "token-of-carol") as talk:
+        talk.ask(model="local/echo", input="x")
+        assert output_text(talk.response())
+        monkeypatch.setitem(USERS, "token-of-carol", USERS["token-of-bob"])
+        talk.ask(model="local/echo", input="x")
+        assert talk.error()["status"] == 401
+        monkeypatch.delitem(USERS, "token-of-carol")
+        talk.ask(model="local/echo", input="x")
+        assert talk.error()["status"] == 401
+    assert len(upstream.requests("echo")) == 1

@@ -11,10 +11,11 @@ import pytest
 from tests.support.asking import Json, create, function, messages, stored, stream
 from tests.support.seed import DAY, seed
 from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, finish, reasoning, reply, text, tool_call
 from tests.support.variants import records, responses_config, variant
 from tests.support.waiting import wait_until
-from tests.support.wire import Wire, error_of
+from tests.support.wire import Wire, error_of, output_text
 
 pytestmark = pytest.mark.live
 
@@ -22,7 +23,20 @@ SETTINGS: Final[Json] = {
     "retention_days": 2,
     "sweep_seconds": 0.2,
     "passthrough": ["top_k", "house_style"],
-    "limits": {"rounds": 3, "input_items": 5, "request_bytes": 20_000},
+    "limits": {
+        "rounds": 3,
+        "input_items": 5,
+        "request_bytes": 20_000,
+        "websocket": {
+            "message_bytes": 10_000,
+            "idle_seconds": 0.5,
+            "unread_seconds": 1,
+            "responses": 1,
+            "waiting": 1,
+            "streams": 4,
+            "remembered_bytes": 5_000,
+        },
+    },
     "profiles": [
         {
             "match": "local/thinker*",
@@ -263,3 +277,63 @@ def test_what_is_past_its_time_is_dropped_though_nobody_asks_for_it(configured: 
     wait_until(lambda: f"r/{configured.old['id']}" not in records(configured.database))
     error_of(wire.get(f"/{configured.old['id']}"), 404)
     assert wire.retrieve(configured.young["id"]) == configured.young
+
+
+# -- a WebSocket --------------------------------------------------------------------------
+
+
+def test_a_connection_without_a_request_ends(configured: Configured, upstream: Upstream) -> None:
+    """But not one on which a response is made, even if that takes longer."""
+    upstream.script("slow", reply(text("one ", "two ", "three"), interval=0.3))
+    with Talk(configured.stack) as talk:
+        talk.ask(model="local/slow", input="x")
+        assert output_text(talk.response()) == "one two three"
+        assert talk.closed() == (1001, "Nothing was asked for a long time.")
+
+
+def test_a_message_that_is_too_large(configured: Configured, upstream: Upstream) -> None:
+    with Talk(configured.stack) as talk:
+        talk.ask(model="local/echo", input="x" * 10_000)
+        assert talk.closed() == (1009, "The message is too large.")
+
+
+def test_requests_that_wait(configured: Configured, upstream: Upstream) -> None:
+    """One is worked on, one waits, whatever their lanes; a third is one too many until one is done."""
+    upstream.script("held", reply(text("one ", "two"), hold=1))
+    with Talk(configured.stack) as talk:
+        talk.ask("a", model="local/held", input="x")
+        talk.until("response.output_text.delta", "a")
+        talk.ask("b", model="local/echo", input="x")
+        talk.ask("c", model="local/echo", input="x")
+        refused = talk.error("c")
+        assert (refused["status"], refused["code"]) == (429, "rate_limit_exceeded")
+        assert upstream.requests("echo") == []
+        upstream.release("held")
+        talk.until("response.completed", "a")
+        assert output_text(talk.response("b"))
+        talk.ask("c", model="local/echo", input="x")
+        assert output_text(talk.response("c"))
+
+
+def test_what_is_remembered_is_bounded(configured: Configured, upstream: Upstream) -> None:
+    with Talk(configured.stack) as talk:
+        made = []
+        for _ in range(2):
+            talk.ask(model="local/echo", input="x" * 1_500, store=False)
+            made.append(talk.response()["id"])
+        talk.ask(model="local/echo", input="go on", previous_response_id=made[0])
+        assert talk.error()["code"] == "previous_response_not_found"
+        talk.ask(model="local/echo", input="go on", previous_response_id=made[1])
+        assert output_text(talk.response())
+
+
+def test_a_client_that_does_not_read(configured: Configured, wire: Wire, upstream: Upstream) -> None:
+    """It holds nobody up for ever: the model server is let go, and what was said is kept."""
+    upstream.script("much", reply(text(*["x" * 500_000] * 32), end="hang"))
+    with Talk(configured.stack) as talk:
+        talk.ask(model="local/much", input="x")
+        response = talk.event()["response"]
+        [record] = upstream.wait_for("much", ended=True, seconds=30)
+        assert record.ended == "client_gone"
+        wait_until(lambda: wire.get(f"/{response['id']}").status_code == 200, 30)
+        assert wire.retrieve(response["id"])["status"] == "cancelled"

@@ -14,6 +14,7 @@ import pytest
 from tests.support.process import Child, StartError, free_port
 from tests.support.stack import READY_SECONDS, STARTER, Host, LiveStack, run_command
 from tests.support.strict import check_stream, read_sse
+from tests.support.talk import Talk, over_http
 from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, text, tool_call
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, final, output_text
@@ -92,8 +93,23 @@ def check_no_search_service(wire: Wire) -> None:
 
 
 def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
-    """A stream is brought to an end by a server that ends; its response."""
-    upstream.script("slow", reply(text("so ", "far"), hold=2))
+    """A stream is brought to an end by a server that ends, and so is a turn on a WebSocket; the stream's response."""
+    for model in ("slow", "turn"):
+        upstream.script(model, reply(text("so ", "far"), hold=2))
+    with Talk(stack) as talk, Talk(stack) as silent:
+        talk.ask(model="local/turn", input="take your time")
+        events = [*talk.until("response.output_text.delta"), *talk.until("response.output_text.delta")]
+        failed = check_stop_under_a_client(stack)
+        events += map(over_http, talk.until("response.failed"))
+        assert check_stream(events)["error"] == failed["error"]
+        assert talk.closed()[0] == silent.closed()[0] == 1012
+    for model in ("slow", "turn"):
+        assert upstream.wait_for(model, ended=True)[0].ended == "client_gone"
+    return failed
+
+
+def check_stop_under_a_client(stack: LiveStack) -> Json:
+    """The stream's response."""
     request = {"model": "local/slow", "input": "take your time", "stream": True}
     with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=request, timeout=30, trust_env=False) as answer:
         pieces = answer.iter_bytes()
@@ -107,7 +123,6 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
     failed = check_stream(read_sse([body]).events)
     assert (failed["status"], output_text(failed)) == ("failed", "so far")
     assert failed["error"]["message"] == "The server is shutting down. Try again."
-    assert upstream.wait_for("slow", ended=True)[0].ended == "client_gone"
     return failed
 
 

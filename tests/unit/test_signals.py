@@ -76,3 +76,31 @@ async def test_another_thread_hears_nothing_and_changes_nothing(number: signal.S
 
 async def _listen() -> None:
     hear_end(lambda: None, 1.0)
+
+
+async def test_who_heard_it_before_hears_it_after_the_goodbye(number: signal.Signals) -> None:
+    heard: list[str] = []
+    told, goodbye = asyncio.Event(), asyncio.get_running_loop().create_future()
+    signal.signal(number, lambda *_: heard.append("before"))
+
+    def tell() -> asyncio.Future[None]:
+        told.set()
+        return goodbye
+
+    hear_end(tell, 30.0)
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.sleep(0)
+    assert heard == []
+    goodbye.set_result(None)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert heard == ["before"]
+
+
+async def test_a_goodbye_is_not_waited_for_for_ever(number: signal.Signals) -> None:
+    heard = asyncio.Event()
+    signal.signal(number, lambda *_: heard.set())
+    hear_end(asyncio.get_running_loop().create_future, 0.01)
+    os.kill(os.getpid(), number)
+    await asyncio.wait_for(heard.wait(), 5)

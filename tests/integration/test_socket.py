@@ -1,0 +1,274 @@
+"""Turn after turn over one WebSocket, as clients have it: lanes, memory, errors, and clients that leave."""
+
+import asyncio
+import json
+import time
+from functools import partial
+
+import openai
+import pytest
+from openai.lib.responses_websocket import (
+    ResponsesWebSocketAccumulator,
+    ResponsesWebSocketLimits,
+    ResponsesWebSocketSession,
+)
+from websockets.exceptions import InvalidStatus
+
+from tests.support.asking import function
+from tests.support.stack import LiveStack
+from tests.support.talk import Talk
+from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
+from tests.support.variants import keeps
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, output_text, said
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+
+SOON = 1.0  # seconds in which the model server must see that nobody waits any more
+
+
+def messages(upstream: Upstream, model: str) -> list[tuple[str, str]]:
+    """What the model was sent last."""
+    return said(upstream.requests(model)[-1].body["messages"])
+
+
+def is_stored(wire: Wire, response_id: str) -> bool:
+    """Whether a response can be retrieved: that is when it has ended."""
+    return wire.get(f"/{response_id}").status_code == 200
+
+
+def test_turns_on_one_connection(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """Stored ones too: another client finds them, and their streams again."""
+    upstream.script("turns", [reply(reasoning("Hm."), text("One", ".")), reply(text("Two."))])
+    with Talk(stack) as talk:
+        talk.ask(model="local/turns", input="first", stream=False)
+        events = talk.stream()
+        first = events[-1]["response"]
+        talk.ask(model="local/turns", input="second", previous_response_id=first["id"])
+        second = talk.response()
+    assert [output_text(each) for each in (first, second)] == ["One.", "Two."]
+    assert messages(upstream, "turns") == [("user", "first"), ("assistant", "One."), ("user", "second")]
+    assert wire.retrieve(second["id"]) == second
+    assert wire.replay(first["id"]) == events
+
+
+def test_what_is_not_stored_can_be_gone_on_from_on_its_connection(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """From stored to unstored and back, with a call on the way; another connection knows nothing of it."""
+    tools = [function("weather", "city")]
+    called = reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}'))
+    upstream.script("mixed", [reply(text("One.")), called, reply(text("Cold.")), reply(text("Four."))])
+    with Talk(stack) as talk, Talk(stack) as other:
+        talk.ask(model="local/mixed", input="first")
+        first = talk.response()
+        talk.ask(model="local/mixed", input="canary-5150", previous_response_id=first["id"], store=False, tools=tools)
+        second = talk.response()
+        assert wire.get(f"/{second['id']}").status_code == 404
+        assert not keeps(stack.state_dir / "responses.db", "canary-5150")
+        output = {"type": "function_call_output", "call_id": "call_1", "output": "-3"}
+        following = {"model": "local/mixed", "input": [output], "previous_response_id": second["id"], "tools": tools}
+        other.ask(**following)
+        assert other.error()["code"] == "previous_response_not_found"
+        talk.ask(**following, store=False)
+        third = talk.response()
+        talk.ask(model="local/mixed", input="last", previous_response_id=third["id"])
+        fourth = talk.response()
+    assert [role for role, _ in messages(upstream, "mixed")] == [
+        *("user", "assistant", "user", "assistant", "tool", "assistant", "user")
+    ]
+    # What stands on them and is stored brings them along.
+    [page] = wire.pages(f"/{fourth['id']}/input_items", order="asc")
+    assert [item["type"] for item in page["data"]] == [
+        *("message", "message", "message", "function_call", "function_call_output", "message", "message")
+    ]
+
+
+def test_a_turn_that_says_nothing_prepares_the_next(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    with Talk(stack) as talk:
+        for store in (True, False):
+            talk.ask(model="local/echo", input="the code is 1234", generate=False, store=store)
+            prepared = talk.response()
+            assert (prepared["status"], prepared["output"]) == ("completed", [])
+            assert prepared["usage"]["total_tokens"] == 0
+            assert upstream.requests("echo") == []
+            talk.ask(model="local/echo", input="go on", previous_response_id=prepared["id"], store=store)
+            assert output_text(talk.response())
+            assert messages(upstream, "echo") == [("user", "the code is 1234"), ("user", "go on")]
+            upstream.reset()
+        talk.ask(model="nowhere/to-be-found", input="x", generate=False)
+        assert (error := talk.error())["status"] == 404
+        assert error["code"] == "model_not_found"
+
+
+def test_lanes_run_side_by_side_and_each_in_order(stack: LiveStack, upstream: Upstream) -> None:
+    """A new lane forks from what another one made while that goes on."""
+    upstream.script("slow", [reply(text("One.")), reply(text("Tw", "o."), hold=1), reply(text("Three."))])
+    with Talk(stack) as talk:
+        talk.ask("a", model="local/slow", input="first", store=False)
+        first = talk.response("a")
+        talk.ask("a", model="local/slow", input="second", previous_response_id=first["id"], store=False)
+        talk.ask("a", model="local/slow", input="third", store=False)
+        assert talk.until("response.output_text.delta", "a")[0]["type"] == "response.created"
+        talk.ask("b", model="local/echo", input="fork", previous_response_id=first["id"], store=False)
+        forked = talk.response("b")
+        talk.ask(model="local/echo", input="the lane without a name")
+        assert output_text(talk.response())
+        assert len(upstream.requests("slow")) == 2
+        upstream.release("slow")
+        assert output_text(talk.until("response.completed", "a")[-1]["response"]) == "Two."
+        assert output_text(talk.response("a")) == "Three."
+    assert output_text(forked)
+    assert messages(upstream, "echo")[-1] == ("user", "the lane without a name")
+    [fork] = [each for each in upstream.requests("echo") if len(each.body["messages"]) == 3]
+    assert said(fork.body["messages"]) == [("user", "first"), ("assistant", "One."), ("user", "fork")]
+
+
+ERRORS: dict[str, tuple[Json, int, str | None, str | None]] = {
+    "a field": ({"input": 3}, 400, "input", "invalid_type"),
+    "no model": ({"model": None}, 400, "model", "missing_required_parameter"),
+    "in the background": ({"background": True}, 400, "background", "unsupported_parameter"),
+    "no flag": ({"generate": "no"}, 400, "generate", "invalid_type"),
+    "unknown before": ({"previous_response_id": "resp_0"}, 400, "previous_response_id", "previous_response_not_found"),
+    "no model of this name": ({"model": "nowhere/x"}, 404, "model", "model_not_found"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_a_request_that_is_wrong_and_the_connection_goes_on(stack: LiveStack, upstream: Upstream, name: str) -> None:
+    changed, status, param, code = ERRORS[name]
+    with Talk(stack) as talk:
+        talk.ask("a", **{"model": "local/echo", "input": "x"} | changed)
+        error = talk.error("a")
+        assert (error["status"], error["type"]) == (status, "invalid_request_error")
+        assert (error["param"], error["code"]) == (param, code)
+        talk.ask("a", model="local/echo", input="x")
+        assert output_text(talk.response("a"))
+
+
+def test_what_is_no_request(stack: LiveStack, upstream: Upstream) -> None:
+    with Talk(stack) as talk:
+        for message in ("{", "[]", '"x"', '{"model": "local/echo"}', '{"type": "response.cancel"}'):
+            talk.socket.send(message)
+            assert talk.error()["status"] == 400
+        talk.ask("no lane!", model="local/echo", input="x")
+        assert talk.error()["code"] == "invalid_stream_id"
+        talk.socket.send(json.dumps({"type": "response.create", "model": "local/echo", "input": "x"}).encode())
+        assert output_text(talk.response())
+
+
+def test_the_model_server_refuses_and_breaks_off(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """With the status of before, and in the middle as part of the response."""
+    refusal = error(429, "Slow down.", headers={"retry-after": "7"})
+    upstream.script("odd", [refusal, reply(text("Half"), end="drop"), reply(text("Whole."))])
+    with Talk(stack) as talk:
+        talk.ask("a", model="local/odd", input="x")
+        refused = talk.error("a")
+        assert (refused["status"], refused["headers"]) == (429, {"retry-after": "7"})
+        talk.ask("a", model="local/odd", input="x")
+        failed = talk.response("a")
+        assert (failed["status"], output_text(failed)) == ("failed", "Half")
+        talk.ask("a", model="local/odd", input="x")
+        assert output_text(talk.response("a")) == "Whole."
+    assert wire.retrieve(failed["id"]) == failed
+
+
+def test_a_client_that_leaves_ends_what_runs(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """In every lane; what waits there is not begun."""
+    for model in ("left-a", "left-b"):
+        upstream.script(model, reply(text("Half", "never"), hold=1))
+    with Talk(stack) as talk:
+        talk.ask("a", model="local/left-a", input="x")
+        talk.ask("a", model="local/left-a", input="waits")
+        talk.ask("b", model="local/left-b", input="x")
+        ids = [talk.until("response.output_text.delta", lane)[0]["response"]["id"] for lane in ("a", "b")]
+        left = time.monotonic()
+        talk.socket.close()
+    for model in ("left-a", "left-b"):
+        [record] = upstream.wait_for(model, ended=True)
+        assert record.ended == "client_gone"
+        assert record.ended_at is not None
+        assert record.ended_at - left < SOON
+    for response_id in ids:
+        wait_until(partial(is_stored, wire, response_id), 30)
+        cancelled = wire.retrieve(response_id)
+        assert (cancelled["status"], output_text(cancelled)) == ("cancelled", "Half")
+    assert len(upstream.requests("left-a")) == 1
+
+
+def test_a_page_of_another_site_may_not_connect(stack: LiveStack) -> None:
+    """Browsers ask nobody before they open a WebSocket; a page of this server's own, and whoever is no page, may."""
+    with pytest.raises(InvalidStatus) as refused:
+        Talk(stack, headers={"origin": "https://evil.example"})
+    assert refused.value.response.status_code == 403
+    with Talk(stack, headers={"origin": stack.base_url}) as talk:
+        talk.ask(model="local/echo", input="x")
+        assert output_text(talk.response())
+
+
+def test_too_many_lanes(stack: LiveStack, upstream: Upstream) -> None:
+    with Talk(stack) as talk:
+        for number in range(32):
+            talk.ask(f"lane-{number}", model="local/echo", input="x", generate=False, store=False)
+        for number in range(32):
+            talk.response(f"lane-{number}")
+        talk.ask("one-too-many", model="local/echo", input="x")
+        assert talk.error("one-too-many")["code"] == "websocket_stream_limit_reached"
+        talk.ask("lane-31", model="local/echo", input="x")
+        assert output_text(talk.response("lane-31"))
+
+
+# The openai package
+
+
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+def test_the_openai_package(client: openai.OpenAI, upstream: Upstream) -> None:
+    """Its connection and its session with lanes, unchanged."""
+    with client.responses.connect() as connection:
+        connection.response.create(model="local/echo", input="Hello", store=False)
+        first = next(event.response for event in connection if event.type == "response.completed")
+        connection.response.create(model="local/echo", input="again", previous_response_id=first.id, store=False)
+        types = []
+        for event in connection:
+            types.append(event.type)
+            if event.type == "response.completed":
+                break
+        assert types[:2] == ["response.created", "response.in_progress"]
+        connection.response.create(model="local/echo", input="x", background=True)
+        assert (refused := connection.recv()).type == "error"
+        assert (refused.status, refused.error.param) == (400, "background")
+    assert [role for role, _ in messages(upstream, "echo")] == ["user", "assistant", "user"]
+
+
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+def test_the_lanes_of_the_openai_package(client: openai.OpenAI, upstream: Upstream) -> None:
+    limits = ResponsesWebSocketLimits(
+        max_lanes=8, max_events_per_lane=128, max_events=512, max_bytes_per_lane=1 << 24, max_bytes=1 << 25
+    )
+    upstream.script("lanes", reply(reasoning("Hm."), text("Hel", "lo.")))
+    with client.responses.connect() as connection, ResponsesWebSocketSession(connection, limits=limits) as session:
+        lane, other = session.lane("conversation"), session.lane("other")
+        lane.send({"type": "response.create", "model": "local/lanes", "input": "Hi"})
+        accumulator = ResponsesWebSocketAccumulator()
+        while accumulator.snapshot().terminal_type is None:
+            accumulator.add_event(lane.recv(timeout=30))
+        final = accumulator.get_final_response()
+        assert accumulator.snapshot().output_text == "Hello."
+        other.send(
+            {"type": "response.create", "model": "local/lanes", "input": "Fork", "previous_response_id": final.id}
+        )
+        assert other.get_final_response(timeout=30).output_text == "Hello."
+
+
+def test_the_asynchronous_client_of_the_openai_package(stack: LiveStack, upstream: Upstream) -> None:
+    async def talk() -> str:
+        url = f"{stack.base_url}/v1"
+        client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)
+        async with client, client.responses.connect() as connection:
+            await connection.response.create(model="local/echo", input="Hello")
+            async for event in connection:
+                if event.type == "response.completed":
+                    return event.response.output_text
+        return ""
+
+    assert asyncio.run(talk())

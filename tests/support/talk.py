@@ -1,0 +1,118 @@
+"""A client on a WebSocket, for tests that judge what comes over it.
+
+with Talk(stack) as talk:
+    talk.ask(model="local/echo", input="Hi")
+    response = talk.response()                        # every event on the way checked
+    talk.ask(lane="b", model="local/echo", input="and?", previous_response_id=response["id"])
+"""
+
+import json
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
+from typing import Any, Final, Self
+
+from openai.types.responses import ResponsesServerEvent
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import connect
+
+from tests.support.conform import WireError, problems
+from tests.support.strict import check_stream
+from tests.support.wire import Served
+
+type Json = dict[str, Any]
+
+SECONDS: Final = 30.0
+ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
+
+
+class Talk:
+    """One connection; use it in a `with` block."""
+
+    def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        """Connect; `websockets.InvalidStatus` if that is refused."""
+        sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
+        url = f"{stack.base_url.replace('http', 'ws', 1)}/v1/responses"
+        self._open = ExitStack()
+        # Compressed, what the tests say over and over would fill no buffer.
+        options: Json = {"compression": None, "max_size": None, "max_queue": 1}
+        options |= {"open_timeout": SECONDS, "close_timeout": 2.0}
+        connection = connect(url, additional_headers=sent, proxy=None, **options)
+        self.socket = self._open.enter_context(connection)
+        self._waiting: defaultdict[str | None, deque[Json]] = defaultdict(deque)
+
+    def __enter__(self) -> Self:
+        """It is connected already."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self._open.close()
+
+    def send(self, **event: Any) -> None:
+        """Send an event."""
+        self.socket.send(json.dumps(event))
+
+    def ask(self, lane: str | None = None, **body: Any) -> None:
+        """Ask for a response in this lane."""
+        named = {} if lane is None else {"stream_id": lane}
+        self.send(type="response.create", **named, **body)
+
+    def steer(self, response_id: str, given: Any) -> None:
+        """Steer a response."""
+        self.send(type="response.steer", previous_response_id=response_id, input=given)
+
+    def event(self, lane: str | None = None) -> Json:
+        """The next event of this lane, checked against the types; the others' wait."""
+        while not self._waiting[lane]:
+            event: Json = json.loads(self.socket.recv(SECONDS))
+            if found := problems(ResponsesServerEvent, event):
+                raise WireError(f"{event}: {list(map(str, found))}")
+            self._waiting[event.get("stream_id")].append(event)
+        return self._waiting[lane].popleft()
+
+    def until(self, kind: str, lane: str | None = None) -> list[Json]:
+        """The events of this lane up to the next one of this type."""
+        events = [self.event(lane)]
+        while events[-1]["type"] != kind:
+            events.append(self.event(lane))
+        return events
+
+    def stream(self, lane: str | None = None) -> list[Json]:
+        """The events of the next response in this lane, in the form that they have over HTTP, and checked as there."""
+        events: list[Json] = []
+        while not events or events[-1]["type"] not in ENDS:
+            event = self.event(lane)
+            if event["type"] == "error" and "sequence_number" not in event:
+                raise AssertionError(f"no response but {event}")
+            if not event["type"].startswith("response.steer."):
+                events.append(over_http(event))
+        check_stream(events)
+        return events
+
+    def response(self, lane: str | None = None) -> Json:
+        """The next response in this lane."""
+        found: Json = self.stream(lane)[-1]["response"]
+        return found
+
+    def error(self, lane: str | None = None) -> Json:
+        """The error that comes next in this lane, with its status."""
+        event = self.event(lane)
+        assert (event["type"], "sequence_number" in event) == ("error", False), event
+        return {"status": event["status"], **event["error"]}
+
+    def closed(self) -> tuple[int, str]:
+        """Why the server closed the connection, whatever else it says before."""
+        with suppress(ConnectionClosed):
+            while True:
+                self.socket.recv(SECONDS)
+        return self.socket.close_code or 0, self.socket.close_reason or ""
+
+
+def over_http(event: Json) -> Json:
+    """A response's event without what only a WebSocket has."""
+    plain = {name: value for name, value in event.items() if name != "stream_id"}
+    if event["type"] != "error":
+        return plain
+    flat = {name: plain["error"][name] for name in ("code", "message", "param")}
+    return {"type": "error", "sequence_number": plain["sequence_number"], **flat}
