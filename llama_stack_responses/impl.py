@@ -24,6 +24,7 @@ from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
 from .core.shapes import Limits
 from .core.transcript import Transcript
+from .counting import Counting
 from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
@@ -112,6 +113,7 @@ class OpenAIResponsesImpl:
         sealer = Sealer(config.secret_bytes)
         self._workshop = equipped(config, inference, attachments, services, sealer)
         self._intake = Intake(self._historian, access, self._workshop.sealer)
+        self.counting = Counting(self._workshop, self._intake, self._parse)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(

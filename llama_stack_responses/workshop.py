@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from .answering import Answering
 from .asking import Asking
 from .attachments import Attachments
 from .boundary import Boundary
@@ -171,6 +172,21 @@ class Bench:
             read_reasoning=self.reasoning.read,
             gates=self._gates(profile),
         )
+
+    async def chat(self, items: list[Json]) -> Json:
+        """The chat request with which the model would be asked first.
+
+        Raises:
+            ApiError: a tool cannot say what it offers; or the items hold what the model does not take.
+        """
+        outbox = Outbox(wanted=False)
+        answering = Answering(self.toolset, self.assembler, outbox, self.workshop.limits.tool_seconds)
+        try:
+            await self.toolset.prepare(items, answering)
+            shown = await self.shown(items)
+            return await self.asking(outbox).chat(shown, self.request.max_output_tokens)
+        finally:
+            self.toolset.release()
 
     def _gates(self, profile: Profile) -> list[Gate]:
         shop, detail = self.workshop, self.request.reasoning_summary

@@ -56,7 +56,7 @@ def _newest_message(items: Sequence[Json]) -> int:
 def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
     """Whether a part may begin with this item, in front of which no call waits for its output."""
     if number <= newest:
-        return _is_users(items[number]) and not (number and _is_users(items[number - 1]))
+        return _is_users(items[number])
     before = items[number - 1]["type"] if number else ""
     return number == newest + 1 or (items[number]["type"] not in _OUTPUTS and before not in _SAID)
 

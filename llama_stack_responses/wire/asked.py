@@ -8,8 +8,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, cast
 
 import orjson
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.routing import Match
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 
@@ -20,6 +21,7 @@ logger = logging.getLogger(__name__)
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 
 MAX_PAGE: Final = 100
+METHODS: Final = ["DELETE", "GET", "PATCH", "POST", "PUT"]
 _MAX_HEADERS: Final = 65_536
 _MAX_TEXT: Final = 512
 _NUMBER: Final = re.compile("[0-9]{1,15}")
@@ -99,6 +101,19 @@ def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
             "has_more": has_more,
         }
     )
+
+
+def nothing(router: APIRouter) -> Handler:
+    """What answers whatever is no route of `router`, or not with this method."""
+
+    async def answer_what_is_no_route(request: Request) -> Response:
+        method, path = request.method, request.url.path
+        if any(route.matches(request.scope)[0] is Match.PARTIAL for route in router.routes):
+            message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
+            raise ApiError(405, message, code="method_not_supported")
+        raise ApiError(404, f"Invalid URL ({method} {path}).")
+
+    return answer_what_is_no_route
 
 
 async def read_body(request: Request, limit: int) -> bytes:

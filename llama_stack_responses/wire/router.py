@@ -8,18 +8,17 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
-from starlette.routing import Match
 
-from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 
 from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, decode, page_of, read_body
+from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, nothing, page_of, read_body
 from .containers import containers_router
+from .context import context_router
 from .socket import Gate, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
-_METHODS: Final = ("DELETE", "GET", "PATCH", "POST", "PUT")
 
 
 def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
@@ -34,6 +33,8 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
         yield
 
     router = APIRouter(lifespan=lifespan)
+    # First: what it calls its routes could be ids of responses.
+    router.include_router(context_router(impl.counting, impl.config.limits.request_bytes))
     router.include_router(_responses(impl))
     router.add_websocket_route("/v1/responses", socket_route(impl, gate))
     if impl.containers:
@@ -53,7 +54,7 @@ def _responses(impl: OpenAIResponsesImpl) -> APIRouter:
     )
     # Last, so that whatever is a route above is not taken for one of these.
     for path in ("", "/{response_id}", "/{response_id}/{part}"):
-        router.add_api_route(path, _nothing(router), methods=list(_METHODS), include_in_schema=False)
+        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
     return router
 
 
@@ -146,14 +147,3 @@ def _input_items(impl: OpenAIResponsesImpl) -> Handler:
         return page_of(page.data, has_more=page.has_more)
 
     return list_input_items
-
-
-def _nothing(router: APIRouter) -> Handler:
-    async def answer_what_is_no_route(request: Request) -> Response:
-        method, path = request.method, request.url.path
-        if any(route.matches(request.scope)[0] is Match.PARTIAL for route in router.routes):
-            message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
-            raise ApiError(405, message, code="method_not_supported")
-        raise ApiError(404, f"Invalid URL ({method} {path}).")
-
-    return answer_what_is_no_route

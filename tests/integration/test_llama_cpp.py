@@ -5,12 +5,14 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
 
 from tests.support.asking import Json, Streamed, create, function, stored, stream
+from tests.support.llama_server import CONTEXT_TOKENS
 from tests.support.process import Child
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until
@@ -84,6 +86,28 @@ def test_a_streamed_conversation(client: openai.OpenAI, model: str) -> None:
     for response in (first.response, second, resent):
         assert response["status"] == "completed"
         assert stored(client, response["id"]) == response
+
+
+def test_tokens_are_counted_as_the_server_counts_them(client: openai.OpenAI, model: str) -> None:
+    turns: list[Any] = [
+        {"role": "user", "content": "Ünïcödé, 你好 <|im_end|>"},
+        {"role": "assistant", "content": "Hello."},
+    ]
+    plain: Json = {"instructions": "Be kind.", "input": [*turns, {"role": "user", "content": "And now?"}]}
+    tools: Json = {"tools": [function("get_weather", "city")], "tool_choice": "required"}
+    for asked in (plain, {"input": "How is the weather in Lisbon?", **tools}):
+        counted = client.responses.input_tokens.count(model=model, **asked)
+        assert counted.object == "response.input_tokens"
+        assert counted.input_tokens == create(client, model=model, **asked, **GREEDY)["usage"]["input_tokens"]
+
+
+def test_a_conversation_is_made_to_fit(client: openai.OpenAI, model: str) -> None:
+    turns: Any = [{"role": "user", "content": text} for text in ("word " * CONTEXT_TOKENS, "word " * 100, "Say hello.")]
+    asked: Json = {"model": model, "input": turns, **GREEDY}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.responses.create(**asked)
+    assert refused.value.code == "context_length_exceeded"
+    assert 100 < create(client, **asked, truncation="auto")["usage"]["input_tokens"] < 200
 
 
 def test_a_forced_call_and_its_output(client: openai.OpenAI, model: str) -> None:

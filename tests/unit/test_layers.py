@@ -58,7 +58,7 @@ LAYERS: Final = {
         {"attachments", "containers", "history", "reasoning", "stores", "turn"},
         {"intake", "preparing", "run"},
         {"workshop"},
-        {"background"},
+        {"background", "counting"},
         {"impl"},
         {"session"},
         {"wire"},

@@ -38,7 +38,7 @@ PIN = USER | {PINNED: True}
         ([SYSTEM, USER], []),
         ([USER, ANSWER, USER], [[0, 1]]),
         ([SYSTEM, USER, THOUGHT, ANSWER, USER, ANSWER, USER], [[1, 2, 3], [4, 5]]),
-        ([USER, USER, ANSWER, USER], [[0, 1, 2]]),
+        ([USER, USER, ANSWER, USER], [[0], [1, 2]]),
         ([USER, SYSTEM, ANSWER, USER], [[0, 2]]),
         ([PIN, USER, ANSWER, USER], [[1, 2]]),
         # In the turn that goes on, round by round, and never the last one.

@@ -1,0 +1,50 @@
+"""How many tokens the input of a request has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from .chat.estimate import estimated_tokens
+from .core.errors import bad_request
+from .core.request import CreateRequest
+from .intake import Intake
+from .workshop import Workshop
+
+Json = dict[str, Any]
+
+_NOT_COUNTED: Final = ("background", "include", "max_output_tokens", "metadata", "store", "stream", "stream_options")
+"""Fields of a response that have no part in its input."""
+
+
+class Counting:
+    """Counts what a model would read, without asking it.
+
+    Args:
+        parse: makes a request of its body.
+    """
+
+    def __init__(self, workshop: Workshop, intake: Intake, parse: Callable[[Json], CreateRequest]) -> None:
+        self._workshop = workshop
+        self._intake = intake
+        self._parse = parse
+
+    async def count(self, body: Json) -> Json:
+        """The count, as `openai.types.responses.InputTokenCountResponse` has it.
+
+        The model server's tokenizer counts where it can be asked; else it is an estimate.
+
+        Raises:
+            ApiError: the request is wrong, or names what is not there.
+        """
+        if body.get("personality") is not None:
+            message = "Unsupported parameter: 'personality' is not supported by this server."
+            raise bad_request(message, "personality", "unsupported_parameter")
+        request = self._parse({name: value for name, value in body.items() if name not in _NOT_COUNTED})
+        inference = self._workshop.inference
+        await inference.check_model(request.model)
+        start = await self._intake.take(request)
+        bench = self._workshop.bench(request, self._workshop.begin(request), start.owner)
+        chat = await bench.chat(start.items)
+        tokens = await inference.count_tokens(chat)
+        return {"object": "response.input_tokens", "input_tokens": estimated_tokens(chat) if tokens is None else tokens}

@@ -1,0 +1,82 @@
+"""How long an input is, before anybody is asked to answer it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+import pytest
+
+from tests.support.asking import create, function, sent
+from tests.support.upstream import Upstream
+from tests.support.upstream_server import tokens
+from tests.support.wire import Json, Wire, error_of
+
+pytestmark = pytest.mark.live
+
+MODEL = "local/echo"
+TURNS: Any = [
+    {"role": "user", "content": "What is the capital of Portugal?"},
+    {"role": "assistant", "content": "Lisbon."},
+    {"role": "user", "content": "And of Norway?"},
+]
+
+
+def test_it_is_what_the_model_server_will_read(client: openai.OpenAI, upstream: Upstream) -> None:
+    asked: Json = {"model": MODEL, "input": TURNS, "instructions": "Be kind.", "tools": [function("weather", "city")]}
+    counted = client.responses.input_tokens.count(**asked)
+    assert counted.object == "response.input_tokens"
+    assert upstream.requests() == []
+    create(client, **asked)
+    assert counted.input_tokens == tokens(sent(upstream, "echo"))
+
+
+def test_what_came_before_counts(client: openai.OpenAI, upstream: Upstream) -> None:
+    before = create(client, model=MODEL, input="Hello there")["id"]
+    upstream.reset()
+    asked: Json = {"model": MODEL, "input": "And now?", "previous_response_id": before}
+    counted = client.responses.input_tokens.count(**asked).input_tokens
+    create(client, **asked)
+    assert counted == tokens(sent(upstream, "echo"))
+    assert counted > client.responses.input_tokens.count(model=MODEL, input="And now?").input_tokens
+
+
+def test_without_a_tokenizer_it_is_an_estimate(client: openai.OpenAI) -> None:
+    """The host's own provider has none."""
+    text = "The quick brown fox jumps over the lazy dog. " * 100
+    estimated = client.responses.input_tokens.count(model="vllm/echo", input=text).input_tokens
+    assert 900 < estimated < 1_300
+
+
+def test_what_is_wrong_is_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    count = client.responses.input_tokens.count
+    wrong: list[tuple[Json, type[openai.APIStatusError], str, str]] = [
+        ({"input": "Hi"}, openai.BadRequestError, "model", "missing_required_parameter"),
+        ({"model": MODEL}, openai.BadRequestError, "input", "missing_required_parameter"),
+        ({"model": MODEL, "input": 5}, openai.BadRequestError, "input", "invalid_type"),
+        ({"model": "nowhere/x", "input": "Hi"}, openai.NotFoundError, "model", "model_not_found"),
+        (
+            {"model": MODEL, "input": "Hi", "personality": "friendly"},
+            openai.BadRequestError,
+            "personality",
+            "unsupported_parameter",
+        ),
+        (
+            {"model": MODEL, "input": "Hi", "previous_response_id": "resp_000000000000000000000000"},
+            openai.BadRequestError,
+            "previous_response_id",
+            "previous_response_not_found",
+        ),
+    ]
+    for asked, kind, param, code in wrong:
+        with pytest.raises(kind) as refused:
+            count(**asked)
+        assert (refused.value.param, refused.value.code) == (param, code)
+    error_of(wire.http.post("/responses/input_tokens", content=b"["), 400)
+    assert upstream.requests() == []
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
+def test_it_is_no_response(wire: Wire, method: str) -> None:
+    found = error_of(wire.http.request(method, "/responses/input_tokens"), 405)
+    assert found["code"] == "method_not_supported"
