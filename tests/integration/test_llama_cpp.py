@@ -89,16 +89,14 @@ def test_a_streamed_conversation(client: openai.OpenAI, model: str) -> None:
 
 
 def test_tokens_are_counted_as_the_server_counts_them(client: openai.OpenAI, model: str) -> None:
-    turns: list[Any] = [
+    said: list[Any] = [
         {"role": "user", "content": "Ünïcödé, 你好 <|im_end|>"},
         {"role": "assistant", "content": "Hello."},
     ]
-    plain: Json = {"instructions": "Be kind.", "input": [*turns, {"role": "user", "content": "And now?"}]}
-    tools: Json = {"tools": [function("get_weather", "city")], "tool_choice": "required"}
-    for asked in (plain, {"input": "How is the weather in Lisbon?", **tools}):
-        counted = client.responses.input_tokens.count(model=model, **asked)
-        assert counted.object == "response.input_tokens"
-        assert counted.input_tokens == create(client, model=model, **asked, **GREEDY)["usage"]["input_tokens"]
+    asked: Json = {"instructions": "Be kind.", "input": [*said, {"role": "user", "content": "And now?"}]}
+    counted = client.responses.input_tokens.count(model=model, **asked)
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == create(client, model=model, **asked, **GREEDY)["usage"]["input_tokens"]
 
 
 def test_a_conversation_is_made_to_fit(client: openai.OpenAI, model: str) -> None:
