@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
 from .core.assembler import Assembler
 from .core.calls import FORMS, ItemForm, ServerCall, Stage
+from .logs import get_logger
 from .outbox import Outbox
+from .telemetry.telemetry import Telemetry
 from .tools.at_once import at_once
 from .tools.tool import Invocation, Outcome, Output, ToolError
 from .tools.toolset import Toolset
@@ -17,7 +18,7 @@ from .tools.toolset import Toolset
 Json = dict[str, Any]
 Answered = Callable[[ServerCall, Output], Awaitable[None]]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _LOST: Final = (
     "The server was interrupted while this call ran, and its result is lost. The call may have had its effect: find "
@@ -33,13 +34,17 @@ class Answering:
         assembler: holds their items.
         outbox: where the events go.
         seconds: how long a call may take.
+        telemetry: is told of the calls that are run.
     """
 
-    def __init__(self, toolset: Toolset, assembler: Assembler, outbox: Outbox, seconds: float) -> None:
+    def __init__(
+        self, toolset: Toolset, assembler: Assembler, outbox: Outbox, seconds: float, telemetry: Telemetry
+    ) -> None:
         self._toolset = toolset
         self._assembler = assembler
         self._outbox = outbox
         self._seconds = seconds
+        self._telemetry = telemetry
 
     async def answer(self, calls: Collection[ServerCall], answered: Answered, *, again: bool) -> None:
         """Answers all calls.
@@ -76,9 +81,15 @@ class Answering:
         if again and not function.repeatable:
             raise ToolError(_LOST)
         invocation = Invocation(call, self._assembler.response["output"][index], self)
+        with self._telemetry.tool(call) as told:
+            outcome = await self._bounded(call, function.run(invocation))
+            told.ended(outcome.output)
+        return outcome
+
+    async def _bounded(self, call: ServerCall, running: Awaitable[Outcome]) -> Outcome:
         try:
             async with asyncio.timeout(self._seconds):
-                return await function.run(invocation)
+                return await running
         except ToolError:
             raise
         except TimeoutError:

@@ -13,7 +13,7 @@ from .chat.messages import chat_messages
 from .chat.profile import Profile
 from .chat.request import chat_request
 from .core.citing import Citing
-from .core.deltas import Delta, Finish, FinishReason
+from .core.deltas import Delta, Finish
 from .core.errors import ApiError, TooLongError
 from .core.request import CreateRequest
 from .core.thoughts import Thought, plain_thoughts
@@ -21,12 +21,13 @@ from .fitting import Fitting
 from .gates import Gate, through
 from .hangup import hanging_up
 from .outbox import Outbox
+from .telemetry.telemetry import RoundOperation
 from .tools.toolset import Toolset
 from .turnstile import Turnstile
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
-Take = Callable[[Delta], FinishReason | None]
+Take = Callable[[Delta], Finish | None]
 """Is given each delta of a round, in order; says how the round ends, if it is to end before this one."""
 
 _BURST: Final = 16
@@ -42,7 +43,7 @@ class Heard:
         service_tier: the provider's name for the tier that served it, if it said so.
     """
 
-    reason: FinishReason
+    finish: Finish
     service_tier: str | None
 
 
@@ -88,17 +89,18 @@ class Asking:
         self._read_reasoning = read_reasoning
         self._gates = gates
 
-    async def ask(self, items: Sequence[Json], max_tokens: int | None, take: Take) -> Heard:
-        """Has the model go on from `items`.
+    async def ask(self, items: Sequence[Json], max_tokens: int | None, take: Take, told: RoundOperation) -> Heard:
+        """Has the model go on from `items`; `told` is shown what is sent and what comes first.
 
         Raises:
             ApiError: the provider failed; `TooLongError` if it has no room for so much. What came so far was taken.
         """
         chat = await self.chat(items, max_tokens)
+        told.asked(chat)
         reader = ChunkReader(self._profile, summaries=self._request.reasoning_summary is not None)
         citing = self._toolset.citing()
         try:
-            end = await self._hear(chat, reader, citing, take)
+            end = await self._hear(chat, reader, citing, take, told)
         except ApiError:
             raise
         except Exception as error:
@@ -127,18 +129,26 @@ class Asking:
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    async def _hear(self, chat: Json, reader: ChunkReader, citing: Citing | None, take: Take) -> FinishReason | None:
+    async def _hear(
+        self, chat: Json, reader: ChunkReader, citing: Citing | None, take: Take, told: RoundOperation
+    ) -> Finish | None:
         with Watchdog(self._idle_seconds) as watchdog:
             stream = await self._inference.open(chat)
             self.accept()
             async with hanging_up(stream) as chunks:
-                return await self._read(chunks, reader, citing, watchdog, take)
+                return await self._read(chunks, reader, citing, watchdog, take, told)
 
     async def _read(
-        self, chunks: AsyncIterator[Any], reader: ChunkReader, citing: Citing | None, watchdog: Watchdog, take: Take
-    ) -> FinishReason | None:
+        self,
+        chunks: AsyncIterator[Any],
+        reader: ChunkReader,
+        citing: Citing | None,
+        watchdog: Watchdog,
+        take: Take,
+        told: RoundOperation,
+    ) -> Finish | None:
         """Takes what the provider streams; how the round ended, if one of the gates ended it."""
-        read = 0
+        read, pause = 0, 1
         async for chunk in chunks:
             watchdog.pat()
             deltas = _cited(reader.read(chunk), citing)
@@ -154,18 +164,21 @@ class Asking:
                 with watchdog.asleep():
                     await self._outbox.drained()
             read += 1
-            if read % _BURST == 0:
-                await self._turnstile.through()
+            if read == pause:
+                pause += _BURST if pause > 1 else _BURST - 1
+                told.hear(chunk)
+                if read > 1:
+                    await self._turnstile.through()
         return None
 
-    async def _pass(self, deltas: Iterable[Delta], take: Take) -> FinishReason | None:
+    async def _pass(self, deltas: Iterable[Delta], take: Take) -> Finish | None:
         """Takes what comes of the deltas behind the gates; how the round ended, if it did."""
         for delta in deltas:
-            end: FinishReason | None = None
+            end: Finish | None = None
             async for shown in through(self._gates, delta):
                 end = end or take(shown)
                 if isinstance(shown, Finish):
-                    end = end or shown.reason
+                    end = end or shown
             if end:
                 return end
         return None

@@ -25,6 +25,7 @@ from .core.request import CreateRequest, parse_create, read_fields
 from .core.shapes import Limits
 from .core.transcript import Transcript
 from .counting import Counting
+from .health import Health
 from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
@@ -35,6 +36,7 @@ from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Conflict, Op, Records, VersionIs
 from .sweeper import Sweeper
+from .telemetry.telemetry import Telemetry
 from .tools.registry import Services
 from .workshop import equipped
 
@@ -90,6 +92,7 @@ class OpenAIResponsesImpl:
         attachments: makes files and images fit for the models.
         services: what hosted tools work with.
         access: who asks, and what they may see.
+        telemetry: is told what is done.
     """
 
     def __init__(
@@ -100,6 +103,7 @@ class OpenAIResponsesImpl:
         attachments: Attachments,
         services: Services,
         access: Access,
+        telemetry: Telemetry,
     ) -> None:
         self.config = config
         self.access = access
@@ -111,7 +115,7 @@ class OpenAIResponsesImpl:
         self._historian = Historian(archive, access)
         self._limits = Limits(max_items=config.limits.input_items)
         sealer = Sealer(config.secret_bytes)
-        self._workshop = equipped(config, inference, attachments, services, sealer)
+        self._workshop = equipped(config, inference, attachments, services, sealer, telemetry)
         self._intake = Intake(self._historian, access, self._workshop.sealer)
         self.counting = Counting(self._workshop, self._intake, self._parse)
         self._keys = Keys(records)
@@ -127,6 +131,7 @@ class OpenAIResponsesImpl:
             parse=self._parse,
             sealer=sealer,
         )
+        self._health = Health(records, self._crew)
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -146,6 +151,11 @@ class OpenAIResponsesImpl:
             run.shut_down()
         self._crew.hang_up()
         return self.closing.begin()
+
+    async def health(self) -> Json:
+        """Whether all is well: `status`, and a `message` if not."""
+        self.start()
+        return await self._health.report()
 
     async def create(self, body: Any, key: str | None = None) -> Run | Kept:
         """Begins a response, or finds the one that was begun under the same key.

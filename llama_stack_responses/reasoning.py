@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,10 +10,11 @@ from typing import Any, Final
 from .core.errors import bad_request
 from .core.owner import Owner
 from .core.thoughts import Thought, decoded, encoded, plain_thoughts
+from .logs import get_logger
 from .sealing import SECRET_BYTES, Sealer, Unopened
 
 Json = dict[str, Any]
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PURPOSE: Final = "reasoning"
 _SEALED: Final = "encrypted_content"

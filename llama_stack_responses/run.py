@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from .core.assembler import Assembler
 from .core.errors import ApiError
+from .logs import about, get_logger
 from .outbox import Outbox
 from .turn import Ending
 
 Json = dict[str, Any]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Making(Protocol):
@@ -68,7 +68,8 @@ class Run:
         self._begun = False
         self._settling = False
         self._shutting_down = False
-        self._task = asyncio.create_task(self._main())
+        with about(response_id=assembler.response["id"]):
+            self._task = asyncio.create_task(self._main())
 
     @property
     def response(self) -> Json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 
 from .core.errors import ApiError
+from .logs import get_logger
 from .store.archive import Archive
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Sweeper:

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .answering import Answering
-from .asking import Asking
+from .asking import Asking, Heard
 from .boundary import Boundary
 from .chat.exchanges import tool_output
 from .core.assembler import Assembler
 from .core.calls import ServerCall
-from .core.deltas import Delta, FinishReason
+from .core.deltas import Delta, Finish, FinishReason
 from .core.errors import ApiError, TooLongError
 from .core.exchanges import with_exchanges
 from .core.request import SERVICE_TIERS, CreateRequest
 from .outbox import Outbox
+from .telemetry.telemetry import Telemetry
 from .tools.tool import Output
 from .tools.toolset import Toolset
 
@@ -85,6 +86,7 @@ class Turn:
         asking: asks the model.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
+        telemetry: is told what is done.
         progress: what has been done of it before.
         boundary: where the turn is to end before its time.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
@@ -100,6 +102,7 @@ class Turn:
         assembler: Assembler,
         outbox: Outbox,
         limits: TurnLimits,
+        telemetry: Telemetry,
         progress: Progress = NOTHING_DONE,
         boundary: Boundary | None = None,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
@@ -111,8 +114,9 @@ class Turn:
         self._assembler = assembler
         self._outbox = outbox
         self._limits = limits
+        self._telemetry = telemetry
         self._boundary = boundary or Boundary()
-        self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds)
+        self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds, telemetry)
         self._rounds = progress.rounds
         self._said = list(progress.said)
         self._waiting = {call.call_id: call for call in progress.waiting}
@@ -132,8 +136,12 @@ class Turn:
         Raises:
             ApiError: the provider failed, or what a tool stands on. What was said so far stands open in the assembler.
         """
+        response = self._assembler.response
         try:
-            return await self._run()
+            with self._telemetry.response(response) as self._told:
+                ending = await self._run()
+                self._told.ended(response, ending.status, self._rounds)
+                return ending
         finally:
             self._toolset.release()
 
@@ -198,19 +206,26 @@ class Turn:
         numbered = self._assembler.numbered
         while True:
             try:
-                heard = await self._asking.ask([*self._items, *self._said], self._tokens_left(), self._take)
+                heard = await self._ask()
             except TooLongError as error:
                 if self._assembler.numbered > numbered or not self._asking.shorten(error):
                     raise
             else:
                 if heard.service_tier in SERVICE_TIERS:
                     self._assembler.response["service_tier"] = heard.service_tier
-                return heard.reason
+                return heard.finish.reason
 
-    def _take(self, delta: Delta) -> FinishReason | None:
+    async def _ask(self) -> Heard:
+        with self._telemetry.round(self._request.model, self._told) as told:
+            items = [*self._items, *self._said]
+            heard = await self._asking.ask(items, self._tokens_left(), self._take, told)
+            told.ended(heard.finish, self._assembler.response["output"][self._output_said :])
+        return heard
+
+    def _take(self, delta: Delta) -> Finish | None:
         if self._boundary.reached(delta):
             self._outbox.put(self._assembler.close("completed"))
-            return "steered"
+            return Finish("steered")
         self._outbox.put(self._assembler.feed(delta))
         return None
 

@@ -30,6 +30,7 @@ from .preparing import Preparing
 from .reasoning import PrivateReasoning, reasoning_sealer
 from .sealing import Sealer
 from .summarizing import Summarizing
+from .telemetry.telemetry import Telemetry
 from .tools.registry import Services, tool_makers
 from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
@@ -51,6 +52,7 @@ class Workshop:
         sealer: seals reasoning.
         lengths: what is known of models' contexts.
         turnstile: where streams take turns.
+        telemetry: is told what is done.
     """
 
     inference: Inference
@@ -61,6 +63,7 @@ class Workshop:
     sealer: Sealer
     lengths: ContextLengths
     turnstile: Turnstile = field(default_factory=Turnstile)
+    telemetry: Telemetry = field(default_factory=Telemetry)
 
     def begin(self, request: CreateRequest) -> Json:
         """The response to a request, before anything has happened."""
@@ -82,7 +85,12 @@ class Workshop:
 
 
 def equipped(
-    config: ResponsesConfig, inference: Inference, attachments: Attachments, services: Services, sealer: Sealer
+    config: ResponsesConfig,
+    inference: Inference,
+    attachments: Attachments,
+    services: Services,
+    sealer: Sealer,
+    telemetry: Telemetry,
 ) -> Workshop:
     """The workshop that a configuration describes."""
     limits = config.limits
@@ -94,6 +102,7 @@ def equipped(
         TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds),
         reasoning_sealer(sealer),
         ContextLengths(inference),
+        telemetry=telemetry,
     )
 
 
@@ -142,6 +151,7 @@ class Bench:
             assembler=self.assembler,
             outbox=outbox,
             limits=self.workshop.limits,
+            telemetry=self.workshop.telemetry,
             progress=progress,
             boundary=boundary,
             after_step=after_step,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -19,9 +18,11 @@ from ..core.recovery import close_cut
 from ..core.request import CreateRequest
 from ..core.transcript import Transcript
 from ..history import without_cut_calls
+from ..logs import get_logger
 from ..outbox import Outbox
 from ..store.archive import Archive, StoredResponse
 from ..store.records import Conflict, Op, Put, Records
+from ..telemetry.trace_context import within
 from ..turn import Progress, Turn
 from ..workshop import Bench, Workshop
 from .bell import Bell
@@ -32,7 +33,7 @@ from .secrets import JobSecrets
 
 Json = dict[str, Any]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _PAUSE: Final = 0.05
 """Seconds between two batches of a journal: what comes meanwhile goes into one."""
@@ -231,7 +232,8 @@ class Attempt:
 
                 progress = Progress(work.rounds, work.said, _waiting(work), work.ends)
                 _, keys = self._opened(work)
-                with self._access.acting_for(owner, keys):
+                self._tell_wait(work)
+                with self._access.acting_for(owner, keys), within(work.trace):
                     turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
                     self._turn = turn
                     if self.opening:
@@ -239,6 +241,11 @@ class Attempt:
                     ending = await turn.run()
                 completed_at = int(time.time()) if ending.status == "completed" else None
                 assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+
+    def _tell_wait(self, work: Work) -> None:
+        # The clock of this server, which costs no look at the store's.
+        if work.queued_at is not None and self.held.job.tries == 1:
+            self._workshop.telemetry.waited(time.time() - work.queued_at)
 
     async def _checkpoint(self, bench: Bench, work: Work, progress: Progress) -> None:
         """Writes down what is finished: whoever takes the job over begins behind it."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -14,6 +13,7 @@ from ..core.events import Event
 from ..core.ids import new_id
 from ..core.owner import Owner
 from ..core.request import CreateRequest
+from ..logs import about, get_logger
 from ..sealing import Sealer
 from ..store.archive import Archive
 from ..store.records import Delete, Op, Records
@@ -28,7 +28,7 @@ from .vouching import Vouchers
 
 Json = dict[str, Any]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _BREATH: Final = LEASE / 4
 """Seconds between two signs of life."""
@@ -92,6 +92,18 @@ class Crew:
         if not self._records.transactional:
             return
         self._tasks = [asyncio.create_task(each) for each in (self._live(), self._claim(), self._watch())]
+
+    async def check(self) -> None:
+        """Does nothing while background responses are made and looked after here.
+
+        Raises:
+            ApiError: 503, if they are not.
+        """
+        if not self._tasks:
+            return
+        await self._come_alive()
+        if any(task.done() for task in self._tasks):
+            raise ApiError(503, "Background responses are not made by this server any more. Restart it.")
 
     def hang_up(self) -> None:
         """Lets go of those who follow a response here, because the server ends: they can go on elsewhere."""
@@ -358,7 +370,8 @@ class Crew:
 
     def _begin(self, held: Held, opening: Opening | None = None) -> asyncio.Task[None]:
         attempt = self._attempt(held, opening)
-        task = asyncio.create_task(attempt.run())
+        with about(response_id=held.response_id):
+            task = asyncio.create_task(attempt.run())
         self._attempts[task] = attempt
         task.add_done_callback(self._ended)
         return task

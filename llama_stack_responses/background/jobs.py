@@ -14,9 +14,9 @@ over, be it after a death or to cancel it, writes that row, and from then on not
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ..core.errors import ApiError
@@ -24,6 +24,7 @@ from ..core.owner import Owner
 from ..store import codec
 from ..store.hashing import Hasher
 from ..store.records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, after_prefix
+from ..telemetry.trace_context import trace_headers
 
 type Json = dict[str, Any]
 type Verdict = Literal["cancelled", "failed"]
@@ -92,6 +93,8 @@ class Work:
         numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`,
             or none if the response never waited.
         sealed: what of the request only this job may know, if there is any.
+        trace: the headers that name the trace which the request was part of.
+        queued_at: when it began to wait, in seconds since the epoch; None if it never did.
     """
 
     body: Json
@@ -103,6 +106,8 @@ class Work:
     ends: bool = False
     numbered: int = BEGUN
     sealed: str | None = None
+    trace: Mapping[str, str] = field(default_factory=dict)
+    queued_at: float | None = None
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -169,7 +174,7 @@ class Jobs:
         return [
             Put(last, repr(turn).encode(), expires_at=max(turn, now) + _DAY),
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Work(body, sealed=sealed).encode()),
+            Put(f"k/{response_id}", Work(body, sealed=sealed, trace=trace_headers(), queued_at=now).encode()),
             Put(f"q/{job.order}/{response_id}", b""),
         ]
 
@@ -180,7 +185,7 @@ class Jobs:
         job = Job(owner, _order(await self._records.now()), worker, tries=1)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Work(body, numbered=0, sealed=sealed).encode()),
+            Put(f"k/{response_id}", Work(body, numbered=0, sealed=sealed, trace=trace_headers()).encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
         return Held(response_id, job, 1), ops

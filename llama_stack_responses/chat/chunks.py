@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,12 +21,13 @@ from llama_stack_responses.core.deltas import (
     Usage,
 )
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.logs import get_logger
 
 from .profile import Profile
 from .surrogates import SurrogateMender
 from .thinking import ThinkingSplitter
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FINISH: Final[dict[str, FinishReason]] = {
     "stop": "stop",

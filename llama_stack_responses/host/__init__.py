@@ -13,9 +13,10 @@ from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.files import NoFiles, uploaded_with
-from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.mcp_client.sessions import Servers, SessionLimits
+from llama_stack_responses.measured import MeasuredRecords
 from llama_stack_responses.stores import open_records
+from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.tools.runtime import NoToolRuntime
 
@@ -26,6 +27,7 @@ from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
 from .platform import AccessRule, Api
+from .provided import ProvidedResponses
 from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
 
@@ -34,7 +36,7 @@ __all__ = ["get_provider_impl"]
 
 async def get_provider_impl(
     config: ResponsesConfig, deps: dict[Api, Any], policy: list[AccessRule]
-) -> OpenAIResponsesImpl:
+) -> ProvidedResponses:
     """Builds the provider: everything that lives longer than a request is made here and passed in.
 
     The host calls this in an event loop that does not serve requests, so nothing made here may be bound to a loop.
@@ -56,8 +58,11 @@ async def get_provider_impl(
         mcp=_mcp_servers(config, deps.get(Api.connectors)),
     )
     attachments = open_attachments(files, config, file_processor(deps.get(Api.file_processors)))
-    records = open_records(config.store, backend)
-    return OpenAIResponsesImpl(config, records, inference, attachments, services, access)
+    telemetry = Telemetry()
+    records = MeasuredRecords(open_records(config.store, backend), telemetry)
+    provided = ProvidedResponses(config, records, inference, attachments, services, access, telemetry)
+    provided.appear_in(deps.get(Api.providers))
+    return provided
 
 
 def _pages(fetching: Fetching) -> Pages | None:

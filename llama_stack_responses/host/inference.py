@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 import re
 import time
@@ -15,10 +14,11 @@ import openai
 
 from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.logs import get_logger
 
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FIELDS: Final = {
     "messages": "input",

@@ -18,7 +18,14 @@ def _responses() -> InlineProviderSpec:
         config_class="llama_stack_responses.config.ResponsesConfig",
         pip_packages=["llama-stack-responses"],
         api_dependencies=[Api.inference],
-        optional_api_dependencies=[Api.files, Api.file_processors, Api.tool_runtime, Api.vector_io, Api.connectors],
+        optional_api_dependencies=[
+            Api.files,
+            Api.file_processors,
+            Api.tool_runtime,
+            Api.vector_io,
+            Api.connectors,
+            Api.providers,
+        ],
         description="OpenAI's Responses API with its own wire, kept in a key-value store.",
     )
 

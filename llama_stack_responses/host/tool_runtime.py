@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
+from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.tool import ToolError
 
 Json = dict[str, Any]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _FILTER_THEMSELVES: Final = frozenset(
     {"remote::searxng", "remote::exa-search", "remote::serply-search", "remote::nimble-search"}

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.tool import ToolError
 from llama_stack_responses.tools.vector_stores import Passage
 
@@ -13,7 +13,7 @@ from .platform import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
 Json = dict[str, Any]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _OWN: Final = frozenset(
     {

@@ -14,6 +14,7 @@ from urllib.parse import urljoin, urlsplit
 import orjson
 
 from llama_stack_responses.fetch.guard import Refused
+from llama_stack_responses.telemetry.trace_context import trace_headers
 
 from .versions import http
 
@@ -77,6 +78,8 @@ class Door(http.AsyncBaseTransport):
 
     async def handle_async_request(self, request: Any) -> Any:
         """Sends a request, and makes its failure an answer that the package understands."""
+        for name, value in trace_headers().items():
+            request.headers.setdefault(name, value)
         request_id = await _id_of(request)
         try:
             response = await self._inner.handle_async_request(self._addressed(request))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 
+from llama_stack_responses.telemetry.trace_context import trace_headers
+
 Json = dict[str, Any]
 
 _FIRST: Final = version("mcp").startswith("1.")
@@ -87,7 +89,9 @@ if TYPE_CHECKING or _FIRST:
 
         async def call(self, name: str, arguments: Json) -> Json:
             # Not `call_tool`, which asks for the list of tools again to check the result against it.
-            params = types.CallToolRequestParams(name=name, arguments=arguments)
+            # The second version names the trace by itself.
+            meta = types.RequestParams.Meta(**trace_headers())
+            params = types.CallToolRequestParams(name=name, arguments=arguments, _meta=meta)
             request = types.ClientRequest(types.CallToolRequest(params=params))
             return _json(await self._session.send_request(request, types.CallToolResult))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import math
 import secrets
 import time
@@ -22,10 +21,12 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Final, NamedTuple, Protocol
 
+from llama_stack_responses.logs import get_logger
+
 from ..core.errors import ApiError
 from .records import Condition, Conflict, Delete, Ensure, Op, Record, VersionIs, after_prefix
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _AT_ONCE: Final = 16
 _SWEEP: Final = 1000

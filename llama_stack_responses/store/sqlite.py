@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import sqlite3
 import tempfile
@@ -16,8 +15,11 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ..core.errors import ApiError
+from ..logs import get_logger
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
 from .worker import Job, Worker
+
+logger = get_logger(__name__)
 
 SCHEMA: Final = 1
 """The layout below, kept in the file's `user_version`."""
@@ -294,7 +296,7 @@ class _File:
             for job in jobs:
                 job.error = error
             return
-        logging.getLogger(__name__).error("%s %s: %s", message, self.path, error)
+        logger.error("%s %s: %s", message, self.path, error)
         if isinstance(error, sqlite3.Error) and _primary(error) not in _PASSING:
             self.close()
         for job in jobs:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -13,25 +12,25 @@ from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.events import Event
-from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.impl import PATIENCE, LetGo
+from llama_stack_responses.logs import get_logger
 from llama_stack_responses.run import Run
 
 from . import sse
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 KEEP_ALIVE_AFTER: Final = 15.0
 """Seconds of silence after which a stream shows that it lives."""
 
 
 class Json(Response):
-    """A JSON answer with the request's id."""
+    """A JSON answer."""
 
     media_type = "application/json"
 
     def __init__(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        super().__init__(content, status, {"x-request-id": new_id("req")} | (headers or {}))
+        super().__init__(content, status, headers)
 
     def render(self, content: Any) -> bytes:
         return sse.dumps(content)
@@ -134,7 +133,7 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
 
 def _stream_headers() -> dict[str, str]:
     # Without the second one, nginx collects the events until its buffer is full.
-    return {"cache-control": "no-cache", "x-accel-buffering": "no", "x-request-id": new_id("req")}
+    return {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
 async def _send_more(send: Send, body: bytes) -> None:

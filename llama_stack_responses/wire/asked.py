@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Literal, cast
@@ -11,12 +10,15 @@ import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.logs import get_logger
 
 from .answers import Json, failure
+from .heads import known, request_id, signed
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 
@@ -28,7 +30,13 @@ _NUMBER: Final = re.compile("[0-9]{1,15}")
 
 
 class ErrorsAsJson(APIRoute):
-    """A route whose errors have OpenAI's form."""
+    """A route whose errors have OpenAI's form, and whose answers have OpenAI's headers."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        own_id = request_id(scope)
+        with known(scope, own_id):
+            await super().handle(scope, receive, signed(send, own_id))
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()

@@ -14,6 +14,7 @@ import openai
 import pytest
 
 from tests.support.mcp_server import McpServers
+from tests.support.otlp import Collector
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import (
@@ -76,17 +77,26 @@ def web(internet: Web) -> Web:
 
 
 @pytest.fixture(scope="session")
+def collector() -> Iterator[Collector]:
+    """Where the stack's spans and metrics go."""
+    with Collector() as collector:
+        yield collector
+
+
+@pytest.fixture(scope="session")
 def stack(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
     internet: Web,
+    collector: Collector,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
     """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
 
     Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
-    containers to run code in, a SearXNG server to search with, vector stores, and models that take other media.
+    containers to run code in, a SearXNG server to search with, vector stores, and models that take other media. What
+    it does, it tells a collector.
     """
 
     def change(config: dict[str, Any]) -> None:
@@ -100,13 +110,14 @@ def stack(
 
     env = {
         **stack_env,
+        **collector.env,
         "INFERENCE_URL": upstream_process.client.base_url,
         "SEARXNG_URL": internet.url("/searxng"),
         # The host counts tokens of files with vocabularies that tiktoken would download; this package has them.
         "TIKTOKEN_CACHE_DIR": str(site_packages() / "llama_index" / "core" / "_static" / "tiktoken_cache"),
     }
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", change)
-    with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host) as live:
+    with LiveStack(config, env, tmp_path_factory.mktemp("stack"), host=host, observed=True) as live:
         yield live
 
 

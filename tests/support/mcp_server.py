@@ -150,7 +150,16 @@ class Doorman:
         body = await request.body() if request.method == "POST" else b""
         said = orjson.loads(body) if body else {}
         name = (said.get("params") or {}).get("name")
-        self.seen.append({"http": request.method, "path": scope["path"], "method": said.get("method"), "name": name})
+        self.seen.append(
+            {
+                "http": request.method,
+                "path": scope["path"],
+                "method": said.get("method"),
+                "name": name,
+                "trace": request.headers.get("traceparent"),
+                "meta": (said.get("params") or {}).get("_meta"),
+            }
+        )
         if "locked" in scope["path"] and request.headers.get("authorization") != f"Bearer {self._token}":
             await JSONResponse({"error": "invalid_token"}, 401)(scope, receive, send)
             return
@@ -232,7 +241,7 @@ class McpServers:
         return f"{self.base_url}/{path}"
 
     def seen(self) -> list[Json]:
-        """The requests so far: `{http, path, method, name}`."""
+        """The requests so far: `{http, path, method, name, trace, meta}`."""
         found: list[Json] = self._http.get("/_seen").json()
         return found
 

@@ -42,8 +42,9 @@ class LiveStack:
         host: Host = "llama_stack",
         python: Path = Path(sys.executable),
         cwd: Path | None = None,
+        observed: bool = False,
     ) -> None:
-        """Nothing runs yet."""
+        """Nothing runs yet; `observed` has it send its traces where `env` says, and not its metrics alone."""
         self.state_dir = state_dir
         self.log = state_dir / "stack.log"
         self.port = 0
@@ -52,6 +53,7 @@ class LiveStack:
         self._host: Host = host
         self._python = python
         self._cwd = cwd or state_dir
+        self._observed = observed
         self._child: Child | None = None
 
     def __enter__(self) -> Self:
@@ -122,7 +124,8 @@ class LiveStack:
         self._child = child
 
     def _command(self) -> list[str]:
-        return run_command(self._host, self._python, self._config, self.port)
+        command = run_command(self._host, self._python, self._config, self.port)
+        return [str(self._python.parent / "opentelemetry-instrument"), *command] if self._observed else command
 
     def _health(self) -> bool | None:
         try:

@@ -12,6 +12,7 @@ from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.fitting import Fitting
 from llama_stack_responses.outbox import Outbox
+from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.turn import NOTHING_DONE, Progress, Turn, TurnLimits
 from llama_stack_responses.turnstile import Turnstile
@@ -52,6 +53,7 @@ def make_turn(
         assembler=assembler,
         outbox=outbox,
         limits=limits,
+        telemetry=Telemetry(),
         progress=progress,
         after_step=after_step,
     )

@@ -22,8 +22,8 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 
 LAYERS: Final = {
     PACKAGE: (
-        {"core"},
-        {"documents", "fetch", "sandbox"},
+        {"core", "logs"},
+        {"documents", "fetch", "sandbox", "telemetry"},
         {
             "access",
             "boundary",
@@ -49,6 +49,7 @@ LAYERS: Final = {
             "files",
             "idempotency",
             "mcp_client",
+            "measured",
             "steering",
             "summarizing",
             "sweeper",
@@ -59,6 +60,7 @@ LAYERS: Final = {
         {"intake", "preparing", "run"},
         {"workshop"},
         {"background", "counting"},
+        {"health"},
         {"impl"},
         {"session"},
         {"wire"},
@@ -93,6 +95,7 @@ ONLY_IN: Final = {
             "fetch",
             "host",
             "hangup",
+            "health",
             "impl",
             "lanes",
             "mcp_client",
@@ -117,6 +120,7 @@ ONLY_IN: Final = {
         "httpx2": {"mcp_client"},
         "mcp": {"mcp_client"},
         "mcp_types": {"mcp_client"},
+        "opentelemetry": {"logs", "telemetry"},
         "pypdf": {"documents"},
         "trafilatura": {"fetch"},
         CHAT: set(),
@@ -125,6 +129,7 @@ ONLY_IN: Final = {
     | {
         "openai": {"chunks", "errors", "host", "tokens", "upstream"},
         "httptools": {"connection"},
+        "opentelemetry": {"upstream"},
         "asyncio": {"connection", "pool", "upstream"},
         PACKAGE: set(),
     },

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 import openai
+from opentelemetry import propagate
 
 from . import errors
 from .body import loads
@@ -141,6 +142,8 @@ class Upstream:
         head = f"{method} {target}{path} HTTP/1.1\r\n{self._headers}"
         if key:
             head += f"authorization: Bearer {check_header(key)}\r\n"
+        for name, value in _trace_headers().items():
+            head += f"{name}: {check_header(value)}\r\n"
         if method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
         return _Asked(method, base + path, head.encode() + b"\r\n" + body)
@@ -241,6 +244,13 @@ def _abandon(connection: Connection, head: object) -> None:
     """Closes the connection of a stream that nobody has, unless it serves another one by now."""
     if connection.head is head and connection.busy:
         connection.close()
+
+
+def _trace_headers() -> dict[str, str]:
+    """What has the server's work belong to the caller's trace."""
+    headers: dict[str, str] = {}
+    propagate.inject(headers)
+    return headers
 
 
 def _context_length(model: Any) -> int | None:

@@ -1,0 +1,53 @@
+"""What is measured: names, units and buckets, those of OpenTelemetry's GenAI conventions where they have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from opentelemetry.metrics import Histogram, Meter
+
+_SECONDS: Final = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+_SECONDS_TO_FIRST: Final = (
+    *(0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+)
+_SECONDS_OF_STORE: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+_SECONDS_OF_QUEUE: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_TOKENS: Final = tuple(4**power for power in range(14))
+
+
+class Instruments:
+    """The histograms of one meter.
+
+    Attributes:
+        tokens: of one model round, by `gen_ai.token.type`.
+        operation: of one model round or one tool call, whole.
+        first_chunk: from a model round's request to its first chunk.
+        request: of one response, whole.
+        first_token: from a response's begin to the first chunk of a model.
+        queue: that a background response waited for its server.
+        store: of one call of the store.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        def seconds(name: str, description: str, buckets: Sequence[float]) -> Histogram:
+            return meter.create_histogram(name, "s", description, explicit_bucket_boundaries_advisory=buckets)
+
+        self.tokens = meter.create_histogram(
+            "gen_ai.client.token.usage",
+            "{token}",
+            "Tokens of a model round",
+            explicit_bucket_boundaries_advisory=_TOKENS,
+        )
+        self.operation = seconds("gen_ai.client.operation.duration", "Time of a model round or a tool call", _SECONDS)
+        self.first_chunk = seconds(
+            "gen_ai.client.operation.time_to_first_chunk", "Time to a model round's first chunk", _SECONDS_TO_FIRST
+        )
+        self.request = seconds("gen_ai.server.request.duration", "Time of a response", _SECONDS)
+        self.first_token = seconds(
+            "gen_ai.server.time_to_first_token", "Time to a response's first output", _SECONDS_TO_FIRST
+        )
+        self.queue = seconds(
+            "llama_stack_responses.queue.duration", "Time that a background response waited", _SECONDS_OF_QUEUE
+        )
+        self.store = seconds("llama_stack_responses.store.duration", "Time of a call of the store", _SECONDS_OF_STORE)

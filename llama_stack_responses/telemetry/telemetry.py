@@ -1,0 +1,273 @@
+"""Spans and metrics of responses, model rounds, tool calls, the queue and the store.
+
+They go to the providers that the process has, which `opentelemetry-instrument` or the host sets up. Where nobody did,
+the API's own do nothing. What was said stays out unless the operator asks for it, and the texts of errors too, since
+they may quote it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from time import perf_counter
+from typing import Any, Final
+
+from opentelemetry import metrics, trace
+from opentelemetry.metrics import Histogram
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.util.types import AttributeValue
+
+from llama_stack_responses.core.calls import ServerCall
+from llama_stack_responses.core.deltas import Finish
+from llama_stack_responses.core.errors import ApiError
+
+from . import content
+from .instruments import Instruments
+
+type Json = dict[str, Any]
+type Labels = Mapping[str, AttributeValue]
+
+_SCOPE: Final = "llama_stack_responses"
+_SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    "frequency_penalty": "gen_ai.request.frequency_penalty",
+    "max_completion_tokens": "gen_ai.request.max_tokens",
+    "max_tokens": "gen_ai.request.max_tokens",
+    "presence_penalty": "gen_ai.request.presence_penalty",
+    "seed": "gen_ai.request.seed",
+    "temperature": "gen_ai.request.temperature",
+    "top_k": "gen_ai.request.top_k",
+    "top_p": "gen_ai.request.top_p",
+}
+"""What a chat request says of how to answer, and the attribute that shows it."""
+
+
+class Operation:
+    """Something that is being done.
+
+    Args:
+        span: shows it.
+        labels: tell its metrics apart: few values each.
+        wants_content: whether what is said goes onto the span.
+    """
+
+    def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
+        self._span = span
+        self._labels = labels
+        self._instruments = instruments
+        self._wants_content = wants_content
+        self._began = perf_counter()
+
+    def failed(self, error: BaseException) -> None:
+        """Says that it ended with an error; one that was only cancelled did nothing wrong."""
+        kind = _kind(error)
+        self._span.set_attribute("error.type", kind)
+        if isinstance(error, Exception):
+            self._span.set_status(Status(StatusCode.ERROR))
+        self._labels = {**self._labels, "error.type": kind}
+        if kind == "model_not_found":
+            # Clients can ask for as many of these as they like.
+            self._labels = {name: value for name, value in self._labels.items() if name != "gen_ai.request.model"}
+
+    @property
+    def labels(self) -> Labels:
+        """What tells its metrics apart, its error included."""
+        return self._labels
+
+    @property
+    def seconds(self) -> float:
+        """Since it began."""
+        return perf_counter() - self._began
+
+
+class ResponseOperation(Operation):
+    """A response, from the first thing that its server does for it to its last item."""
+
+    _heard = False
+
+    def hear(self) -> None:
+        """Says that a model has begun to answer."""
+        if not self._heard:
+            self._heard = True
+            self._instruments.first_token.record(self.seconds, self._labels)
+
+    def ended(self, response: Json, status: str, rounds: int) -> None:
+        """Says how it ended."""
+        self._span.set_attribute("llama_stack_responses.status", status)
+        self._span.set_attribute("llama_stack_responses.rounds", rounds)
+        if usage := response["usage"]:
+            self._span.set_attribute("gen_ai.usage.input_tokens", usage["input_tokens"])
+            self._span.set_attribute("gen_ai.usage.output_tokens", usage["output_tokens"])
+
+
+class RoundOperation(Operation):
+    """A model round.
+
+    Attributes:
+        whole: the response that it is a part of.
+    """
+
+    whole: ResponseOperation
+    _heard = False
+
+    def asked(self, request: Json) -> None:
+        """Says what the model is asked."""
+        self._span.set_attributes(_settings(request))
+        if self._wants_content:
+            self._span.set_attribute("gen_ai.input.messages", content.input_messages(request["messages"]))
+
+    def hear(self, chunk: Any) -> None:
+        """Is shown a chunk now and then, the first among them, which alone counts."""
+        if self._heard:
+            return
+        self._heard = True
+        self.whole.hear()
+        seconds = self.seconds
+        self._instruments.first_chunk.record(seconds, self._labels)
+        self._span.set_attribute("gen_ai.response.time_to_first_chunk", seconds)
+        for name in ("id", "model"):
+            if isinstance(value := getattr(chunk, name, None), str) and value:
+                self._span.set_attribute(f"gen_ai.response.{name}", value)
+
+    def ended(self, finish: Finish, items: Sequence[Json]) -> None:
+        """Says how it ended, and what items it made."""
+        usage, span = finish.usage, self._span
+        span.set_attributes(
+            {
+                "gen_ai.response.finish_reasons": [finish.reason],
+                "gen_ai.usage.input_tokens": usage.input_tokens,
+                "gen_ai.usage.output_tokens": usage.output_tokens,
+                "gen_ai.usage.cache_read.input_tokens": usage.cached_tokens,
+                "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+                "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
+            }
+        )
+        if self._wants_content:
+            span.set_attribute("gen_ai.output.messages", content.output_messages(items, finish.reason))
+        for kind, count in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+            self._instruments.tokens.record(count, {**self._labels, "gen_ai.token.type": kind})
+
+
+class ToolOperation(Operation):
+    """A call of a tool."""
+
+    def asked(self, arguments: str) -> None:
+        """Says what the tool is told."""
+        if self._wants_content:
+            self._span.set_attribute("gen_ai.tool.call.arguments", arguments)
+
+    def ended(self, output: Any) -> None:
+        """Says what the model is told."""
+        if self._wants_content:
+            self._span.set_attribute("gen_ai.tool.call.result", content.plain(output))
+
+
+class Telemetry:
+    """The one owner of tracer and instruments.
+
+    Args:
+        tracers: where spans go; the process's own place by default.
+        meters: the same for metrics.
+        environment: says whether contents are wanted.
+    """
+
+    def __init__(
+        self,
+        tracers: trace.TracerProvider | None = None,
+        meters: metrics.MeterProvider | None = None,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._tracer = trace.get_tracer(_SCOPE, tracer_provider=tracers, schema_url=_SCHEMA)
+        self._instruments = Instruments(metrics.get_meter(_SCOPE, meter_provider=meters, schema_url=_SCHEMA))
+        self._wants_content = content.is_wanted(environment)
+
+    def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:
+        """A response that is made within the block."""
+        labels = _labels("invoke_agent", response["model"])
+        more: dict[str, AttributeValue] = {
+            "gen_ai.response.id": response["id"],
+            "openai.api.type": "responses",
+            "llama_stack_responses.background": bool(response["background"]),
+        }
+        if conversation := response["conversation"]:
+            more["gen_ai.conversation.id"] = conversation["id"]
+        measured = self._instruments.request
+        return self._doing(ResponseOperation, "invoke_agent", SpanKind.INTERNAL, labels, more, measured)
+
+    @contextmanager
+    def round(self, model: str, whole: ResponseOperation) -> Iterator[RoundOperation]:
+        """A model round, of this response, that is made within the block."""
+        name, labels, measured = f"chat {model}", _labels("chat", model), self._instruments.operation
+        with self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured) as operation:
+            operation.whole = whole
+            yield operation
+
+    @contextmanager
+    def tool(self, call: ServerCall) -> Iterator[ToolOperation]:
+        """A call of a tool that is run within the block."""
+        name = f"execute_tool {call.name}"
+        labels = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name}
+        more = {"gen_ai.tool.call.id": call.call_id, "gen_ai.tool.type": "extension"}
+        measured = self._instruments.operation
+        with self._doing(ToolOperation, name, SpanKind.INTERNAL, labels, more, measured) as operation:
+            operation.asked(call.arguments)
+            yield operation
+
+    @contextmanager
+    def storing(self, operation: str) -> Iterator[None]:
+        """A call of the store that is made within the block."""
+        began, labels = perf_counter(), {"llama_stack_responses.store.operation": operation}
+        try:
+            yield
+        except ApiError as error:
+            labels["error.type"] = _kind(error)
+            raise
+        finally:
+            self._instruments.store.record(perf_counter() - began, labels)
+
+    def waited(self, seconds: float) -> None:
+        """Says how long a background response waited for its server."""
+        self._instruments.queue.record(max(0.0, seconds))
+
+    @contextmanager
+    def _doing[Kind: Operation](
+        self, kind: type[Kind], name: str, span_kind: SpanKind, labels: Labels, more: Labels, measured: Histogram
+    ) -> Iterator[Kind]:
+        attributes = {**labels, **more}
+        with self._tracer.start_as_current_span(
+            name, kind=span_kind, attributes=attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            operation = kind(span, labels, self._instruments, wants_content=self._wants_content and span.is_recording())
+            try:
+                yield operation
+            except BaseException as error:
+                operation.failed(error)
+                raise
+            finally:
+                measured.record(operation.seconds, operation.labels)
+
+
+def _labels(operation: str, model: str) -> dict[str, AttributeValue]:
+    provider, slash, _ = model.partition("/")
+    return {
+        "gen_ai.operation.name": operation,
+        "gen_ai.provider.name": provider if slash else "_OTHER",
+        "gen_ai.request.model": model,
+    }
+
+
+def _settings(request: Json) -> dict[str, AttributeValue]:
+    found: dict[str, AttributeValue] = {
+        attribute: value for name, attribute in _SETTINGS.items() if isinstance(value := request.get(name), int | float)
+    }
+    found["gen_ai.request.stream"] = True
+    found["gen_ai.output.type"] = "json" if "response_format" in request else "text"
+    return found
+
+
+def _kind(error: BaseException) -> str:
+    if isinstance(error, ApiError):
+        return error.code or str(error.status)
+    return type(error).__name__ if isinstance(error, Exception) else "cancelled"

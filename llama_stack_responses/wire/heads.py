@@ -1,0 +1,50 @@
+"""What the head of every answer says of its request, and what of a request's head goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from time import perf_counter
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.types import Message, Scope, Send
+
+from llama_stack_responses.core.ids import new_id
+from llama_stack_responses.logs import about
+from llama_stack_responses.telemetry.trace_context import is_traced, within
+
+_REQUEST_ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
+
+
+def request_id(scope: Scope) -> str:
+    """The request's `x-request-id`, if it has one that can stand in a log as it is; a new one if not."""
+    match Headers(scope=scope).getlist("x-request-id"):
+        case [given] if _REQUEST_ID.fullmatch(given):
+            return given
+    return new_id("req")
+
+
+def signed(send: Send, request_id: str) -> Send:
+    """`send`, with the request's id in the head of the answer, and how long it took until then."""
+    began = perf_counter()
+
+    async def send_signed(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            took = round((perf_counter() - began) * 1000)
+            own = [(b"x-request-id", request_id.encode()), (b"openai-processing-ms", b"%d" % took)]
+            message["headers"] = [*message["headers"], *own]
+        await send(message)
+
+    return send_signed
+
+
+@contextmanager
+def known(scope: Scope, request_id: str) -> Iterator[None]:
+    """Has the block belong to the client's trace, and its log lines name the request.
+
+    Where the operator has the host's HTTP server instrumented, the trace is there already.
+    """
+    with nullcontext() if is_traced() else within(Headers(scope=scope)), about(x_request_id=request_id):
+        yield

@@ -1,0 +1,186 @@
+"""What operators see: spans, metrics, log lines, the headers of answers, and the health of the provider."""
+
+import re
+import secrets
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.support.asking import MODEL, NAME
+from tests.support.mcp_server import McpServers
+from tests.support.otlp import Collector
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, error, finish, reply, text, tool_call
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, error_of, final
+
+pytestmark = pytest.mark.live
+
+CANARY: Final = "canary-4711"
+CALLING: Final = reply(tool_call(0, "call_1", "mcp__echo", f'{{"text": "{CANARY}"}}'))
+ANSWER: Final = reply(text("Done,", f" {CANARY}"))
+HELLO: Final = {"model": MODEL, "input": CANARY}
+PARENT: Final = "00f067aa0ba902b7"
+
+
+class Traced(Wire):
+    """A client whose every request belongs to one trace of its own."""
+
+    def __enter__(self) -> "Traced":
+        """Nothing is opened before the first request."""
+        return self
+
+    def __init__(self, stack: LiveStack) -> None:
+        self.trace_id = secrets.token_hex(16)
+        super().__init__(stack, headers={"traceparent": f"00-{self.trace_id}-{PARENT}-01"})
+
+
+def test_the_spans_of_a_streamed_response_with_a_tool_call(
+    stack: LiveStack, upstream: Upstream, mcp: McpServers, collector: Collector
+) -> None:
+    upstream.script(NAME, [CALLING, ANSWER])
+    tool = {"type": "mcp", "server_label": "mcp", "server_url": mcp.url(), "require_approval": "never"}
+    with Traced(stack) as wire:
+        response = final(wire.stream(**HELLO, tools=[tool], temperature=0.5))
+    spans = collector.spans(wire.trace_id, 4)
+    first, called, second, whole = spans
+    assert [span.name for span in spans] == [f"chat {MODEL}", "execute_tool mcp__echo", f"chat {MODEL}", "invoke_agent"]
+    assert [span.kind for span in spans] == ["CLIENT", "INTERNAL", "CLIENT", "INTERNAL"]
+    assert [span.status for span in spans] == ["UNSET"] * 4
+    assert [span.parent_id for span in spans[:3]] == [whole.span_id] * 3
+    others = {span.span_id: span.parent_id for span in collector.all_spans(wire.trace_id)}
+    assert whole.parent_id in {PARENT, *others}
+    usage = response["usage"]
+    assert whole.attributes == {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.provider.name": "local",
+        "gen_ai.request.model": MODEL,
+        "gen_ai.response.id": response["id"],
+        "gen_ai.usage.input_tokens": usage["input_tokens"],
+        "gen_ai.usage.output_tokens": usage["output_tokens"],
+        "llama_stack_responses.background": False,
+        "llama_stack_responses.rounds": 2,
+        "llama_stack_responses.status": "completed",
+        "openai.api.type": "responses",
+    }
+    assert first.attributes["gen_ai.request.temperature"] == 0.5
+    assert first.attributes["gen_ai.response.finish_reasons"] == ["tool_calls"]
+    assert second.attributes["gen_ai.response.finish_reasons"] == ["stop"]
+    tokens = [span.attributes["gen_ai.usage.output_tokens"] for span in (first, second)]
+    assert sum(tokens) == usage["output_tokens"]
+    assert called.attributes == {
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "mcp__echo",
+        "gen_ai.tool.call.id": "call_1",
+        "gen_ai.tool.type": "extension",
+    }
+    # The trace goes on to the model server and to the MCP server, and nobody is told what was said.
+    sent = [record.headers["traceparent"] for record in upstream.requests(NAME)]
+    assert sent == [f"00-{wire.trace_id}-{span.span_id}-01" for span in (first, second)]
+    [asked] = [each for each in mcp.seen() if each["name"] == "echo" and wire.trace_id in str(each["trace"])]
+    assert wire.trace_id in asked["meta"]["traceparent"]
+    assert CANARY not in str(collector.all_spans(wire.trace_id))
+
+
+def test_the_metrics(wire: Wire, upstream: Upstream, collector: Collector) -> None:
+    upstream.script(
+        "counted", reply(text("one", "two"), usage={"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9})
+    )
+    model = "local/counted"
+    wire.stream(model=model, input=CANARY)
+    counted = {"gen_ai_request_model": model, "gen_ai_provider_name": "local"}
+    for kind, count in (("input", 7), ("output", 2)):
+        [point] = collector.points("gen_ai.client.token.usage", **counted, gen_ai_token_type=kind)
+        assert (point.count, point.sum) == (1, count)
+    for name, operation in (
+        ("gen_ai.client.operation.duration", "chat"),
+        ("gen_ai.client.operation.time_to_first_chunk", "chat"),
+        ("gen_ai.server.request.duration", "invoke_agent"),
+        ("gen_ai.server.time_to_first_token", "invoke_agent"),
+    ):
+        [point] = collector.points(name, **counted, gen_ai_operation_name=operation)
+        assert point.count == 1
+        assert point.sum > 0
+    assert collector.points("llama_stack_responses.store.duration", llama_stack_responses_store_operation="commit")
+
+
+def test_a_model_server_that_fails(stack: LiveStack, upstream: Upstream, collector: Collector) -> None:
+    upstream.script("busy", error(429, f"No more {CANARY}.", code="rate_limit_exceeded"))
+    with Traced(stack) as wire:
+        error_of(wire.post({**HELLO, "model": "local/busy"}), 429)
+    spans = collector.spans(wire.trace_id, 2)
+    assert [(span.status, span.events, span.attributes["error.type"]) for span in spans] == [
+        ("ERROR", [], "rate_limit_exceeded")
+    ] * 2
+    assert CANARY not in str(collector.all_spans(wire.trace_id))
+    failed = {"gen_ai_request_model": "local/busy", "error_type": "rate_limit_exceeded"}
+    assert collector.points("gen_ai.client.operation.duration", **failed)
+
+
+def test_a_background_response_stays_in_its_trace(stack: LiveStack, upstream: Upstream, collector: Collector) -> None:
+    upstream.script(NAME, ANSWER)
+    with Traced(stack) as wire:
+        response = wire.create(**HELLO, background=True)
+    [round_, whole] = collector.spans(wire.trace_id, 2)
+    assert (round_.name, round_.parent_id, whole.name) == (f"chat {MODEL}", whole.span_id, "invoke_agent")
+    assert whole.attributes["gen_ai.response.id"] == response["id"]
+    assert whole.attributes["llama_stack_responses.background"] is True
+    [waited] = collector.points("llama_stack_responses.queue.duration")
+    assert waited.count >= 1
+
+
+def test_log_lines_name_their_response(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    upstream.script("odd", reply(text("Hello"), finish("made_up_here")))
+    answer = wire.http.post("/responses", json={**HELLO, "model": "local/odd"}, headers={"x-request-id": "of-my-own.1"})
+    response = answer.json()
+
+    def told() -> bool:
+        return any("made_up_here" in line for line in stack.log.read_text(errors="replace").splitlines())
+
+    wait_until(told)
+    line = " ".join(stack.log.read_text(errors="replace").partition("made_up_here")[2].split()[:12])
+    assert f"response_id={response['id']}" in line
+    assert "x_request_id=of-my-own.1" in line
+
+
+# -- the heads of answers ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("POST", "", HELLO, 200),
+        ("POST", "", {**HELLO, "stream": True}, 200),
+        ("POST", "", {**HELLO, "background": True}, 200),
+        ("POST", "", {"input": 1}, 400),
+        ("GET", "", None, 200),
+        ("GET", "/resp_0", None, 404),
+        ("PUT", "", None, 405),
+        ("GET", "/a/b", None, 404),
+    ],
+)
+def test_every_answer_has_its_head(
+    wire: Wire, upstream: Upstream, method: str, path: str, body: Json | None, status: int
+) -> None:
+    upstream.script(NAME, ANSWER)
+
+    def ask(**headers: str) -> httpx.Response:
+        return wire.http.request(method, f"/responses{path}", json=body, headers=headers)
+
+    own = ask(**{"x-request-id": "of-my-own.1"})
+    assert own.status_code == status
+    assert own.headers.get_list("x-request-id") == ["of-my-own.1"]
+    assert re.fullmatch(r"\d+", own.headers["openai-processing-ms"])
+    for given in ("a b", "x" * 129, ""):
+        made = ask(**{"x-request-id": given}).headers["x-request-id"]
+        assert re.fullmatch("req_[0-9a-f]{24}", made)
+
+
+# -- health ------------------------------------------------------------------------
+
+
+def test_the_provider_is_well(stack: LiveStack) -> None:
+    listed: list[Any] = httpx.get(f"{stack.base_url}/v1/providers", timeout=30, trust_env=False).json()["data"]
+    [health] = [each["health"] for each in listed if each["api"] == "responses"]
+    assert health == {"status": "OK"}

@@ -1,0 +1,155 @@
+"""A collector of OpenTelemetry's protocol, over HTTP: what a server that is run with `collector.env` tells of itself.
+
+with Collector() as collector:
+    ...                                     # a server, started with `collector.env` by `opentelemetry-instrument`
+    spans = collector.spans(trace_id, 3)    # waits until there are three
+    collector.points("gen_ai.client.token.usage", model="local/m")
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.waiting import wait_until
+from tests.support.web import Answer, Asked, Web
+
+PROTOBUF = "application/x-protobuf"
+SCOPE = "llama_stack_responses"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A span; ids in hex. `scope` is who made it."""
+
+    scope: str
+    name: str
+    trace_id: str
+    span_id: str
+    parent_id: str
+    kind: str
+    status: str
+    events: list[str]
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a histogram has counted so far under some attributes."""
+
+    attributes: dict[str, Any]
+    count: int
+    sum: float
+
+
+class Collector:
+    """The collector, from `with` to the end of the block."""
+
+    def __init__(self) -> None:
+        """Nothing is collected yet."""
+        self._web = Web()
+        self._web.answer_all = self._take
+        self._spans: dict[str, list[Span]] = defaultdict(list)
+        self._points: dict[str, list[Point]] = {}
+
+    def __enter__(self) -> Self:
+        """Serve."""
+        self._web.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop."""
+        self._web.__exit__()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """What has a server send its spans and metrics here, soon."""
+        return {
+            "OTEL_SERVICE_NAME": "stack",
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self._web.url(""),
+            "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            "OTEL_TRACES_EXPORTER": "otlp",
+            "OTEL_METRICS_EXPORTER": "otlp",
+            "OTEL_LOGS_EXPORTER": "none",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        }
+
+    def spans(self, trace_id: str, count: int) -> list[Span]:
+        """Our spans of a trace in the order in which they ended, once there are so many; FastAPI makes others."""
+
+        def found() -> list[Span]:
+            return [span for span in self._spans[trace_id] if span.scope == SCOPE]
+
+        wait_until(lambda: len(found()) >= count, seconds=30)
+        return found()
+
+    def all_spans(self, trace_id: str) -> list[Span]:
+        """All that came of a trace by now, whoever made them."""
+        return list(self._spans[trace_id])
+
+    def points(self, name: str, **attributes: Any) -> list[Point]:
+        """What a histogram shows, once it has something under these attributes; `_` stands for `.` in their names."""
+
+        def found() -> list[Point]:
+            wanted = attributes.items()
+            points = self._points.get(name, [])
+            return [
+                each
+                for each in points
+                if wanted <= {key.replace(".", "_"): v for key, v in each.attributes.items()}.items()
+            ]
+
+        wait_until(lambda: bool(found()), seconds=30)
+        return found()
+
+    def _take(self, asked: Asked) -> Answer:
+        self._web.seen.clear()
+        if asked.path == "/v1/traces":
+            self._take_spans(asked.body)
+        elif asked.path == "/v1/metrics":
+            self._take_metrics(asked.body)
+        return Answer(headers={"content-type": PROTOBUF})
+
+    def _take_spans(self, body: bytes) -> None:
+        for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+            for scope in resource.scope_spans:
+                for span in scope.spans:
+                    self._spans[span.trace_id.hex()].append(_span(scope.scope.name, span))
+
+    def _take_metrics(self, body: bytes) -> None:
+        for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for scope in resource.scope_metrics:
+                for metric in scope.metrics:
+                    points = metric.histogram.data_points
+                    self._points[metric.name] = [
+                        Point(_attributes(each.attributes), each.count, each.sum) for each in points
+                    ]
+
+
+def _span(scope: str, span: Any) -> Span:
+    return Span(
+        scope=scope,
+        name=span.name,
+        trace_id=span.trace_id.hex(),
+        span_id=span.span_id.hex(),
+        parent_id=span.parent_span_id.hex(),
+        kind=span.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"),
+        status=span.status.StatusCode.Name(span.status.code).removeprefix("STATUS_CODE_"),
+        events=[event.name for event in span.events],
+        attributes=_attributes(span.attributes),
+    )
+
+
+def _attributes(pairs: Iterable[Any]) -> dict[str, Any]:
+    return {pair.key: _value(pair.value) for pair in pairs}
+
+
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
+    if kind == "array_value":
+        return [_value(each) for each in value.array_value.values]
+    return getattr(value, kind)
