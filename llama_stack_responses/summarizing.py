@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -12,11 +11,12 @@ from .chat.profile import Profile
 from .core.deltas import Delta, Finish, Reasoning, Text, Usage
 from .core.errors import ApiError
 from .hangup import hanging_up
+from .logs import get_logger
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Summarizing:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from io import BytesIO
 from typing import Any, Final
 
@@ -11,10 +10,11 @@ from fastapi import HTTPException, UploadFile
 from starlette.datastructures import Headers
 
 from llama_stack_responses.documents.document import Document, Processor, Unreadable
+from llama_stack_responses.logs import get_logger
 
 from .platform import ProcessFileRequest
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _OURS: Final = "inline::pypdf"
 """This one reads PDFs with the library that this package uses too, but on llama-stack in the loop that serves."""

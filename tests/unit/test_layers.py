@@ -118,6 +118,7 @@ ONLY_IN: Final = {
         "sqlite3": {"store"},
         "httpx": {"fetch", "host", "mcp_client"},
         "httpx2": {"mcp_client"},
+        "logging": {"documents", "logs"},
         "mcp": {"mcp_client"},
         "mcp_types": {"mcp_client"},
         "opentelemetry": {"logs", "telemetry"},
