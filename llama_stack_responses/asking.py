@@ -165,11 +165,15 @@ class Asking:
                     await self._outbox.drained()
             read += 1
             if read == pause:
-                pause += _BURST if pause > 1 else _BURST - 1
                 told.hear(chunk)
-                if read > 1:
-                    await self._turnstile.through()
+                pause = await self._pause(read)
         return None
+
+    async def _pause(self, read: int) -> int:
+        """Lets others have their turn, but for a stream's first chunk; after how many to do so next."""
+        if read > 1:
+            await self._turnstile.through()
+        return read - read % _BURST + _BURST
 
     async def _pass(self, deltas: Iterable[Delta], take: Take) -> Finish | None:
         """Takes what comes of the deltas behind the gates; how the round ended, if it did."""

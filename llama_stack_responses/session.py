@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -18,6 +17,7 @@ from .core.shapes import DEFAULT_LIMITS, At, boolean
 from .core.socket_events import refused
 from .impl import PATIENCE, OpenAIResponsesImpl
 from .lanes import LaneLimits, Lanes, lane_of
+from .logs import get_logger
 from .run import Run
 from .steering import Steering, Successor, steered
 
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 Send = Callable[[list[Event], str | None], Awaitable[None]]
 """Sends events that belong to a lane."""
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
 """What a request has beside the fields of one over HTTP, and what of those has no meaning here."""

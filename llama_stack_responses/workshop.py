@@ -189,8 +189,8 @@ class Bench:
         Raises:
             ApiError: a tool cannot say what it offers; or the items hold what the model does not take.
         """
-        outbox = Outbox(wanted=False)
-        answering = Answering(self.toolset, self.assembler, outbox, self.workshop.limits.tool_seconds)
+        shop, outbox = self.workshop, Outbox(wanted=False)
+        answering = Answering(self.toolset, self.assembler, outbox, shop.limits.tool_seconds, shop.telemetry)
         try:
             await self.toolset.prepare(items, answering)
             shown = await self.shown(items)

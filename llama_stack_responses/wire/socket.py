@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,15 +14,16 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.events import Event
-from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.socket_events import refused
 from llama_stack_responses.impl import OpenAIResponsesImpl
+from llama_stack_responses.logs import get_logger
 from llama_stack_responses.session import Caller, Session, Unreachable
 
 from .asked import decode
+from .heads import known, request_id
 from .sse import dumps
 
-logger = logging.getLogger(__name__)
+logger = get_logger(__name__)
 
 
 class Refused(Exception):  # noqa: N818 (an answer, as the host words it)
@@ -81,8 +81,10 @@ def socket_route(impl: OpenAIResponsesImpl, gate: Gate) -> Callable[[WebSocket],
             answer = Response(refusal.body, refusal.status, dict(refusal.headers))
             await websocket.send_denial_response(answer)
             return
-        await websocket.accept(headers=[(b"x-request-id", new_id("req").encode())])
-        await _Talk(impl, gate, websocket, caller).run()
+        own_id = request_id(websocket.scope)
+        with known(websocket.scope, own_id):
+            await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
+            await _Talk(impl, gate, websocket, caller).run()
 
     return talk
 

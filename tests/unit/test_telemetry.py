@@ -45,7 +45,7 @@ CHAT: Final[Json] = {
             "content": None,
             "tool_calls": [{"id": "call_0", "function": {"name": "f", "arguments": "{}"}}],
         },
-        {"role": "tool", "tool_call_id": "call_0", "content": "4711"},
+        {"role": "tool", "tool_call_id": "call_0", "content": "Oslo"},
     ],
 }
 SAID: Final[list[Json]] = [
@@ -104,7 +104,7 @@ def test_what_was_said_stays_out() -> None:
     watched = Watched()
     one_round(watched.telemetry)
     shown = " ".join(span.to_json() for span in watched.spans)
-    for words in ("Be kind", "Look", "4711", "Hm.", "So ", "otter", "animal"):
+    for words in ("Be kind", "Look", "Oslo", "Hm.", "So ", "otter", "animal"):
         assert words not in shown
 
 
@@ -118,7 +118,7 @@ def test_what_was_said_is_shown_where_the_operator_wants_it(value: str) -> None:
         {"role": "system", "parts": [{"type": "text", "content": "Be kind."}]},
         {"role": "user", "parts": [{"type": "text", "content": "Look."}, {"type": "image_url"}]},
         {"role": "assistant", "parts": [{"type": "tool_call", "id": "call_0", "name": "f", "arguments": "{}"}]},
-        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_0", "response": "4711"}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_0", "response": "Oslo"}]},
     ]
     [answered] = json.loads(chat.attributes["gen_ai.output.messages"])
     assert answered == {
