@@ -56,6 +56,7 @@ class Asking:
         outbox: where what is said goes; while it is full, the model has to wait.
         idle_seconds: how long the provider may stay silent.
         turnstile: where this and other rounds let one another through.
+        instructions: what it hears first.
         read_reasoning: what a reasoning item holds for the model.
         gates: what the deltas of a round have to pass, the first one first.
 
@@ -74,6 +75,7 @@ class Asking:
         outbox: Outbox,
         idle_seconds: float,
         turnstile: Turnstile,
+        instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
         gates: Sequence[Gate] = (),
     ) -> None:
@@ -86,6 +88,7 @@ class Asking:
         self._outbox = outbox
         self._idle_seconds = idle_seconds
         self._turnstile = turnstile
+        self._instructions = instructions
         self._read_reasoning = read_reasoning
         self._gates = gates
 
@@ -191,7 +194,7 @@ class Asking:
         return chat_messages(
             items,
             self._profile,
-            instructions=self._request.instructions,
+            instructions=self._instructions,
             all_reasoning=self._profile.replayed_reasoning(self._request.reasoning) == "all_turns",
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,

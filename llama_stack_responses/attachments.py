@@ -220,6 +220,9 @@ class _Reading:
             for place, its in _places(item):
                 if its == part:
                     return ".".join(filter(None, [f"input[{number}].{place}", name]))
+        for variable, given in ((self.request.prompt or {}).get("variables") or {}).items():
+            if given == part:
+                return ".".join(filter(None, [f"prompt.variables.{variable}", name]))
         return "previous_response_id" if self.request.previous_response_id else "input"
 
 

@@ -30,6 +30,7 @@ from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
 from .outbox import Outbox
+from .prompts import Prompts
 from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
@@ -90,6 +91,7 @@ class OpenAIResponsesImpl:
         records: where responses are kept.
         inference: runs the model rounds.
         attachments: makes files and images fit for the models.
+        prompts: the prompts that requests name; None if the stack has none.
         services: what hosted tools work with.
         access: who asks, and what they may see.
         telemetry: is told what is done.
@@ -101,6 +103,7 @@ class OpenAIResponsesImpl:
         records: Records,
         inference: Inference,
         attachments: Attachments,
+        prompts: Prompts | None,
         services: Services,
         access: Access,
         telemetry: Telemetry,
@@ -116,7 +119,7 @@ class OpenAIResponsesImpl:
         self._limits = Limits(max_items=config.limits.input_items)
         sealer = Sealer(config.secret_bytes)
         self._workshop = equipped(config, inference, attachments, services, sealer, telemetry)
-        self._intake = Intake(self._historian, access, self._workshop.sealer)
+        self._intake = Intake(self._historian, access, self._workshop.sealer, prompts)
         self.counting = Counting(self._workshop, self._intake, self._parse)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)

@@ -13,6 +13,7 @@ from .core.mcp import check_approvals
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .history import Historian, History, without_cut_calls
+from .prompts import Prompts, with_prompt
 from .reasoning import PrivateReasoning
 from .sealing import Sealer
 
@@ -40,7 +41,7 @@ class Start:
     """What a response starts from.
 
     Attributes:
-        request: what the client asked for.
+        request: what the client asked for, its prompt filled in.
         items: what the model is to see, oldest first.
         stored: what is kept of it.
         history: the conversation before it.
@@ -65,10 +66,11 @@ class Start:
 class Intake:
     """Reads what requests stand on, and checks that a model can go on from there."""
 
-    def __init__(self, historian: Historian, access: Access, sealer: Sealer) -> None:
+    def __init__(self, historian: Historian, access: Access, sealer: Sealer, prompts: Prompts | None) -> None:
         self._historian = historian
         self._access = access
         self._sealer = sealer
+        self._prompts = prompts
 
     async def take(self, request: CreateRequest, chains: Chains | None = None) -> Start:
         """What the caller's request starts from; `chains` is what its connection remembers.
@@ -77,6 +79,7 @@ class Intake:
             ApiError: the request names what is not there, or what it brings does not fit together.
         """
         owner = self._access.who()
+        request = await with_prompt(request, self._prompts)
         PrivateReasoning(self._sealer, owner).check(request.input_items)
         history = await self._historian.before(request.previous_response_id, chains)
         new_items = await self._historian.dereference(owner, request.input_items)

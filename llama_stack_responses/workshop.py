@@ -164,12 +164,16 @@ class Bench:
             ApiError: a file that the items name cannot be read, or the model takes none of its kind.
         """
         profile = profile_for(self.request.model, self.workshop.profiles)
-        return await self.workshop.attachments.resolved(items, profile, self.request)
+        instructions = self.assembler.response["instructions"]
+        # Those of a prompt, which it was filled in with when the response began, are messages.
+        first = instructions if isinstance(instructions, list) else []
+        return await self.workshop.attachments.resolved([*first, *items], profile, self.request)
 
     def asking(self, outbox: Outbox) -> Asking:
         """What asks the model."""
         shop, model = self.workshop, self.request.model
         profile = profile_for(model, shop.profiles)
+        instructions = self.assembler.response["instructions"]
         return Asking(
             self.request,
             profile=profile,
@@ -179,6 +183,7 @@ class Bench:
             outbox=outbox,
             idle_seconds=shop.limits.idle_seconds,
             turnstile=shop.turnstile,
+            instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
             gates=self._gates(profile),
         )

@@ -75,6 +75,7 @@ class _Builder:
         self._turn_start = turn_start
         self._read_reasoning = read_reasoning
         self._messages: list[Json] = []
+        self._attached: list[Json] = []
         self._assistant: _Assistant | None = None
 
     def add(self, number: int, item: Json) -> None:
@@ -102,6 +103,7 @@ class _Builder:
 
     def finish(self) -> list[Json]:
         self._flush()
+        self._attach()
         return self._messages
 
     def system(self, role: str, content: str) -> None:
@@ -110,12 +112,21 @@ class _Builder:
 
     def _message(self, item: Json) -> None:
         if item["role"] == "user":
-            self._messages.append({"role": "user", "content": self._user_content(item["content"])})
+            self._say({"role": "user", "content": self._user_content(item["content"])})
         else:
-            media = [self._part(part) for part in item["content"] if part["type"] != "input_text"]
-            self.system(item["role"], _plain_text(item["content"]) + f"\n{_ATTACHED}" * bool(media))
-            if media:
-                self._messages.append({"role": "user", "content": media})
+            parts = item["content"]
+            self._attached += [self._part(part) for part in parts if part["type"] != "input_text"]
+            self.system(item["role"], "".join(part.get("text", _ATTACHED) for part in parts))
+
+    def _say(self, message: Json) -> None:
+        """Adds a message that is no system message, and before it the media of those."""
+        self._attach()
+        self._messages.append(message)
+
+    def _attach(self) -> None:
+        media, self._attached = self._attached, []
+        if media:
+            self._messages.append({"role": "user", "content": media})
 
     def _open(self) -> _Assistant:
         self._assistant = self._assistant or _Assistant()
@@ -130,7 +141,7 @@ class _Builder:
         if assistant.calls:
             signatures = {thought.call_id: thought.signature for thought in assistant.signed}
             message["tool_calls"] = [self._chat_call(call, signatures.get(call["call_id"])) for call in assistant.calls]
-        self._messages.append(message)
+        self._say(message)
         self._tool_messages(assistant.calls)
 
     def _add_reasoning(self, message: Json, assistant: _Assistant) -> None:

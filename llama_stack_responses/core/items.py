@@ -186,14 +186,14 @@ _INPUT_AUDIO: Final = record(
     {"input_audio": record({"data": data, "format": one_of("mp3", "wav")}, "data", "format")}, "input_audio"
 )
 
-_OUTPUT_PARTS: Final[Mapping[str, Check]] = {
+OUTPUT_PARTS: Final[Mapping[str, Check]] = {
     "input_text": _INPUT_TEXT,
     "input_image": _INPUT_IMAGE,
     "input_file": _INPUT_FILE,
 }
-"""What the output of a call may hold, by type."""
+"""What the output of a call may hold, and what a variable of a prompt may be, by type."""
 
-_INPUT_PARTS: Final[Mapping[str, Check]] = {**_OUTPUT_PARTS, "input_audio": _INPUT_AUDIO}
+_INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPUT_AUDIO}
 """What a message to the model may hold, by type."""
 
 _ANNOTATIONS: Final[Mapping[str, Check]] = {
@@ -328,7 +328,7 @@ _FUNCTION_CALL: Final = record(
     "arguments",
 )
 
-_OUTPUT: Final = array(tagged("content", _OUTPUT_PARTS))
+_OUTPUT: Final = array(tagged("content", OUTPUT_PARTS))
 
 
 def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from .declared_tools import check_choice, tool_choice, tools
 from .errors import bad_request
 from .ids import check_response_id
-from .items import check_input
+from .items import OUTPUT_PARTS, check_input
 from .shapes import (
     DEFAULT_LIMITS,
     At,
@@ -60,6 +60,7 @@ class CreateRequest:
 
     Attributes:
         input: as the client sent it.
+        instructions: as the client sent them; where a prompt was filled in, the messages that it makes.
         input_items: `input` as items in the form in which they are stored; empty without an `input`.
         tools: each with its `type`, and a function with its `name`, `parameters` and `strict`.
         passthrough: fields for the engine, by name, that OpenAI does not have.
@@ -68,7 +69,7 @@ class CreateRequest:
     model: str
     input: str | list[Any] | None = None
     input_items: list[dict[str, Any]] = field(default_factory=list)
-    instructions: str | None = None
+    instructions: str | list[dict[str, Any]] | None = None
     previous_response_id: str | None = None
     conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
@@ -230,7 +231,23 @@ _POLICY: Final = record({"mode": one_of("score", "block")}, "mode")
 
 _MODERATION: Final = record({"model": string(1, 512), "policy": record({"input": _POLICY, "output": _POLICY})}, "model")
 
-_PROMPT: Final = record({"id": string(1, 512), "variables": an_object, "version": string(1, 64)}, "id")
+_VARIABLE: Final = tagged("variable", OUTPUT_PARTS)
+
+
+def _variables(value: Any, at: At) -> dict[str, Any]:
+    """Values by name: strings, and parts of messages."""
+    variables = an_object(value, at)
+    return {name: _variable(variable, at.key(name)) for name, variable in variables.items()}
+
+
+def _variable(value: Any, at: At) -> str | dict[str, Any]:
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    variable: str | dict[str, Any] = (string() if isinstance(value, str) else _VARIABLE)(value, at)
+    return variable
+
+
+_PROMPT: Final = record({"id": string(1, 512), "variables": _variables, "version": string(1, 64)}, "id")
 
 _CACHE_OPTIONS: Final = record(
     {
@@ -296,7 +313,6 @@ _FIELDS: Final[Mapping[str, Check]] = {
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "conversation": (bool, "'conversation'"),
-    "prompt": (bool, "'prompt'"),
     "context_management": (bool, "'context_management'"),
     "moderation": (bool, "'moderation'"),
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
@@ -326,7 +342,7 @@ def _check_together(given: Mapping[str, Any]) -> None:
         )
     if not given.get("input") and given.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
         raise bad_request(
-            "Missing required parameter: 'input'. Without it, 'previous_response_id' must be given.",
+            "Missing required parameter: 'input'. Without it, 'previous_response_id' or 'prompt' must be given.",
             "input",
             "missing_required_parameter",
         )

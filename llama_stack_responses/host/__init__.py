@@ -27,6 +27,7 @@ from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
 from .platform import AccessRule, Api
+from .prompts import HostPrompts
 from .provided import ProvidedResponses
 from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
@@ -60,7 +61,8 @@ async def get_provider_impl(
     attachments = open_attachments(files, config, file_processor(deps.get(Api.file_processors)))
     telemetry = Telemetry()
     records = MeasuredRecords(open_records(config.store, backend), telemetry)
-    provided = ProvidedResponses(config, records, inference, attachments, services, access, telemetry)
+    prompts = HostPrompts(deps[Api.prompts]) if Api.prompts in deps else None
+    provided = ProvidedResponses(config, records, inference, attachments, prompts, services, access, telemetry)
     provided.appear_in(deps.get(Api.providers))
     return provided
 

@@ -28,10 +28,16 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         ToolDef,
         ToolInvocationResult,
     )
-    from llama_stack_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
+    from llama_stack_api.common.errors import (
+        ModelNotFoundError,
+        ModelTypeError,
+        ResourceNotFoundError,
+        UnsupportedModelError,
+    )
     from llama_stack_api.file_processors.models import ProcessFileRequest
     from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+    from llama_stack_api.prompts.models import GetPromptRequest
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 else:
     from ogx.core.access_control.access_control import is_action_allowed
@@ -52,10 +58,11 @@ else:
         ToolDef,
         ToolInvocationResult,
     )
-    from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, UnsupportedModelError
+    from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, ResourceNotFoundError, UnsupportedModelError
     from ogx_api.file_processors.models import ProcessFileRequest
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+    from ogx_api.prompts.models import GetPromptRequest
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
 __all__ = [
@@ -63,6 +70,7 @@ __all__ = [
     "AccessRule",
     "Api",
     "ChatRequest",
+    "GetPromptRequest",
     "InlineProviderSpec",
     "KVStoreReference",
     "ListToolDefsResponse",
@@ -72,6 +80,7 @@ __all__ = [
     "ProcessFileRequest",
     "RemoteProviderSpec",
     "RequestProviderDataContext",
+    "ResourceNotFoundError",
     "RetrieveFileContentRequest",
     "RetrieveFileRequest",
     "SearchRankingOptions",

@@ -21,6 +21,7 @@ def _responses() -> InlineProviderSpec:
         optional_api_dependencies=[
             Api.files,
             Api.file_processors,
+            Api.prompts,
             Api.tool_runtime,
             Api.vector_io,
             Api.connectors,

@@ -14,6 +14,7 @@ import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from tests.support.prompts import Desk
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
@@ -264,6 +265,19 @@ def test_a_strangers_file_is_not_there(guarded: LiveStack, upstream: Upstream) -
             bob.responses.create(model="local/echo", input=asked)
     assert refused.value.code == "file_not_found"
     assert len(upstream.requests("echo")) == 1
+
+
+def test_a_prompt_is_whose_the_host_says(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
+    prompt: Any = {"id": Desk(guarded, "token-of-ada").write("Say the code 1234.")}
+    with guarded.client("token-of-ada") as ada, guarded.client("token-of-bob") as bob:
+        assert ada.responses.create(model="local/echo", input="Hi", prompt=prompt).status == "completed"
+        if host == "ogx":
+            with pytest.raises(openai.NotFoundError) as refused:
+                bob.responses.create(model="local/echo", input="Hi", prompt=prompt)
+            assert (refused.value.param, refused.value.code) == ("prompt", "prompt_not_found")
+        else:
+            # llama-stack's prompts are everybody's.
+            assert bob.responses.create(model="local/echo", input="Hi", prompt=prompt).status == "completed"
 
 
 def test_a_key_is_its_users_own(users: dict[str, Wire], upstream: Upstream) -> None:

@@ -44,6 +44,7 @@ def make_turn(
         outbox=outbox,
         idle_seconds=limits.idle_seconds,
         turnstile=turnstile or Turnstile(),
+        instructions=assembler.response["instructions"],
     )
     return Turn(
         request,

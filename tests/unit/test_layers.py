@@ -56,7 +56,7 @@ LAYERS: Final = {
         },
         {"fitting"},
         {"asking"},
-        {"attachments", "containers", "history", "reasoning", "stores", "turn"},
+        {"attachments", "containers", "history", "prompts", "reasoning", "stores", "turn"},
         {"intake", "preparing", "run"},
         {"workshop"},
         {"background", "counting"},

@@ -24,6 +24,7 @@ from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.files import NoFiles
+from llama_stack_responses.prompts import Prompts, with_prompt
 from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
@@ -146,11 +147,17 @@ class Office:
         )
 
     async def submit(
-        self, crew: Crew, response_id: str = ID, *, keys: Mapping[str, Any] | None = None, **fields: Any
+        self,
+        crew: Crew,
+        response_id: str = ID,
+        *,
+        keys: Mapping[str, Any] | None = None,
+        prompts: Prompts | None = None,
+        **fields: Any,
     ) -> None:
         """Queues a response."""
         body = {"model": "m", "input": "hi", "background": True, **fields}
-        request = parse_create(body)
+        request = await with_prompt(parse_create(body), prompts)
         response = new_response(request, id=response_id, created_at=int(time.time())) | {"status": "queued"}
         events = self.workshop.bench(request, response, ANNA).assembler.enqueue()
         items = with_ids(request.input_items)

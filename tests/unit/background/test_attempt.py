@@ -11,6 +11,7 @@ import pytest
 from llama_stack_responses.background import attempt
 from llama_stack_responses.background.jobs import TRIES
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.prompts import Template
 from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Condition, Op
@@ -54,6 +55,23 @@ async def test_it_is_made_with_the_users_own_keys(records: WatchedRecords) -> No
     await office.work()
     assert said(await office.result()) == SAID
     assert office.access.acted == [(ANNA, {"api_key": "sk-canary"})]
+
+
+async def test_it_hears_what_its_prompt_said_when_it_was_asked_for(records: WatchedRecords) -> None:
+    class Prompts:
+        async def get(self, prompt_id: str, version: int | None) -> Template:
+            return Template("Speak {{language}}.", 3, frozenset({"language"}))
+
+    office = Office(records, *ROUNDS)
+    prompt = {"id": "p", "variables": {"language": "Greek"}}
+    await office.submit(office.crew(), prompts=Prompts(), prompt=prompt, instructions="Be kind.")
+    # Whoever makes it knows no prompts.
+    await office.work()
+    final = await office.result()
+    heard = [{"role": "system", "content": "Speak Greek.\n\nBe kind."}, {"role": "user", "content": "hi"}]
+    assert [request["messages"][:2] for request in office.inference.requests] == [heard] * len(ROUNDS)
+    assert final["prompt"] == {"id": "p", "variables": {"language": "Greek"}, "version": "3"}
+    assert [item["content"][0]["text"] for item in final["instructions"]] == ["Speak Greek.", "Be kind."]
 
 
 async def test_keys_that_cannot_be_opened_fail_it(records: WatchedRecords) -> None:

@@ -311,8 +311,8 @@ def test_audio() -> None:
 
 
 def test_media_of_a_developer_follow_in_a_user_message() -> None:
-    assert made(says("developer", "Like this:", IMAGE), user("a")) == [
-        {"role": "system", "content": "Like this:\n(see the attachment in the next message)"},
+    assert made(says("developer", "Like this: ", IMAGE), user("a")) == [
+        {"role": "system", "content": "Like this: (see the attachment in the next message)"},
         {"role": "user", "content": [CHAT_IMAGE]},
         {"role": "user", "content": "a"},
     ]

@@ -40,6 +40,7 @@ FULL: Json = {
     "metadata": {"a": "b"},
     "parallel_tool_calls": False,
     "previous_response_id": PREVIOUS,
+    "prompt": {"id": "p", "variables": {"a": "b", "c": {"type": "input_text", "text": "d"}}, "version": "1"},
     "prompt_cache_key": "k",
     "prompt_cache_options": {"mode": "explicit", "ttl": "12h", "prewarm": False, "comparison_response_id": "resp_1"},
     "prompt_cache_retention": "24h",
@@ -67,7 +68,7 @@ FULL: Json = {
     "truncation": "disabled",
     "user": "u",
 }
-REFUSED_FIELDS = {"conversation", "moderation", "prompt"}
+REFUSED_FIELDS = {"conversation", "moderation"}
 """Fields that OpenAI has and that are refused, whatever their value."""
 
 
@@ -295,6 +296,17 @@ def test_a_body_is_an_object(value: Any) -> None:
         ({"conversation": 1}, "conversation", "invalid_type"),
         ({"conversation": {}}, "conversation.id", "missing_required_parameter"),
         ({"prompt": {"version": "1"}}, "prompt.id", "missing_required_parameter"),
+        ({"prompt": {"id": "p", "variables": {"a": 1}}}, "prompt.variables.a", "invalid_type"),
+        (
+            {"prompt": {"id": "p", "variables": {"a": {"type": "input_audio"}}}},
+            "prompt.variables.a.type",
+            "invalid_value",
+        ),
+        (
+            {"prompt": {"id": "p", "variables": {"a": {"type": "input_file"}}}},
+            "prompt.variables.a.file_data",
+            "missing_required_parameter",
+        ),
         (
             {"moderation": {"model": "m", "policy": {"input": {"mode": "x"}}}},
             "moderation.policy.input.mode",
@@ -318,7 +330,6 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
     [
         ("conversation", "conv_1"),
         ("conversation", {"id": "conv_1"}),
-        ("prompt", {"id": "pmpt_1"}),
         ("context_management", [{"type": "compaction", "compact_threshold": 1000}]),
         ("moderation", {"model": "m"}),
         ("image", {"context_compression": "enabled"}),

@@ -1,0 +1,45 @@
+"""The host's Prompts API."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.logs import get_logger
+from llama_stack_responses.prompts import Template
+
+from .platform import GetPromptRequest, ResourceNotFoundError
+
+logger = get_logger(__name__)
+
+_ID: Final = re.compile("pmpt_[0-9a-f]{48}")
+"""What the host names its prompts; anything else could be part of a key of its store."""
+
+
+class HostPrompts:
+    """Reads prompts through the host, which checks that the user may.
+
+    Args:
+        prompts: the host's implementation of its Prompts API.
+    """
+
+    def __init__(self, prompts: Any) -> None:
+        self._prompts = prompts
+
+    async def get(self, prompt_id: str, version: int | None) -> Template | None:
+        """A version of a prompt, or its default one; None when the host does not find it for this user.
+
+        Raises:
+            ApiError: 503 when the host cannot read it.
+        """
+        if not _ID.fullmatch(prompt_id):
+            return None
+        try:
+            found = await self._prompts.get_prompt(GetPromptRequest(prompt_id=prompt_id, version=version))
+        except (ValueError, ResourceNotFoundError):
+            return None  # llama-stack says it with the one, OGX with the other
+        except Exception as error:
+            logger.exception("the prompts of the stack cannot be read")
+            raise ApiError(503, "The stack's prompts cannot be read. Try again.", param="prompt") from error
+        return Template(found.prompt or "", found.version, frozenset(found.variables))
