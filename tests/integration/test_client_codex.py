@@ -1,6 +1,7 @@
 """Codex CLI as it is, with a custom provider: it runs commands, patches files and calls its own MCP servers."""
 
 import json
+import os
 import sys
 from base64 import b64decode
 from collections.abc import Callable
@@ -129,6 +130,24 @@ def test_a_command_that_the_model_has_run(codex: Codex, upstream: Upstream, work
     assert "canary-4711" in told(upstream)
     # Codex asks for nothing to be stored and keeps no reasoning but what is sealed.
     assert chat(upstream)["messages"][-2]["reasoning_content"] == "I look."
+
+
+def test_turns_over_a_websocket(codex: Codex, upstream: Upstream, work: Path, stack: LiveStack) -> None:
+    """Codex prepares its first turn before it knows what is asked, and sends only what is new after that."""
+    (work / "note.txt").write_text("canary-4711")
+    called = tool_call(0, "c1", "exec_command", json.dumps({"cmd": "cat note.txt"}))
+    upstream.script(NAME, [reply(reasoning("I look."), called), reply(text("It says canary-4711."))])
+    with stack.log.open(errors="replace") as log:
+        log.seek(0, os.SEEK_END)
+        finished = codex("What does note.txt say?", "-c", "model_providers.stack.supports_websockets=true")
+        requests = [line for line in log if "/v1/responses" in line]
+    assert answers(finished) == ["It says canary-4711."]
+    assert requests
+    assert all("WebSocket /v1/responses" in line for line in requests), requests
+    first, second = (chat(upstream, number)["messages"] for number in range(2))
+    assert second[: len(first)] == first
+    assert "canary-4711" in told(upstream)
+    assert second[-2]["reasoning_content"] == "I look."
 
 
 def test_a_session_that_goes_on(codex: Codex, upstream: Upstream) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llama_stack_responses.asking import Asking
+from llama_stack_responses.boundary import Boundary
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.assembler import Assembler
@@ -31,6 +32,7 @@ def make_turn(
     profile: Profile | None = None,
     turnstile: Turnstile | None = None,
     progress: Progress = NOTHING_DONE,
+    boundary: Boundary | None = None,
     after_step: Callable[[Progress], Awaitable[None]] | None = None,
 ) -> Turn:
     """The loop over `items`, by default as a model without a profile needs it."""
@@ -56,5 +58,6 @@ def make_turn(
         limits=limits,
         telemetry=Telemetry(),
         progress=progress,
+        boundary=boundary,
         after_step=after_step,
     )

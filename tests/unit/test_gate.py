@@ -111,3 +111,13 @@ async def test_a_page_comes_in_where_it_could_read_an_answer(
         await gate().admit(scope, "GET")
     assert refused.value.status == 403
     assert json.loads(refused.value.body)["error"]["message"] == "Pages of this origin may not connect."
+
+
+async def test_the_middleware_is_passed_from_the_outside_in() -> None:
+    """As the host has it: who asks is known before it is asked what they may."""
+    outer: list[Json] = []
+    inner: list[Json] = []
+    stack = [Middleware(Quota, seen=outer, most=0, body=b""), Middleware(Quota, seen=inner, most=0, body=b"")]
+    with pytest.raises(Refused):
+        await gate().admit(handshake(*stack), "GET")
+    assert (len(outer), len(inner)) == (1, 0)

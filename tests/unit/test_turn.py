@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.boundary import Boundary
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.errors import ApiError
@@ -39,6 +40,7 @@ class Setting:
         accept: asyncio.Event | None = None,
         profile: Profile | None = None,
         turnstile: Turnstile | None = None,
+        boundary: Boundary | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
@@ -56,6 +58,7 @@ class Setting:
             outbox=self.outbox,
             limits=TurnLimits(at_most, idle_seconds, 30.0),
             turnstile=turnstile,
+            boundary=boundary,
         )
 
     @property
@@ -341,3 +344,56 @@ async def test_cancelling_at_any_point_closes_the_provider(steps: int) -> None:
     assert work.cancelled()
     assert setting.inference.streaming == 0
     assert steps < 3 or setting.inference.closed == 1
+
+
+# Before its time
+
+
+STEERED = Ending("incomplete", "steered")
+
+
+async def test_a_turn_ends_between_two_items() -> None:
+    boundary, gate = Boundary(), asyncio.Event()
+    setting = Setting([reasoning("hm"), gate, text("never"), finish()], boundary=boundary)
+    running = asyncio.create_task(setting.turn.run())
+    await settle()
+    boundary.wanted = True
+    gate.set()
+    assert await running == STEERED
+    assert setting.output == ["hm"]
+    assert setting.assembler.response["output"][0]["status"] == "completed"
+    assert setting.inference.streaming == 0
+
+
+async def test_a_turn_ends_between_two_rounds() -> None:
+    """What was called before is answered: nothing waits for the next one."""
+    boundary, gate = Boundary(), asyncio.Event()
+    setting = Setting(
+        [call("h", "1"), gate, finish("tool_calls")],
+        [text("never"), finish()],
+        boundary=boundary,
+        tools=FUNCTIONS,
+        tool_choice=ONLY_G,
+    )
+    running = asyncio.create_task(setting.turn.run())
+    await settle()
+    boundary.wanted = True
+    gate.set()
+    assert await running == STEERED
+    assert len(setting.inference.requests) == 1
+
+
+async def test_a_turn_whose_last_item_has_begun_goes_on_to_its_end() -> None:
+    boundary, gate = Boundary(), asyncio.Event()
+    setting = Setting([text("To the "), gate, text("end."), finish()], boundary=boundary)
+    running = asyncio.create_task(setting.turn.run())
+    await settle()
+    boundary.wanted = True
+    gate.set()
+    assert await running == COMPLETED
+    assert setting.output == ["To the end."]
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)

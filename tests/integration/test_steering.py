@@ -1,0 +1,162 @@
+"""Input that comes while a response is made: it ends the response where that cuts nothing, and begins the next one."""
+
+import openai
+import pytest
+
+from tests.support.asking import function
+from tests.support.stack import LiveStack
+from tests.support.talk import ENDS, Talk
+from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
+from tests.support.wire import Json, Wire, output_text, said
+
+pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+
+HELD = reply(reasoning("Left", " or right?"), text("never"), hold=2, end="hang")
+
+
+def answers_of(talk: Talk, kind: str, lane: str | None = None) -> Json:
+    """The next event of this type about steering; others of responses may come before it."""
+    return talk.until(f"response.steer.{kind}", lane)[-1]
+
+
+def ended(events: list[Json]) -> Json:
+    """The response that ended first among these events."""
+    return next(event["response"] for event in events if event["type"] in ENDS)
+
+
+@pytest.mark.parametrize("store", [True, False])
+def test_a_response_is_steered(stack: LiveStack, wire: Wire, upstream: Upstream, store: bool) -> None:
+    """Behind its reasoning, before its text: the next one goes on from there with the settings of the first."""
+    model = f"steered-{store}"
+    upstream.script(model, [HELD, reply(text("Right it is."))])
+    with Talk(stack) as talk:
+        talk.ask("a", model=f"local/{model}", input="Go.", instructions="Be brief.", temperature=0.5, store=store)
+        begun = talk.until("response.reasoning_text.delta", "a")
+        first_id = begun[0]["response"]["id"]
+        for given in ("Go right.", [{"role": "user", "content": [{"type": "input_text", "text": "Now."}]}]):
+            talk.steer(first_id, given)
+            accepted = answers_of(talk, "accepted", "a")
+            assert accepted["steer"]["previous_response_id"] == first_id
+        upstream.release(model)
+        first = ended(talk.until("response.incomplete", "a"))
+        second = talk.response("a")
+    assert (first["status"], first["incomplete_details"]) == ("incomplete", {"reason": "steered"})
+    assert [(item["type"], item["status"]) for item in first["output"]] == [("reasoning", "completed")]
+    assert (second["previous_response_id"], output_text(second)) == (first_id, "Right it is.")
+    assert (second["instructions"], second["temperature"]) == ("Be brief.", 0.5)
+    cut, following = upstream.wait_for(model, 2, ended=True, seconds=30)
+    assert cut.ended == "client_gone"
+    assert said(following.body["messages"]) == [
+        *(("system", "Be brief."), ("user", "Go."), ("user", "Go right."), ("user", "Now."))
+    ]
+    assert wire.get(f"/{second['id']}").status_code == (200 if store else 404)
+    if store:
+        assert wire.retrieve(first_id) == first == wire.replay(first_id)[-1]["response"]
+
+
+def test_a_text_is_not_cut(stack: LiveStack, upstream: Upstream) -> None:
+    """A response that was at its last item completes, and is followed all the same."""
+    upstream.script("late", [reply(text("To the ", "end."), hold=1), reply(text("And more."))])
+    with Talk(stack) as talk:
+        talk.ask(model="local/late", input="Go.")
+        first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
+        talk.steer(first_id, "More.")
+        answers_of(talk, "accepted")
+        upstream.release("late")
+        first = ended(talk.until("response.completed"))
+        second = talk.response()
+        assert (output_text(first), output_text(second)) == ("To the end.", "And more.")
+        # What is asked next in the lane comes after the response that followed by itself.
+        talk.ask(model="local/late", input="x", previous_response_id=second["id"])
+        assert output_text(talk.response()) == "And more."
+    assert [role for role, _ in said(upstream.requests("late")[-1].body["messages"])] == ["user", "assistant"] * 2 + [
+        "user"
+    ]
+
+
+def test_a_response_that_waits_for_the_client(stack: LiveStack, upstream: Upstream) -> None:
+    """What was queued goes before the call's result, once that is sent in the same lane; a request that is wrong takes nothing."""
+    called = reply(tool_call(0, "call_1", "weather", '{"city":', '"Oslo"}'), hold=1)
+    upstream.script("calls", [called, reply(text("Cold."))])
+    asked: Json = {"model": "local/calls", "tools": [function("weather", "city")], "store": False}
+    with Talk(stack) as talk:
+        talk.ask("a", input="Weather?", **asked)
+        events = talk.until("response.in_progress", "a")
+        upstream.wait_for("calls", chunks=1)
+        first_id = events[0]["response"]["id"]
+        talk.steer(first_id, "In Celsius.")
+        steer = answers_of(talk, "accepted", "a")["steer"]
+        upstream.release("calls")
+        events = talk.until("response.steer.pending", "a")
+        pending, first = events[-1], ended(events)
+        assert first["status"] == "completed"
+        [stub] = pending["required_input"]
+        assert (pending["steer"], stub) == (
+            steer,
+            {"type": "function_call_output", "call_id": "call_1", "name": "weather"},
+        )
+        talk.ask("a", input="No.", previous_response_id=first_id, **asked)
+        assert talk.error("a")["status"] == 400
+        given = {key: value for key, value in stub.items() if key != "name"} | {"output": "-3"}
+        talk.ask("a", input=[given], previous_response_id=first_id, **asked, temperature=0.5)
+        second = talk.response("a")
+        assert (output_text(second), second["temperature"]) == ("Cold.", 0.5)
+        talk.ask("a", input=[given], previous_response_id=first_id, **asked)
+        talk.response("a")
+    committed, later = upstream.requests("calls")[1:]
+    assert said(committed.body["messages"])[2:] == [("tool", "-3"), ("user", "In Celsius.")]
+    assert said(later.body["messages"])[2:] == [("tool", "-3")]
+
+
+def test_a_successor_that_the_model_server_refuses(stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("refuses", [HELD, error(400, "No more.")])
+    with Talk(stack) as talk:
+        talk.ask("a", model="local/refuses", input="Go.")
+        first_id = talk.until("response.reasoning_text.delta", "a")[0]["response"]["id"]
+        talk.steer(first_id, "Go right.")
+        steer = answers_of(talk, "accepted", "a")["steer"]
+        upstream.release("refuses")
+        failed = answers_of(talk, "failed", "a")
+    assert failed["steer"] == steer | {"input": "Go right."}
+    assert failed["error"]["code"] == "successor_creation_failed"
+    assert "No more." in failed["error"]["message"]
+
+
+def test_a_response_that_fails_gives_the_input_back(stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script("breaks", reply(text("Half", "never"), hold=1, end="drop"))
+    with Talk(stack) as talk:
+        talk.ask(model="local/breaks", input="Go.")
+        first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
+        talk.steer(first_id, "Go right.")
+        upstream.release("breaks")
+        assert answers_of(talk, "failed")["error"]["code"] == "response_not_active"
+        talk.steer(first_id, "Go left.")
+        assert answers_of(talk, "failed")["error"]["code"] == "response_not_active"
+        talk.steer("resp_0", "Go left.")
+        assert answers_of(talk, "failed")["error"]["code"] == "response_not_found"
+        talk.send(type="response.steer", previous_response_id=first_id)
+        assert talk.error()["param"] == "input"
+
+
+@pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
+def test_the_openai_package_steers(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("package", [HELD, reply(text("Right it is."))])
+    with client.responses.connect() as connection:
+        connection.response.create(model="local/package", input="Go.")
+        types, ids = [], []
+        for event in connection:
+            types.append(event.type)
+            if event.type == "response.created":
+                ids.append(event.response.id)
+            elif event.type == "response.reasoning_text.delta" and event.delta == "Left":
+                connection.response.steer(input="Go right.", previous_response_id=ids[0])
+            elif event.type == "response.steer.accepted":
+                upstream.release("package")
+            elif event.type == "response.completed":
+                assert event.response.output_text == "Right it is."
+                break
+        assert types.index("response.incomplete") < types.index("response.created", 1)
+        connection.response.steer(input="Too late.", previous_response_id=ids[1])
+        late = connection.recv()
+        assert late.type == "response.steer.failed"
+        assert (late.error.code, late.steer.input) == ("response_already_completed", "Too late.")
