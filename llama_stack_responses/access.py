@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol
 from .core.owner import Owner
 
 Action = Literal["create", "read", "update", "delete"]
+Kind = Literal["response", "conversation"]
 
 
 class Access(Protocol):
@@ -26,6 +27,6 @@ class Access(Protocol):
         """Has the host take this user, with these keys, for the one who asks: for work behind their request."""
         ...
 
-    def allows(self, action: Action, response_id: str, owner: Owner) -> bool:
-        """Whether that user may do this to a response of `owner`."""
+    def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
+        """Whether that user may do this to a response or a conversation of `owner`."""
         ...

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .access import Access
+from .access import Access, Action
 from .chains import Chains, Link
+from .core.conversations import no_conversation
 from .core.errors import ApiError, bad_request
 from .core.exchanges import EXCHANGE
 from .core.items import ANSWERS
 from .core.owner import Owner
+from .core.request import CreateRequest
 from .store.archive import Archive, StoredResponse
+from .store.conversations import Conversation, begins_with_stand_in, stand_in
 
 Json = dict[str, Any]
 
@@ -25,12 +29,14 @@ class History:
         stored: the items of that, oldest first.
         unstored: those behind them, which only a connection remembers.
         link: where it does.
+        opening: what stands for `stored` where no base names it: a conversation's stand-in.
     """
 
     base: str | None
     stored: list[Json]
     unstored: list[Json] = field(default_factory=list)
     link: Link | None = None
+    opening: Sequence[Json] = ()
 
     @property
     def items(self) -> list[Json]:
@@ -45,18 +51,51 @@ class Historian:
         self._archive = archive
         self._access = access
 
-    async def before(self, previous_response_id: str | None, chains: Chains | None = None) -> History:
-        """The input and output of the whole chain that ends with this response, which `chains` may remember.
+    async def before(self, request: CreateRequest, chains: Chains | None = None) -> History:
+        """What the request continues, which `chains` may remember.
+
+        Raises:
+            ApiError: the previous response or the conversation is not there, or not for this user.
+        """
+        if request.conversation:
+            conversation = await self.conversation(request.conversation, "update")
+            items = await self._archive.conversations.items(conversation.id, conversation.end)
+            return History(None, items, opening=[stand_in(conversation)])
+        if request.previous_response_id is None:
+            return History(None, [])
+        if chains and (link := chains.find(request.previous_response_id)):
+            return await self._remembered(link)
+        return await self._chain(request.previous_response_id)
+
+    async def conversation(self, conversation_id: str, action: Action) -> Conversation:
+        """The conversation, to which the user is about to do this.
+
+        Raises:
+            ApiError: 404 when it is unknown, deleted, or another user's; 403 when they may only do less.
+        """
+        found = await self._archive.conversations.load(conversation_id)
+        if found is None or not self._access.allows("read", "conversation", conversation_id, found.owner):
+            raise no_conversation(conversation_id)
+        if not self._access.allows(action, "conversation", conversation_id, found.owner):
+            raise ApiError(403, f"You may not {action} conversation '{conversation_id}'.")
+        return found
+
+    async def _remembered(self, link: Link) -> History:
+        """The input and output of a chain that a connection remembers."""
+        unstored = link.unstored
+        if begins_with_stand_in(unstored):
+            stored = await self._archive.conversations.unfold(unstored[:1])
+            return History(None, stored, unstored[1:], link, opening=unstored[:1])
+        return History(link.base, await self._archive.history(link.base), unstored, link)
+
+    async def _chain(self, previous_response_id: str) -> History:
+        """The input and output of the whole chain that ends with this response.
 
         Raises:
             ApiError: 400 `previous_response_not_found`, also for another user's response.
         """
-        if previous_response_id is None:
-            return History(None, [])
-        if chains and (link := chains.find(previous_response_id)):
-            return History(link.base, await self._archive.history(link.base), link.unstored, link)
         stored = await self._archive.load(previous_response_id)
-        if stored is None or not self._access.allows("read", previous_response_id, stored.owner):
+        if stored is None or not self._access.allows("read", "response", previous_response_id, stored.owner):
             raise bad_request(
                 f"Previous response with id '{previous_response_id}' not found.",
                 "previous_response_id",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from .access import Access, Action
 from .attachments import Attachments
@@ -16,10 +16,11 @@ from .chat.inference import Inference
 from .closing import Closing
 from .config import ResponsesConfig
 from .connection import OnConnection
+from .conversations import Conversations
 from .core.errors import ApiError, bad_request, not_found
 from .core.events import TERMINAL, Event
 from .core.ids import check_response_id
-from .core.listing import listed
+from .core.listing import Order, Page, listed
 from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
 from .core.shapes import Limits
@@ -42,15 +43,6 @@ from .tools.registry import Services
 from .workshop import equipped
 
 Json = dict[str, Any]
-Order = Literal["asc", "desc"]
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of a list, as OpenAI pages: `data`, and whether more follows."""
-
-    data: list[Json]
-    has_more: bool
 
 
 RUNNING: Final = ("queued", "in_progress")
@@ -120,6 +112,7 @@ class OpenAIResponsesImpl:
         sealer = Sealer(config.secret_bytes)
         self._workshop = equipped(config, inference, attachments, services, sealer, telemetry)
         self._intake = Intake(self._historian, access, self._workshop.sealer, prompts)
+        self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, self._limits)
         self.counting = Counting(self._workshop, self._intake, self._parse)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
@@ -272,8 +265,8 @@ class OpenAIResponsesImpl:
                 await self._keep_vouched(final, transcript, stored, turn.exchanges)
             elif request.store:
                 await self._archive.save(final, **stored, exchanges=turn.exchanges)
-            elif connection:
-                connection.chains.keep(final, start.new_items, turn.exchanges, start.history.link, start.history.base)
+            else:
+                await self._keep_elsewhere(final, start, turn.exchanges, connection)
 
         async def drop() -> None:
             if transcript:
@@ -286,6 +279,16 @@ class OpenAIResponsesImpl:
         self._runs.add(run)
         run.when_settled(lambda: self._runs.discard(run))
         return run
+
+    async def _keep_elsewhere(
+        self, final: Json, start: Start, exchanges: Mapping[str, Json], connection: OnConnection | None
+    ) -> None:
+        """Keeps what a response that is not stored said in its conversation, and for its connection."""
+        if start.request.conversation:
+            await self._archive.join(final, input_items=start.stored["input_items"], exchanges=exchanges)
+        if connection:
+            new_items = [*start.history.opening, *start.new_items]
+            connection.chains.keep(final, new_items, exchanges, start.history.link, start.history.base)
 
     async def _keep_vouched(
         self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]
@@ -382,9 +385,9 @@ class OpenAIResponsesImpl:
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
         check_response_id(response_id, "response_id")
         stored = await self._archive.load(response_id)
-        if stored is None or not self.access.allows("read", response_id, stored.owner):
+        if stored is None or not self.access.allows("read", "response", response_id, stored.owner):
             raise not_found(response_id)
-        if not self.access.allows(action, response_id, stored.owner):
+        if not self.access.allows(action, "response", response_id, stored.owner):
             raise ApiError(403, f"You may not {action} response '{response_id}'.")
         return await self._current(stored)
 

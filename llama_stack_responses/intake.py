@@ -27,7 +27,7 @@ class Stored(TypedDict):
         owner: whose the response is.
         base: the archive's name of the history, or None when there is none.
         base_items: all items of the history, oldest first.
-        input_items: what the request adds to it, each with its id.
+        input_items: what the request adds to it, each with its id, and before them what is not stored under `base`.
     """
 
     owner: Owner
@@ -81,7 +81,7 @@ class Intake:
         owner = self._access.who()
         request = await with_prompt(request, self._prompts)
         PrivateReasoning(self._sealer, owner).check(request.input_items)
-        history = await self._historian.before(request.previous_response_id, chains)
+        history = await self._historian.before(request, chains)
         new_items = await self._historian.dereference(owner, request.input_items)
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
@@ -93,6 +93,6 @@ class Intake:
             base=history.base,
             base_items=history.stored,
             # What was not stored before is, as part of what this response stands on, if it is to be stored.
-            input_items=[*history.unstored, *new_items],
+            input_items=[*history.opening, *history.unstored, *new_items],
         )
         return Start(request, items, stored, history)

@@ -8,6 +8,7 @@ from secrets import token_hex
 from .errors import bad_request
 
 _RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z]{1,64}")
+_CONVERSATION_ID = re.compile(r"conv_[0-9a-zA-Z_-]{1,64}")
 
 
 def new_id(prefix: str) -> str:
@@ -20,5 +21,14 @@ def check_response_id(value: str, param: str) -> str:
     if not _RESPONSE_ID.fullmatch(value):
         raise bad_request(
             f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'resp_'.", param, "invalid_value"
+        )
+    return value
+
+
+def check_conversation_id(value: str, param: str) -> str:
+    """The id itself, if it has the form of a conversation id; a 400 that names `param` if not."""
+    if not _CONVERSATION_ID.fullmatch(value):
+        raise bad_request(
+            f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'conv_'.", param, "invalid_value"
         )
     return value

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, Literal
 
 from .calls import FORMS
 from .exchanges import without_exchange
 from .ids import new_id
 
 Json = dict[str, Any]
+Order = Literal["asc", "desc"]
 
 _ID_PREFIXES: Final = {
     "message": "msg",
@@ -28,6 +30,14 @@ _ID_PREFIXES: Final = {
 _WITHOUT_STATUS: Final = frozenset(
     {"additional_tools", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list, as OpenAI pages: `data`, and whether more follows."""
+
+    data: list[Json]
+    has_more: bool
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:

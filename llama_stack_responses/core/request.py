@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from .declared_tools import check_choice, tool_choice, tools
 from .errors import bad_request
-from .ids import check_response_id
+from .ids import check_conversation_id, check_response_id
 from .items import OUTPUT_PARTS, check_input
 from .shapes import (
     DEFAULT_LIMITS,
@@ -20,14 +20,13 @@ from .shapes import (
     boolean,
     check_json,
     integer,
-    invalid,
     invalid_type,
     kind,
+    metadata,
     missing,
     number,
     one_of,
     record,
-    shown,
     string,
     tagged,
 )
@@ -62,6 +61,7 @@ class CreateRequest:
         input: as the client sent it.
         instructions: as the client sent them; where a prompt was filled in, the messages that it makes.
         input_items: `input` as items in the form in which they are stored; empty without an `input`.
+        conversation: its id.
         tools: each with its `type`, and a function with its `name`, `parameters` and `strict`.
         passthrough: fields for the engine, by name, that OpenAI does not have.
     """
@@ -71,7 +71,7 @@ class CreateRequest:
     input_items: list[dict[str, Any]] = field(default_factory=list)
     instructions: str | list[dict[str, Any]] | None = None
     previous_response_id: str | None = None
-    conversation: str | dict[str, Any] | None = None
+    conversation: str | None = None
     prompt: dict[str, Any] | None = None
     context_management: list[dict[str, Any]] = field(default_factory=list)
     truncation: Literal["auto", "disabled"] = "disabled"
@@ -166,32 +166,15 @@ def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[st
 
 SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
 
-_METADATA_VALUE: Final = string(0, 512)
 
-
-def _metadata(value: Any, at: At) -> dict[str, str]:
-    """At most 16 pairs of a key of 64 characters and a string of 512."""
-    pairs = an_object(value, at)
-    if len(pairs) > 16:
-        why = (
-            "too many properties. Expected an object with at most 16 properties, "
-            f"but got an object with {len(pairs)} properties instead."
-        )
-        raise invalid(at, why, "object_above_max_properties")
-    for key, text in pairs.items():
-        if len(key) > 64:
-            why = f"the key '{shown(key)}' is too long. Expected keys with maximum length 64."
-            raise invalid(at, why, "string_above_max_length")
-        _METADATA_VALUE(text, at.key(key))
-    return pairs
-
-
-def _conversation(value: Any, at: At) -> str | dict[str, Any]:
-    if not isinstance(value, str | dict):
+def _conversation(value: Any, at: At) -> str:
+    """The id of a conversation, which may be sent alone or as an object's."""
+    if isinstance(value, str):
+        return check_conversation_id(value, at.path)
+    if not isinstance(value, dict):
         raise invalid_type(value, at, "one of a string or an object")
-    conversation: str | dict[str, Any]
-    conversation = (string(1, 64) if isinstance(value, str) else record({"id": string(1, 64)}, "id"))(value, at)
-    return conversation
+    conversation: dict[str, str] = record({"id": string()}, "id")(value, at)
+    return check_conversation_id(conversation["id"], at.key("id").path)
 
 
 def _previous_response_id(value: Any, at: At) -> str:
@@ -260,7 +243,7 @@ _CACHE_OPTIONS: Final = record(
 
 _CONTEXT_ENTRY: Final = record({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
 
-_INCLUDABLE: Final = one_of(
+INCLUDABLE: Final = (
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
@@ -270,6 +253,7 @@ _INCLUDABLE: Final = one_of(
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 )
+"""What `include` may name."""
 
 
 # The whole request
@@ -280,12 +264,12 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "context_management": array(_CONTEXT_ENTRY),
     "conversation": _conversation,
     "image": record({"context_compression": one_of("auto", "enabled", "disabled")}),
-    "include": array(_INCLUDABLE),
+    "include": array(one_of(*INCLUDABLE)),
     "input": check_input,
     "instructions": string(),
     "max_output_tokens": integer(1),
     "max_tool_calls": integer(1),
-    "metadata": _metadata,
+    "metadata": metadata,
     "model": string(1, 512),
     "moderation": _MODERATION,
     "parallel_tool_calls": boolean,
@@ -312,7 +296,6 @@ _FIELDS: Final[Mapping[str, Check]] = {
 """OpenAI's fields. Null is accepted for each but the model, and means that it was left out."""
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "conversation": (bool, "'conversation'"),
     "context_management": (bool, "'context_management'"),
     "moderation": (bool, "'moderation'"),
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),

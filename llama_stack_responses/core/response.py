@@ -68,7 +68,7 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
     """What the response repeats of the request, with the defaults that apply where the client gave no value."""
     return {
         "access_programs": request.access_programs or None,
-        "conversation": None,
+        "conversation": {"id": request.conversation} if request.conversation else None,
         "image": _image(request),
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,

@@ -304,6 +304,26 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
     return check
 
 
+_METADATA_VALUE: Final = string(0, 512)
+
+
+def metadata(value: Any, at: At) -> dict[str, str]:
+    """At most 16 pairs of a key of 64 characters and a string of 512."""
+    pairs = an_object(value, at)
+    if len(pairs) > 16:
+        why = (
+            "too many properties. Expected an object with at most 16 properties, "
+            f"but got an object with {len(pairs)} properties instead."
+        )
+        raise invalid(at, why, "object_above_max_properties")
+    for key, text in pairs.items():
+        if len(key) > 64:
+            why = f"the key '{shown(key)}' is too long. Expected keys with maximum length 64."
+            raise invalid(at, why, "string_above_max_length")
+        _METADATA_VALUE(text, at.key(key))
+    return pairs
+
+
 def check_json(body: Any) -> None:
     """A 400 if `body` cannot be written as JSON again.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
-from llama_stack_responses.access import Action
+from llama_stack_responses.access import Action, Kind
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 
 from .platform import (
@@ -22,13 +22,16 @@ from .platform import (
 _USER: Final = "__authenticated_user"
 """Where among the provider data the host keeps who asks."""
 
-RESOURCE_TYPE: Literal["sql_record::responses"] = "sql_record::responses"
-"""What the host's own provider calls a response in access policies, so that existing policies go on to hold."""
+RESOURCE_TYPES: Final[Mapping[Kind, str]] = {
+    "response": "sql_record::responses",
+    "conversation": "sql_record::openai_conversations",
+}
+"""What the host itself calls responses and conversations in access policies: existing policies go on to hold."""
 
 
 @dataclass(frozen=True)
 class _Resource:
-    """A response, as the host's policy sees it."""
+    """A response or a conversation, as the host's policy sees it."""
 
     type: str
     identifier: str
@@ -64,11 +67,11 @@ class HostAccess:
         context: AbstractContextManager[None] = RequestProviderDataContext(dict(keys), _host_user(owner))
         return context
 
-    def allows(self, action: Action, response_id: str, owner: Owner) -> bool:
-        """What the policy says of a response of the same tenant; without auth everything is allowed."""
+    def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
+        """What the policy says of what is in the same tenant; without auth everything is allowed."""
         if owner.tenant != self.who().tenant:
             return False
-        resource = _Resource(RESOURCE_TYPE, response_id, _host_user(owner))
+        resource = _Resource(RESOURCE_TYPES[kind], identifier, _host_user(owner))
         return bool(is_action_allowed(self._policy, action, resource, _user()))
 
 

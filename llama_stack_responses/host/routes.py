@@ -1,7 +1,7 @@
 """Brings our own wire into the host.
 
-The host types its `/v1/responses` routes with its own models, which refuse much of what OpenAI's
-clients send. It builds the routes of an API with a factory that it finds in a table; we enter ours there.
+The host types its `/v1/responses` and `/v1/conversations` routes with its own models, which refuse much of what
+OpenAI's clients send. It builds the routes of an API with a factory that it finds in a table; we enter ours there.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from .platform import fastapi_router_registry
 
 def enter_router() -> None:
     """Makes the host build our routes for our implementation, and its own for any other.
+
+    The conversations that our responses continue are ours, and their routes come with those of the responses: the host,
+    which makes its own conversations in any case, builds no routes for them.
 
     Raises:
         RuntimeError: the host has no such table.
@@ -45,3 +48,4 @@ def enter_router() -> None:
         return router
 
     factories["responses"] = build
+    factories["conversations"] = lambda _: APIRouter()

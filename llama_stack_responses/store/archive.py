@@ -9,24 +9,29 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from ..core.errors import ApiError, bad_request
-from ..core.exchanges import without_exchange
+from ..core.errors import bad_request
+from ..core.exchanges import with_exchanges, without_exchange
+from ..core.listing import Order
 from ..core.owner import Owner
 from ..core.transcript import Mark
 from . import codec
+from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, listing, read_pointer, second, split_input, unsettled
 from .nodes import decode, read_chain
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
 from .saving import Saving
+from .tries import Tries
 
 type Items = list[Json]  # the class below has a method called list
 
-_ATTEMPTS: Final = 16
 _SCAN: Final = 100
+
+_JOINS: Final = ("completed", "incomplete")
+"""The statuses of responses whose input and output become part of their conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Archive:
         self._retention = retention
         self._clock = clock
         self._reclaim = Reclaim(records)
+        self.conversations = ConversationStore(records)
+        """The conversations that responses are in."""
 
     async def save(
         self,
@@ -93,7 +100,9 @@ class Archive:
     ) -> int:
         """Store a response, or store it anew, in one commit.
 
-        What is stored already, be it the tools or a history that the client sent again, is referred to.
+        What is stored already, be it the tools or a history that the client sent again, is referred to. If the response
+        is in a conversation and has come to an end there, its own input and its output become the conversation's end
+        in the same commit: once, however often it is stored.
 
         Args:
             response: the response object; its `output` items continue the history.
@@ -114,8 +123,12 @@ class Archive:
         Raises:
             Conflict: the stored response does not have `version`, or is gone; or one of `conditions` does not hold.
         """
-        saving = Saving(response, owner, base, input_items, base_items, transcript, exchanges or {})
-        for _ in range(_ATTEMPTS):
+        exchanges = exchanges or {}
+        joining = await self._joining(response, base, input_items, exchanges)
+        saving = Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining)
+        tries = Tries()
+        while True:
+            await tries.another()
             plan = saving.plan(await saving.read(self._records), self._clock(), version)
             try:
                 await self._records.commit([*plan.ops, *beside], [*plan.conditions, *conditions])
@@ -125,15 +138,29 @@ class Archive:
                 continue
             await self._reclaim.run(plan.released, owner)
             return plan.version
-        raise _contended()
+
+    async def join(self, response: Json, *, input_items: Sequence[Json], exchanges: Mapping[str, Json]) -> None:
+        """Have the input and the output of a response that is not stored become the end of its conversation.
+
+        Args:
+            input_items, exchanges: as `save` takes them.
+        """
+        joining = await self._joining(response, None, input_items, exchanges)
+        if joining is None:
+            return
+        tries = Tries()
+        while True:
+            await tries.another()
+            ops, conditions = joining.plan(await self._records.get_many(joining.keys))
+            with suppress(Conflict):
+                await self._records.commit(ops, conditions)
+                return
 
     async def load(self, response_id: str) -> StoredResponse | None:
         """The response; None if it is unknown, deleted or past its time."""
         return next(iter(await self._load([response_id])), None)
 
-    async def list(
-        self, owner: Owner, *, limit: int, after: str | None, order: Literal["asc", "desc"], model: str | None
-    ) -> Page:
+    async def list(self, owner: Owner, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """The owner's responses by time of creation: at most `limit`, behind the response `after`, of one `model`.
 
         Raises:
@@ -153,11 +180,16 @@ class Archive:
     async def history(self, name: str | None) -> Items:
         """All items from the beginning to the history called `name`, oldest first.
 
-        A history of n nodes, of which each response makes at most two, takes at most ceil(log4(n)) + 1 round trips.
+        A history of n nodes, of which each response makes at most two, takes at most ceil(log4(n)) + 1 round trips, and
+        one more if it begins with a conversation.
 
         Raises:
             ApiError: 400 `previous_response_not_found`, if part of it is gone.
         """
+        return await self.conversations.unfold(await self._kept(name))
+
+    async def _kept(self, name: str | None) -> Items:
+        """The items of a history as it is kept."""
         if name is None:
             return []
         node, behind = split_input(name)
@@ -181,7 +213,7 @@ class Archive:
         record = (await self._records.get_many([key])).get(key)
         if record is None:
             return None
-        items = Entry.decode(record).response["output"] if key.startswith("r/") else decode(record.value).items
+        items = _items(key, record)
         return items[index] if index < len(items) else None
 
     async def delete(
@@ -196,7 +228,9 @@ class Archive:
             Conflict: one of `conditions` does not hold.
         """
         key = f"r/{response_id}"
-        for _ in range(_ATTEMPTS):
+        tries = Tries()
+        while True:
+            await tries.another()
             record = (await self._records.get_many([key])).get(key)
             if record is None:
                 return False
@@ -215,7 +249,6 @@ class Archive:
                 continue
             await self._reclaim.run(released, entry.owner)
             return True
-        raise _contended()
 
     async def sweep(self, *, limit: int = 100) -> int:
         """Delete at most `limit` responses whose time is up, and finish deletions that were interrupted.
@@ -226,6 +259,7 @@ class Archive:
             How many responses it deleted; `limit` says that there may be more.
         """
         await self._reclaim.resume(limit)
+        await self.conversations.resume(limit)
         oldest = self._oldest()
         deleted = 0
         for row, _ in await self._records.range("x/", after_prefix(f"x/{oldest[:BUCKET]}"), limit=limit):
@@ -246,6 +280,18 @@ class Archive:
         """Give back what the store holds."""
         await self._records.close()
 
+    async def _joining(
+        self, response: Json, base: str | None, input_items: Sequence[Json], exchanges: Mapping[str, Json]
+    ) -> Joining | None:
+        """What the response adds to its conversation; None if it does not, or if that is deleted."""
+        if response["conversation"] is None or response["status"] not in _JOINS:
+            return None
+        conversation = await self.conversations.load(response["conversation"]["id"])
+        if conversation is None:
+            return None
+        own = without_stand_in([*await self._kept(base), *input_items])
+        return Joining(conversation, [*own, *with_exchanges(response["output"], exchanges)])
+
     def _oldest(self) -> str:
         """The least order of a response whose time is not up."""
         return second(0 if self._retention is None else self._clock() - self._retention)
@@ -259,7 +305,7 @@ class Archive:
         with suppress(Conflict):
             await self._records.commit([Delete(row)], [Empty(prefix)])
 
-    async def _bounds(self, owner: Owner, after: str | None, order: Literal["asc", "desc"]) -> tuple[str, str]:
+    async def _bounds(self, owner: Owner, after: str | None, order: Order) -> tuple[str, str]:
         """The keys between which `list` looks."""
         of = Hasher(owner).owner
         start, end = f"l/{of}/{self._oldest()}", after_prefix(f"l/{of}/")
@@ -304,5 +350,12 @@ def _response(entry: Entry, content: Mapping[str, Record]) -> Json:
     return response | {"output": [without_exchange(item) for item in response["output"]]}
 
 
-def _contended() -> ApiError:
-    return ApiError(503, "The response store is busy: others keep changing the same conversation.", retry_after=1)
+def _items(key: str, record: Record) -> Sequence[Json]:
+    """The items that lie under a key that a pointer holds."""
+    match key[:2]:
+        case "r/":
+            output: Sequence[Json] = Entry.decode(record).response["output"]
+            return output
+        case "m/":
+            return [codec.decode(record.value)]
+    return decode(record.value).items

@@ -6,10 +6,14 @@
     n/<name>                     a node of a history (`nodes.py`)
     b/<name>                     a big field that many responses share
     f/<name>/<source>            a reference to that node or big field: its source is a child node or a response
-    i/<hash of owner, item id>   a pointer to the item: the key of a node or a response, and an index
+    i/<hash of owner, item id>   a pointer to the item: the key of what has it, and its index there
     l/<of>/<order>/<response>    the owner's responses in the order of their creation
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
     g/<key>                      this content lost a reference and is to be looked at; the value is whose it is
+    c/<conversation>             a conversation (`conversations.py`)
+    m/<conversation>/<place>     an item of it
+    a/<conversation>/<item>      the place of the item with this id, a hash like that of a pointer
+    w/<conversation>             its items are to be dropped, since it is deleted; the value is whose it was
 """
 
 from __future__ import annotations
@@ -43,6 +47,7 @@ class Entry:
         fields: the names of the big fields.
         order: where the response stands among its owner's.
         transcript: how the response's stream was cut into events.
+        joined: whether what it adds to its conversation is there, or was.
     """
 
     response: Json
@@ -52,6 +57,7 @@ class Entry:
     fields: Mapping[str, str]
     order: str
     transcript: Sequence[Mark] | None = None
+    joined: bool = False
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -64,6 +70,7 @@ class Entry:
                 "fields": self.fields,
                 "order": self.order,
                 "transcript": self.transcript,
+                "joined": self.joined,
             }
         )
 
@@ -140,9 +147,14 @@ def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Op]:
     found: dict[str, Op] = {}
     for index, item in enumerate(items):
         if item_id := item.get("id"):
-            row = f"i/{hasher.item(item_id)}"
-            found.setdefault(row, Ensure(row, f"{key} {index}".encode()))
+            row, pointer = item_pointer(hasher, item_id, key, index)
+            found.setdefault(row, Ensure(row, pointer))
     return found
+
+
+def item_pointer(hasher: Hasher, item_id: str, key: str, index: int) -> tuple[str, bytes]:
+    """The key and the value of the pointer to an item that lies under `key`."""
+    return f"i/{hasher.item(item_id)}", f"{key} {index}".encode()
 
 
 def read_pointer(value: bytes) -> tuple[str, int]:

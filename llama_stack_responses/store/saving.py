@@ -11,6 +11,7 @@ from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
 from ..core.transcript import Mark
 from . import codec, nodes
+from .conversations import Joining, begins_with_stand_in
 from .hashing import Hasher
 from .layout import Entry, Json, bucket, order_of, pointers, reference, unsettled
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
@@ -38,7 +39,11 @@ class Plan:
 
 
 class Saving:
-    """One call of `Archive.save`; its arguments are described there."""
+    """One call of `Archive.save`; its arguments are described there.
+
+    Args:
+        joining: what the response adds to its conversation.
+    """
 
     def __init__(
         self,
@@ -49,8 +54,10 @@ class Saving:
         base_items: Sequence[Json],
         transcript: Sequence[Mark] | None,
         exchanges: Mapping[str, Json],
+        joining: Joining | None,
     ) -> None:
         self._response = response
+        self._joining = joining
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)
         self._owner = owner
@@ -74,6 +81,7 @@ class Saving:
         names = {self._base, self._history, *self._inputs[-_RECENT:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
         keys += [f"b/{name}" for name in self._field_names.values()]
+        keys += self._joining.keys if self._joining else []
         known = await records.get_many(keys)
         if self._base and f"n/{self._base}" not in known:
             self._stand_on(None, [*self._base_items, *self._items])
@@ -97,12 +105,20 @@ class Saving:
         content = _Content(self._hasher, known)
         self._keep_fields(content)
         self._keep_history(content)
-        new = self._entry(known, old.order if old else order_of(self._response["created_at"], now))
+        once = None if old and old.joined else self._joining
+        joins, as_it_is = once.plan(known) if once else ([], [])
+        new = self._entry(
+            known,
+            order=old.order if old else order_of(self._response["created_at"], now),
+            joined=bool(joins or (old and old.joined)),
+        )
         released = {key: name for key, name in (old.references() if old else {}).items() if key not in new.references()}
         ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new)]
         ops.append(Ensure(bucket(self._hasher.owner, new.order), b""))
         ops += [unsettled(key, self._owner) for key in released.values()]
-        return Plan(ops, [unchanged, *content.conditions], list(released.values()), (unchanged.version or 0) + 1)
+        ops += joins
+        conditions = [unchanged, *content.conditions, *as_it_is]
+        return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1)
 
     def _keep_fields(self, content: _Content) -> None:
         for field, name in self._field_names.items():
@@ -138,13 +154,23 @@ class Saving:
         Not if the client sends the history itself: what it makes of our output may differ, and then the end of the
         input is where its next history meets ours. Nor if another answer to a long input should find that stored.
         """
-        return self._base is not None and len(codec.dumps(list(rest))) <= _SHORT
+        continues = self._base is not None or begins_with_stand_in(self._items)
+        return continues and len(codec.dumps(list(rest))) <= _SHORT
 
-    def _entry(self, known: Mapping[str, Record], order: str) -> Entry:
+    def _entry(self, known: Mapping[str, Record], *, order: str, joined: bool) -> Entry:
         found = known.get(f"n/{self._history}") if self._output else None
         own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
         kept = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
-        return Entry(kept, self._owner, self._history, len(self._output), self._field_names, order, self._transcript)
+        return Entry(
+            response=kept,
+            owner=self._owner,
+            history=self._history,
+            outputs=len(self._output),
+            fields=self._field_names,
+            order=order,
+            transcript=self._transcript,
+            joined=joined,
+        )
 
 
 class _Content:

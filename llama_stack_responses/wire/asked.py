@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, Literal, cast
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Final, cast
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -13,6 +13,7 @@ from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.listing import Order
 from llama_stack_responses.logs import get_logger
 
 from .answers import Json, failure
@@ -81,6 +82,15 @@ class Query:
             raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
         return value == "true"
 
+    def several(self, name: str, supported: Collection[str]) -> list[str]:
+        """The values of a list, written as `name=a&name=b` or `name[]=a&name[]=b`; each is one of `supported`."""
+        values = [*self._query.getlist(name), *self._query.getlist(f"{name}[]")]
+        for value in values:
+            if value not in supported:
+                message = f"Invalid value for '{name}': expected one of {', '.join(map(repr, supported))}."
+                raise bad_request(message, name, "invalid_value")
+        return values
+
     def integer(self, name: str, low: int, high: int | None) -> int | None:
         """A whole number from `low` to `high`, or None when it is missing."""
         if (value := self._query.get(name)) is None:
@@ -90,12 +100,12 @@ class Query:
             raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
         return int(value)
 
-    def order(self) -> Literal["asc", "desc"]:
+    def order(self) -> Order:
         """`asc` or `desc`; OpenAI's default is the newest first."""
         value = self._query.get("order", "desc")
         if value not in ("asc", "desc"):
             raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
-        return cast("Literal['asc', 'desc']", value)
+        return cast("Order", value)
 
 
 def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:

@@ -16,6 +16,7 @@ from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJ
 from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, nothing, page_of, read_body
 from .containers import containers_router
 from .context import context_router
+from .conversations import conversations_router
 from .socket import Gate, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
@@ -37,6 +38,7 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
     router.include_router(context_router(impl.counting, impl.config.limits.request_bytes))
     router.include_router(_responses(impl))
     router.add_websocket_route("/v1/responses", socket_route(impl, gate))
+    router.include_router(conversations_router(impl.conversations, impl.config.limits.request_bytes))
     if impl.containers:
         router.include_router(containers_router(impl.containers, impl.who, impl.config.limits.request_bytes))
     return router

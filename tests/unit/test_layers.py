@@ -57,7 +57,7 @@ LAYERS: Final = {
         {"fitting"},
         {"asking"},
         {"attachments", "containers", "history", "prompts", "reasoning", "stores", "turn"},
-        {"intake", "preparing", "run"},
+        {"conversations", "intake", "preparing", "run"},
         {"workshop"},
         {"background", "counting"},
         {"health"},

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 
-from llama_stack_responses.access import Action
+from llama_stack_responses.access import Action, Kind
 from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.background.attempt import Attempt
 from llama_stack_responses.background.bell import Bell
@@ -80,7 +80,7 @@ class OneUser:
 
         return acting()
 
-    def allows(self, action: Action, response_id: str, owner: Owner) -> bool:
+    def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
         return True
 
 

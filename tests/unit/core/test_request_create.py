@@ -68,7 +68,7 @@ FULL: Json = {
     "truncation": "disabled",
     "user": "u",
 }
-REFUSED_FIELDS = {"conversation", "moderation"}
+REFUSED_FIELDS = {"moderation"}
 """Fields that OpenAI has and that are refused, whatever their value."""
 
 
@@ -99,7 +99,8 @@ def declared_fields() -> set[str]:
 def test_the_fields_are_openais() -> None:
     ours = {field.name for field in fields(CreateRequest)}
     assert ours - {"input_items", "passthrough"} == declared_fields()
-    assert FULL.keys() | REFUSED_FIELDS == declared_fields()
+    # A conversation and a previous response exclude each other.
+    assert FULL.keys() | REFUSED_FIELDS | {"conversation"} == declared_fields()
 
 
 def test_every_field_arrives() -> None:
@@ -110,6 +111,11 @@ def test_every_field_arrives() -> None:
     content = [{"type": "input_text", "text": "hi"}]
     assert request.input_items == [{"type": "message", "role": "user", "content": content}]
     assert request.tools[0]["name"] == "f"
+
+
+@pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}, {"id": "conv_1", "object": "conversation"}])
+def test_a_conversation_is_its_id(conversation: Any) -> None:
+    assert parse_create({"model": MODEL, "conversation": conversation}).conversation == "conv_1"
 
 
 def test_nulls_are_like_fields_left_out() -> None:
@@ -295,6 +301,8 @@ def test_a_body_is_an_object(value: Any) -> None:
         ({"access_programs": {"cyber": "x"}}, "access_programs.cyber", "invalid_value"),
         ({"conversation": 1}, "conversation", "invalid_type"),
         ({"conversation": {}}, "conversation.id", "missing_required_parameter"),
+        ({"conversation": "chat_1"}, "conversation", "invalid_value"),
+        ({"conversation": {"id": "conv_a/b"}}, "conversation.id", "invalid_value"),
         ({"prompt": {"version": "1"}}, "prompt.id", "missing_required_parameter"),
         ({"prompt": {"id": "p", "variables": {"a": 1}}}, "prompt.variables.a", "invalid_type"),
         (
@@ -328,8 +336,6 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("conversation", "conv_1"),
-        ("conversation", {"id": "conv_1"}),
         ("context_management", [{"type": "compaction", "compact_threshold": 1000}]),
         ("moderation", {"model": "m"}),
         ("image", {"context_compression": "enabled"}),

@@ -1,0 +1,83 @@
+"""The routes under `/v1/conversations`."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from llama_stack_responses.conversations import Conversations
+from llama_stack_responses.core.request import INCLUDABLE
+
+from .answers import Json
+from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, nothing, page_of, read_body
+
+
+def conversations_router(conversations: Conversations, request_bytes: int) -> APIRouter:
+    """The routes for these conversations."""
+    routes = _Routes(conversations, request_bytes)
+    router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=ErrorsAsJson)
+
+    def add(method: str, path: str, answer: Handler, summary: str) -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary)
+
+    add("POST", "", routes.create, "Create a conversation")
+    add("GET", "/{conversation_id}", routes.retrieve, "Retrieve a conversation")
+    add("POST", "/{conversation_id}", routes.update, "Update a conversation's metadata")
+    add("DELETE", "/{conversation_id}", routes.delete, "Delete a conversation and its items")
+    add("POST", "/{conversation_id}/items", routes.create_items, "Add items to a conversation")
+    add("GET", "/{conversation_id}/items", routes.list_items, "List a conversation's items")
+    add("GET", "/{conversation_id}/items/{item_id:path}", routes.retrieve_item, "Retrieve a conversation's item")
+    add("DELETE", "/{conversation_id}/items/{item_id:path}", routes.delete_item, "Delete a conversation's item")
+    # Last, so that whatever is a route above is not taken for one of these.
+    for path in ("", "/{conversation_id}", "/{conversation_id}/{part:path}"):
+        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+    return router
+
+
+class _Routes:
+    def __init__(self, conversations: Conversations, request_bytes: int) -> None:
+        self._conversations = conversations
+        self._request_bytes = request_bytes
+
+    async def create(self, request: Request) -> Response:
+        body = await read_body(request, self._request_bytes)
+        return Json(await self._conversations.create(decode(body) if body else {}))
+
+    async def retrieve(self, conversation_id: str) -> Response:
+        return Json(await self._conversations.retrieve(conversation_id))
+
+    async def update(self, conversation_id: str, request: Request) -> Response:
+        body = decode(await read_body(request, self._request_bytes))
+        return Json(await self._conversations.update(conversation_id, body))
+
+    async def delete(self, conversation_id: str) -> Response:
+        await self._conversations.delete(conversation_id)
+        return Json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
+
+    async def create_items(self, conversation_id: str, request: Request) -> Response:
+        _check_include(request)
+        body = decode(await read_body(request, self._request_bytes))
+        return page_of(await self._conversations.add_items(conversation_id, body), has_more=False)
+
+    async def list_items(self, conversation_id: str, request: Request) -> Response:
+        query = _check_include(request)
+        page = await self._conversations.list_items(
+            conversation_id,
+            limit=query.integer("limit", 1, MAX_PAGE) or 20,
+            after=query.text("after"),
+            order=query.order(),
+        )
+        return page_of(page.data, has_more=page.has_more)
+
+    async def retrieve_item(self, conversation_id: str, item_id: str, request: Request) -> Response:
+        _check_include(request)
+        return Json(await self._conversations.retrieve_item(conversation_id, item_id))
+
+    async def delete_item(self, conversation_id: str, item_id: str) -> Response:
+        return Json(await self._conversations.delete_item(conversation_id, item_id))
+
+
+def _check_include(request: Request) -> Query:
+    """The query. What an item has beyond the usual was asked for when it was made, and is shown to all who look."""
+    query = Query(request)
+    query.several("include", INCLUDABLE)
+    return query

@@ -1,0 +1,382 @@
+"""What conversations keep, and what they cost, over every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.conversations import Conversation, ConversationStore, stand_in
+from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
+from tests.contract.backends import Backend, Clock
+from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
+from tests.contract.test_archive import ALICE, BOB, DAY, Counting, chain, keys, nothing_left, texts
+
+
+@pytest.fixture
+def counting(records: Records) -> Counting:
+    return Counting(records)
+
+
+@pytest.fixture
+def archive(counting: Counting, clock: Clock) -> Archive:
+    return Archive(counting, clock=clock)
+
+
+@pytest.fixture
+def store(archive: Archive) -> ConversationStore:
+    return archive.conversations
+
+
+async def begin(store: ConversationStore, *items: Json, owner: Owner = ALICE, **metadata: str) -> Conversation:
+    """A new conversation with these items."""
+    conversation = Conversation(new_id("conv"), owner, CREATED, metadata)
+    await store.create(conversation, items)
+    return await now(store, conversation)
+
+
+async def now(store: ConversationStore, conversation: Conversation) -> Conversation:
+    """The conversation as it is now."""
+    found = await store.load(conversation.id)
+    assert found is not None
+    return found
+
+
+def answer_in(conversation: Conversation, *output: Json, **fields: Any) -> Json:
+    """A response in the conversation."""
+    return response(*output, conversation={"id": conversation.id}, **fields)
+
+
+async def turn(archive: Archive, conversation: Conversation, question: Json, made: Json) -> StoredResponse:
+    """Stores a response to the conversation as it is known here, and loads it."""
+    await archive.save(made, owner=ALICE, base=None, input_items=[stand_in(conversation), question])
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert stored.response == made
+    return stored
+
+
+async def said(store: ConversationStore, conversation: Conversation) -> list[str]:
+    """The texts of all that is in the conversation."""
+    return texts(await store.items(conversation.id, (await now(store, conversation)).end))
+
+
+async def test_a_conversation_comes_back_as_it_was(store: ConversationStore) -> None:
+    items = [user("one"), assistant("two")]
+    conversation = await begin(store, *items, topic="demo")
+    assert (conversation.owner, conversation.created_at, conversation.metadata) == (ALICE, CREATED, {"topic": "demo"})
+    assert await store.items(conversation.id, conversation.end) == items
+    with pytest.raises(Conflict):
+        await store.create(conversation, [])
+    changed = await store.set_metadata(conversation.id, {"topic": "other"})
+    assert changed == await now(store, conversation)
+    assert changed is not None
+    assert (changed.metadata, changed.end) == ({"topic": "other"}, 2)
+    for none in ("conv_unknown", conversation.id[:-1]):
+        assert await store.load(none) is None
+        assert await store.set_metadata(none, {}) is None
+        assert not await store.delete(none)
+
+
+async def test_items_are_added_once(store: ConversationStore) -> None:
+    first, second = user("one"), user("two")
+    conversation = await begin(store, first)
+    assert await store.add(conversation, [second])
+    with pytest.raises(ApiError, match=second["id"]) as error:
+        await store.add(conversation, [user("three"), second])
+    assert (error.value.status, error.value.param) == (400, "items")
+    assert await said(store, conversation) == ["one", "two"]
+    other = await begin(store, second)
+    assert await said(store, other) == ["two"]
+
+
+@pytest.mark.needs("bulk")
+async def test_all_who_add_at_once_are_heard(store: ConversationStore, counting: Counting) -> None:
+    """Each one's items stay together."""
+    conversation = await begin(store)
+    counting.jitter = random.Random(3)
+    names = [f"{who}{part}" for who in "abcdefgh" for part in "123"]
+    groups = [names[start : start + 3] for start in range(0, len(names), 3)]
+    await asyncio.gather(*(store.add(conversation, [user(name) for name in group]) for group in groups))
+    counting.jitter = None
+    heard = await said(store, conversation)
+    assert sorted(heard) == names
+    assert [heard[start : start + 3] for start in range(0, len(heard), 3)] == sorted(
+        groups, key=lambda group: heard.index(group[0])
+    )
+
+
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_pages_meet_without_a_gap(store: ConversationStore, order: Literal["asc", "desc"]) -> None:
+    conversation = await begin(store, *(user(str(number)) for number in range(11)))
+    gone = (await store.items(conversation.id, 11))[4]
+    await store.remove(conversation, gone["id"])
+    found: list[str] = []
+    after, has_more = None, True
+    while has_more:
+        items, has_more = await store.page(conversation, limit=4, after=after, order=order)
+        found += texts(items)
+        after = items[-1]["id"]
+    expected = [str(number) for number in range(11) if number != 4]
+    assert found == (expected if order == "asc" else expected[::-1])
+    assert await store.page(conversation, limit=4, after=after, order=order) == ([], False)
+    for unknown in (gone["id"], "msg_unknown"):
+        with pytest.raises(ApiError, match=unknown):
+            await store.page(conversation, limit=4, after=unknown, order=order)
+
+
+async def test_an_item_that_is_deleted_is_gone(archive: Archive, store: ConversationStore) -> None:
+    first, second, third = user("one"), user("two"), user("three")
+    conversation = await begin(store, first, second, third)
+    assert await store.find(conversation, second["id"]) == second
+    assert await archive.find_item(ALICE, second["id"]) == second
+    assert await store.remove(conversation, second["id"])
+    assert not await store.remove(conversation, second["id"])
+    assert await store.find(conversation, second["id"]) is None
+    assert await archive.find_item(ALICE, second["id"]) is None
+    assert await said(store, conversation) == ["one", "three"]
+    await store.add(conversation, [second])
+    assert await said(store, conversation) == ["one", "three", "two"]
+
+
+async def test_an_item_of_two_conversations_outlives_one(archive: Archive, store: ConversationStore) -> None:
+    item = user("both")
+    first, second = await begin(store, item), await begin(store, item)
+    await store.delete(first.id)
+    assert await store.find(second, item["id"]) == item
+    assert await archive.find_item(ALICE, item["id"]) == item
+    assert await archive.find_item(BOB, item["id"]) is None
+
+
+@pytest.mark.needs("bulk")
+async def test_nothing_is_left_of_a_deleted_conversation(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, *(user(str(number)) for number in range(210)))
+    stays = await begin(store, user("other"))
+    assert await store.delete(conversation.id)
+    assert await store.load(conversation.id) is None
+    assert not await store.add(conversation, [user("late")])
+    assert await said(store, stays) == ["other"]
+    await store.delete(stays.id)
+    assert await nothing_left(counting)
+
+
+async def test_an_interrupted_deletion_is_finished(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, user("one"), user("two"))
+    counting.interrupt = counting.commits + 1
+    with pytest.raises(InterruptedError):
+        await store.delete(conversation.id)
+    counting.interrupt = float("inf")
+    assert await store.load(conversation.id) is None
+    assert await keys(counting, "m/") != []
+    await archive.sweep()
+    assert await nothing_left(counting)
+
+
+async def test_a_response_is_added_to_its_conversation_in_its_own_commit(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, user("hello"))
+    counting.interrupt = counting.commits
+    with pytest.raises(InterruptedError):
+        await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
+    assert await said(store, conversation) == ["hello"]
+    counting.interrupt = counting.commits + 1
+    stored = await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
+    assert await said(store, conversation) == ["hello", "q", "a"]
+    assert texts(await archive.history(stored.input)) == ["hello", "q"]
+    assert texts(await archive.history(stored.history)) == ["hello", "q", "a"]
+
+
+@pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled", "in_progress", "queued"])
+async def test_what_did_not_come_to_an_end_adds_nothing(
+    archive: Archive, store: ConversationStore, status: str
+) -> None:
+    conversation = await begin(store)
+    await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a"), status=status))
+    assert await said(store, conversation) == (["q", "a"] if status in ("completed", "incomplete") else [])
+
+
+async def test_a_response_that_is_stored_again_adds_nothing_again(archive: Archive, store: ConversationStore) -> None:
+    """As by somebody who did not hear that it was, or one who was taken for dead."""
+    conversation = await begin(store)
+    made = answer_in(conversation, assistant("a"))
+    stored = await turn(archive, conversation, user("q"), made)
+    await turn(archive, conversation, user("q"), made)
+    await archive.save(made, owner=ALICE, base=stored.input, input_items=[])
+    assert await said(store, conversation) == ["q", "a"]
+
+
+async def test_what_waited_adds_what_it_was_asked_and_its_answer(archive: Archive, store: ConversationStore) -> None:
+    conversation = await begin(store, user("hello"))
+    made = answer_in(conversation, status="queued")
+    waiting = await turn(archive, conversation, user("q"), made)
+    await store.add(conversation, [user("meanwhile")])
+    assert texts(await archive.history(waiting.input)) == ["hello", "q"]
+    done = made | {"status": "completed", "output": [assistant("a")]}
+    await archive.save(done, owner=ALICE, base=waiting.input, input_items=[])
+    assert await said(store, conversation) == ["hello", "meanwhile", "q", "a"]
+
+
+async def test_two_that_race_come_one_after_the_other(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, user("hello"))
+    counting.jitter = random.Random(5)
+    made = [answer_in(conversation, assistant(f"a{number}")) for number in range(6)]
+    await asyncio.gather(*(turn(archive, conversation, user(f"q{number}"), each) for number, each in enumerate(made)))
+    counting.jitter = None
+    first, *heard = await said(store, conversation)
+    assert first == "hello"
+    assert sorted(zip(heard[::2], heard[1::2], strict=True)) == [(f"q{number}", f"a{number}") for number in range(6)]
+    for number, each in enumerate(made):
+        stored = await archive.load(each["id"])
+        assert stored is not None
+        assert texts(await archive.history(stored.history)) == ["hello", f"q{number}", f"a{number}"]
+
+
+async def test_the_same_words_at_once_are_two_turns(archive: Archive, store: ConversationStore) -> None:
+    conversation = await begin(store)
+    made = [answer_in(conversation, assistant("a")) for _ in range(2)]
+    for each in made:
+        await turn(archive, conversation, user("q"), each)
+    assert await said(store, conversation) == ["q", "a", "q", "a"]
+    ids = [item["id"] for item in await store.items(conversation.id, 4)]
+    assert len(set(ids)) == 4
+    assert ids[1::2] == [each["output"][0]["id"] for each in made]
+
+
+async def test_the_same_question_of_two_is_there_once(archive: Archive, store: ConversationStore) -> None:
+    """A client that sends its own item again, since it did not hear of the first answer."""
+    conversation = await begin(store)
+    question = user("q")
+    for answer in ("a", "b"):
+        await turn(archive, conversation, question, answer_in(conversation, assistant(answer)))
+    assert await said(store, conversation) == ["q", "a", "b"]
+
+
+async def test_a_conversation_that_is_deleted_meanwhile_keeps_no_response_away(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, user("hello"))
+    counting.meanwhile[counting.commits + 1] = lambda: store.delete(conversation.id)
+    stored = await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
+    assert await store.load(conversation.id) is None
+    assert texts(await archive.history(stored.history)) == ["q", "a"]
+    await archive.delete(stored.response["id"])
+    assert await nothing_left(counting)
+
+
+async def test_what_is_deleted_is_no_longer_what_responses_stand_on(archive: Archive, store: ConversationStore) -> None:
+    first, second = user("one"), user("two")
+    conversation = await begin(store, first, second)
+    stored = await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
+    await store.remove(conversation, first["id"])
+    assert texts(await archive.history(stored.input)) == ["two", "q"]
+    follow = response(assistant("b"), previous_response_id=stored.response["id"])
+    await archive.save(follow, owner=ALICE, base=stored.history, input_items=[user("and?")])
+    assert await said(store, conversation) == ["two", "q", "a"]
+    await store.delete(conversation.id)
+    after = await archive.load(follow["id"])
+    assert after is not None
+    assert texts(await archive.history(after.history)) == ["q", "a", "and?", "b"]
+    assert await archive.load(stored.response["id"]) == stored
+
+
+async def test_a_conversation_outlives_its_responses(
+    archive: Archive, store: ConversationStore, clock: Clock, counting: Counting
+) -> None:
+    conversation = await begin(store)
+    output = assistant("a")
+    stored = await turn(archive, conversation, user("q"), answer_in(conversation, output))
+    clock.now = CREATED + 31 * DAY
+    assert await archive.sweep() == 1
+    assert await archive.load(stored.response["id"]) is None
+    assert await said(store, conversation) == ["q", "a"]
+    assert await archive.find_item(ALICE, output["id"]) == output
+    await store.delete(conversation.id)
+    assert await nothing_left(counting)
+
+
+async def test_a_response_that_is_not_stored_is_in_its_conversation_all_the_same(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, user("hello"))
+    made = answer_in(conversation, assistant("a"), store=False)
+    exchange = {"name": "f", "arguments": "{}", "output": "told"}
+    exchanges = {made["output"][0]["id"]: exchange}
+    await archive.join(made, input_items=[stand_in(conversation), user("q")], exchanges=exchanges)
+    assert await said(store, conversation) == ["hello", "q", "a"]
+    assert (await store.items(conversation.id, 3))[2]["exchange"] == exchange
+    assert [key for key in await keys(counting) if key[0] in "rnblx"] == []
+    await archive.join(made | {"status": "failed"}, input_items=[user("q")], exchanges={})
+    await archive.join(response(assistant("b")), input_items=[user("q")], exchanges={})
+    assert (await now(store, conversation)).end == 3
+    await store.delete(conversation.id)
+    await archive.join(made, input_items=[user("q")], exchanges={})
+    assert await nothing_left(counting)
+
+
+@pytest.mark.needs("bulk")
+async def test_a_long_conversation_costs_as_much_as_a_short_one(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    prose = Prose()
+    conversation = await begin(store)
+    written: list[int] = []
+    for _ in range(40):
+        conversation = await now(store, conversation)
+        before = counting.bytes
+        await turn(archive, conversation, user(prose.text(300)), answer_in(conversation, assistant(prose.text(300))))
+        written.append(counting.bytes - before)
+    assert max(written[5:]) < 1.1 * min(written[5:])
+    counting.reads = 0
+    conversation = await now(store, conversation)
+    items = await store.items(conversation.id, conversation.end)
+    assert (len(items), counting.reads) == (80, 2)
+    counting.reads = 0
+    page, _ = await store.page(conversation, limit=20, after=items[40]["id"], order="asc")
+    assert (page, counting.reads) == (items[41:61], 2)
+
+
+@pytest.mark.needs("bulk")
+async def test_conversations_and_chains_do_not_meet(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    """The same words in both: neither goes with the other."""
+    [*_, last] = await chain(archive, 3)
+    items: Sequence[Json] = await archive.history(last.history)
+    conversation = await begin(store, *items)
+    for key in await keys(counting, "r/"):
+        await archive.delete(key.removeprefix("r/"))
+    assert await store.items(conversation.id, conversation.end) == items
+    await store.delete(conversation.id)
+    assert await nothing_left(counting)
+
+
+async def test_who_else_writes_makes_nobody_give_up(
+    store: ConversationStore, counting: Counting, records: Records, backend: Backend
+) -> None:
+    """Ten times the conversation changes between a look and the commit."""
+    conversation = await begin(store)
+
+    async def change() -> None:
+        found = await now(store, conversation)
+        key = found.key
+        record = (await records.get_many([key]))[key]
+        await records.commit([Put(key, record.value)], [VersionIs(key, record.version)])
+
+    for number in range(10):
+        counting.meanwhile[counting.commits + 1 + number] = change
+    assert await store.add(conversation, [user("at last")])
+    assert counting.meanwhile == {}
+    assert await said(store, conversation) == ["at last"]
