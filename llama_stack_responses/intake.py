@@ -12,6 +12,8 @@ from .core.listing import with_ids
 from .core.mcp import check_approvals
 from .core.owner import Owner
 from .core.request import CreateRequest
+from .core.request import CreateRequest
+from .core.shapes import DEFAULT_LIMITS, At, missing
 from .history import Historian, History, without_cut_calls
 from .prompts import Prompts, with_prompt
 from .reasoning import PrivateReasoning
@@ -86,6 +88,8 @@ class Intake:
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
+        if not items:
+            raise missing(At("input", DEFAULT_LIMITS))
         check_call_pairs(items)
         check_approvals(items, request.tools)
         stored = Stored(

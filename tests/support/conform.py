@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_arg
 from openai.types.responses import (
     Response,
     ResponseCustomToolCall,
+    ResponseCustomToolCallOutput,
     ResponseError,
     ResponseFunctionWebSearch,
     ResponseStreamEvent,
@@ -33,10 +34,10 @@ ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
 }
 # - OpenAI and the Open Responses specification send `bytes` with the logprobs of an event as in those of a part.
 # - the output of a local shell names its call by `call_id` as all others do; its type would have the call's id as its own;
-# - OpenAI sends a status with the call of a custom tool, which its type has only in lists of items.
+# - OpenAI sends a status with the call of a custom tool and its output, which their types have only in lists of items.
 ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
-    ResponseCustomToolCall: frozenset({"status"}),
+    **dict.fromkeys((ResponseCustomToolCall, ResponseCustomToolCallOutput), frozenset({"status"})),
     LocalShellCallOutput: frozenset({"call_id"}),
     # `include` can ask for them, and the type does not have them.
     ResponseFunctionWebSearch: frozenset({"results"}),
