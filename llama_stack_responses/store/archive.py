@@ -186,20 +186,23 @@ class Archive:
         Raises:
             ApiError: 400 `previous_response_not_found`, if part of it is gone.
         """
-        return await self.conversations.unfold(await self._kept(name))
-
-    async def _kept(self, name: str | None) -> Items:
-        """The items of a history as it is kept."""
-        if name is None:
-            return []
-        node, behind = split_input(name)
-        chain = await read_chain(self._records, node)
-        if chain is None:
+        items = await self._kept(name)
+        if items is None:
             raise bad_request(
                 "The history of the previous response is no longer stored.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
+        return await self.conversations.unfold(items)
+
+    async def _kept(self, name: str | None) -> Items | None:
+        """The items of a history as it is kept; None if part of it is gone."""
+        if name is None:
+            return []
+        node, behind = split_input(name)
+        chain = await read_chain(self._records, node)
+        if chain is None:
+            return None
         items = [item for _, node in chain for item in node.items]
         return items[: len(items) - behind]
 
@@ -289,7 +292,7 @@ class Archive:
         conversation = await self.conversations.load(response["conversation"]["id"])
         if conversation is None:
             return None
-        own = without_stand_in([*await self._kept(base), *input_items])
+        own = without_stand_in([*(await self._kept(base) or []), *input_items])
         return Joining(conversation, [*own, *with_exchanges(response["output"], exchanges)])
 
     def _oldest(self) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Final
 
 from ..core.errors import bad_request
@@ -64,8 +65,11 @@ class Conversation:
 
 
 def stand_in(conversation: Conversation) -> Json:
-    """What stands, as the first item of a history, for all that is in the conversation now."""
-    return {"type": _STAND_IN, "conversation": conversation.id, "end": conversation.end}
+    """What stands, as the first item of a history, for all that is in the conversation now.
+
+    No two are the same: histories with the same words share their items, and two turns have ids of their own.
+    """
+    return {"type": _STAND_IN, "conversation": conversation.id, "end": conversation.end, "turn": token_hex(8)}
 
 
 def begins_with_stand_in(items: Sequence[Json]) -> bool:

@@ -210,8 +210,11 @@ async def test_a_response_that_is_stored_again_adds_nothing_again(archive: Archi
     """As by somebody who did not hear that it was, or one who was taken for dead."""
     conversation = await begin(store)
     made = answer_in(conversation, assistant("a"))
-    stored = await turn(archive, conversation, user("q"), made)
-    await turn(archive, conversation, user("q"), made)
+    items = [stand_in(conversation), user("q")]
+    for _ in range(2):
+        await archive.save(made, owner=ALICE, base=None, input_items=items)
+    stored = await archive.load(made["id"])
+    assert stored is not None
     await archive.save(made, owner=ALICE, base=stored.input, input_items=[])
     assert await said(store, conversation) == ["q", "a"]
 
@@ -253,6 +256,17 @@ async def test_the_same_words_at_once_are_two_turns(archive: Archive, store: Con
     ids = [item["id"] for item in await store.items(conversation.id, 4)]
     assert len(set(ids)) == 4
     assert ids[1::2] == [each["output"][0]["id"] for each in made]
+
+
+async def test_the_same_words_that_waited_are_two_turns(archive: Archive, store: ConversationStore) -> None:
+    conversation = await begin(store)
+    questions, made = [user("q"), user("q")], [answer_in(conversation, status="queued") for _ in range(2)]
+    waiting = [await turn(archive, conversation, asked, each) for asked, each in zip(questions, made, strict=True)]
+    for stored, each in zip(waiting, made, strict=True):
+        done = each | {"status": "completed", "output": [assistant("a")]}
+        await archive.save(done, owner=ALICE, base=stored.input, input_items=[])
+    assert await said(store, conversation) == ["q", "a", "q", "a"]
+    assert (await store.items(conversation.id, 4))[::2] == questions
 
 
 async def test_the_same_question_of_two_is_there_once(archive: Archive, store: ConversationStore) -> None:

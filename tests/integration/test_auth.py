@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 import openai
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -26,14 +27,18 @@ from tests.support.wire import Json, Wire, error_of, output_text
 pytestmark = pytest.mark.live
 
 UNKNOWN = "resp_000000000000000000000000"
+UNKNOWN_CONVERSATION = "conv_000000000000000000000000"
 PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 SECRETS = [b64encode(os.urandom(32)).decode() for _ in range(2)]
 # What everybody in a team shares, but with carol only to read. The rest is the hosts' default.
 POLICY: list[Json] = [
-    {
-        "forbid": {"principal": "carol", "actions": ["update", "delete"], "resource": "sql_record::responses::*"},
-        "when": "user is not owner",
-    },
+    *(
+        {
+            "forbid": {"principal": "carol", "actions": ["update", "delete"], "resource": f"sql_record::{table}::*"},
+            "when": "user is not owner",
+        }
+        for table in ("responses", "openai_conversations")
+    ),
     *(
         {"permit": {"actions": ["create", "read", "update", "delete"]}, "when": condition}
         for condition in ("user in owners teams", "user is owner", "resource is unowned")
@@ -144,6 +149,37 @@ def check_is_a_stranger(stranger: Wire, response: Json) -> None:
         assert error_of(stranger.post({"model": "local/echo", "input": reference}), 404)["param"] == "input"
 
 
+def knocks(wire: Wire, conversation_id: str, item_id: str) -> dict[str, httpx.Response]:
+    """The answers to every request that names a conversation, by what it is; that which deletes comes last."""
+    path, http = f"/conversations/{conversation_id}", wire.http
+    items = {"items": [{"role": "user", "content": "let me in"}]}
+    asked = {"model": "local/echo", "input": "and?", "conversation": conversation_id}
+    return {
+        "retrieve": http.get(path),
+        "items": http.get(f"{path}/items"),
+        "item": http.get(f"{path}/items/{item_id}"),
+        "update": http.post(path, json={"metadata": {}}),
+        "add": http.post(f"{path}/items", json=items),
+        "continue": wire.post(asked),
+        "stream": wire.post(asked | {"stream": True}),
+        "unstored": wire.post(asked | {"store": False}),
+        "queue": wire.post(asked | {"background": True}),
+        "delete item": http.delete(f"{path}/items/{item_id}"),
+        "delete": http.delete(path),
+    }
+
+
+def check_is_a_strangers(stranger: Wire, conversation_id: str, item_id: str) -> None:
+    """For this user the conversation is not there: not a word differs from what is said of an unknown one."""
+    unknown = knocks(stranger, UNKNOWN_CONVERSATION, item_id)
+    for name, answer in knocks(stranger, conversation_id, item_id).items():
+        expected = error_of(unknown[name], 404)
+        told = expected["message"].replace(UNKNOWN_CONVERSATION, conversation_id)
+        assert error_of(answer, 404) == expected | {"message": told}
+    reference = {"type": "item_reference", "id": item_id}
+    assert error_of(stranger.http.post("/conversations", json={"items": [reference]}), 404)["param"] == "input"
+
+
 @pytest.mark.parametrize("token", [None, "token-of-nobody", ""])
 def test_without_a_token_nothing_is_said(guarded: LiveStack, users: dict[str, Wire], token: str | None) -> None:
     response = users["ada"].create(model="local/echo", input="x")
@@ -204,6 +240,26 @@ def test_another_tenant_is_a_stranger(users: dict[str, Wire], host: Host) -> Non
     check_is_a_stranger(south, response)
     assert north.retrieve(response["id"]) == response
     assert not ids(north) & ids(south)
+
+
+def test_a_conversation_is_not_there_for_strangers(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
+    """The team sees it, and carol can do nothing to it; she is told so."""
+    body = {"items": [{"role": "user", "content": "the code is 1234"}], "metadata": {"for": "the team"}}
+    made = users["ada"].http.post("/conversations", json=body).json()
+    path = f"/conversations/{made['id']}"
+    [item] = users["ada"].http.get(f"{path}/items").json()["data"]
+    for name in ("bob", "ada-in-the-south") if host == "ogx" else ("bob",):
+        check_is_a_strangers(users[name], made["id"], item["id"])
+    for name, answer in knocks(users["carol"], made["id"], item["id"]).items():
+        if name in ("retrieve", "items", "item"):
+            assert answer.status_code == 200, answer.text
+        else:
+            assert made["id"] in error_of(answer, 403)["message"]
+    assert users["ada"].http.get(path).json() == made
+    assert users["ada"].http.get(f"{path}/items").json()["data"] == [item]
+    assert {answer.status_code for answer in knocks(users["ada"], made["id"], item["id"]).values()} == {200}
+    with Wire(guarded) as nobody:
+        assert nobody.http.get(path).status_code == 401
 
 
 def test_what_is_made_in_the_background_is_whose_it_was_begun(users: dict[str, Wire], upstream: Upstream) -> None:

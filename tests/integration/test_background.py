@@ -442,17 +442,18 @@ def check_cancel_in_the_queue(wire: Wire, response_id: str) -> None:
 
 
 def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstream) -> None:
-    """What was running and what waited goes on by itself, without a single request."""
+    """What was running and what waited goes on by itself, without a single request; a conversation has each once."""
     upstream.script("read", [CALLING, WHOLE])
     upstream.script("unread", [HELD, WHOLE])
     upstream.script("waiting", WHOLE)
     with Wire(small) as wire:
-        unread = queue(wire, model="local/unread")["id"]
+        talk = wire.http.post("/conversations", json={}).json()["id"]
+        unread = queue(wire, model="local/unread", conversation=talk)["id"]
         asked = {"model": "local/read", "input": "Count.", "tools": [WEATHER], "background": True}
         with Reader.asking(wire, **asked) as reader:
             reader.read_to('{"city":')
             upstream.wait_for("unread", chunks=3)
-            waiting = queue(wire, model="local/waiting")["id"]
+            waiting = queue(wire, model="local/waiting", conversation=talk)["id"]
             small.kill()
             reader.read_to_death()
     for model in ("read", "unread"):
@@ -482,6 +483,8 @@ def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstr
             assert [kind for kind, *_ in spoken(response)] == ["reasoning", "message"]
             assert spoken(response)[1] == ("message", "completed", "one two three")
             assert response["usage"]["output_tokens"] == 4
+        items = wire.http.get(f"/conversations/{talk}/items", params={"order": "asc"}).json()["data"]
+        assert [item["type"] for item in items] == ["message", "reasoning", "message"] * 2
     assert [len(upstream.requests(model)) for model in ("read", "unread", "waiting")] == [2, 2, 1]
 
 
