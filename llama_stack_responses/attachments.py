@@ -223,6 +223,8 @@ class _Reading:
         for variable, given in ((self.request.prompt or {}).get("variables") or {}).items():
             if given == part:
                 return ".".join(filter(None, [f"prompt.variables.{variable}", name]))
+        if self.request.conversation:
+            return "conversation"
         return "previous_response_id" if self.request.previous_response_id else "input"
 
 

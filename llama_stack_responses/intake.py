@@ -88,7 +88,7 @@ class Intake:
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)
-        if not items:
+        if not items and not request.instructions:
             raise missing(At("input", DEFAULT_LIMITS))
         check_call_pairs(items)
         check_approvals(items, request.tools)

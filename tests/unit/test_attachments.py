@@ -72,11 +72,16 @@ def data_url(content: bytes, kind: str = "text/plain") -> str:
 
 
 async def resolved(
-    items: list[Json], profile: Profile | None = None, shelf: Shelf | None = None, history: int = 0, **limits: Any
+    items: list[Json],
+    profile: Profile | None = None,
+    shelf: Shelf | None = None,
+    history: int = 0,
+    continued: Json | None = None,
+    **limits: Any,
 ) -> list[Json]:
-    """The items as the model gets them; the first `history` of them came before the request."""
+    """The items as the model gets them; the first `history` of them came with what the request continues."""
     config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
-    asked = {"model": "m", "input": items[history:], "previous_response_id": "resp_1" if history else None}
+    asked = {"model": "m", "input": items[history:], **(continued or {})}
     attachments = open_attachments(shelf or Shelf(**SHELF), config)
     return await attachments.resolved(items, profile or Profile(), parse_create(asked))
 
@@ -165,7 +170,8 @@ async def test_what_cannot_be_read_is_named(part: Json, field: str) -> None:
     assert (await refused(asked)).param == f"input[1].content[1].{field}"
     output = {"type": "function_call_output", "call_id": "c", "output": [part]}
     assert (await refused([output])).param == f"input[0].output[0].{field}"
-    assert (await refused([*asked, user()], history=2)).param == "previous_response_id"
+    for continued in ({"previous_response_id": "resp_1"}, {"conversation": "conv_1"}):
+        assert [(await refused([*asked, user()], history=2, continued=continued)).param] == list(continued)
 
 
 @pytest.mark.parametrize(
