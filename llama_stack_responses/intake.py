@@ -12,7 +12,6 @@ from .core.listing import with_ids
 from .core.mcp import check_approvals
 from .core.owner import Owner
 from .core.request import CreateRequest
-from .core.request import CreateRequest
 from .core.shapes import DEFAULT_LIMITS, At, missing
 from .history import Historian, History, without_cut_calls
 from .prompts import Prompts, with_prompt
