@@ -11,6 +11,7 @@ from openai.types.conversations import Conversation, ConversationDeletedResource
 from tests.support.asking import MODEL, NAME, create, function, messages, stored, stream
 from tests.support.conform import problems
 from tests.support.stack import LiveStack
+from tests.support.talk import Talk
 from tests.support.upstream import Upstream, error, finish, reply, text, tool_call
 from tests.support.variants import records
 from tests.support.waiting import wait_until
@@ -285,6 +286,25 @@ def test_a_response_that_is_not_stored_is_part_of_its_conversation(
     assert response["conversation"] == {"id": conversation_id}
     assert words(wire, conversation_id) == ["q", "one"]
     assert error_of(wire.get(f"/{response['id']}"), 404)
+
+
+def test_turns_of_a_conversation_on_a_connection(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """Also one that is not stored; who goes on from that, stored or not, goes on from all that was before it."""
+    upstream.script(NAME, [reply(text("one")), reply(text("two")), reply(text("three")), reply(text("four"))])
+    conversation_id = begin(wire, user("hello"))
+    with Talk(stack) as talk:
+        talk.ask(model=MODEL, input="q1", conversation=conversation_id)
+        talk.response()
+        talk.ask(model=MODEL, input="q2", conversation=conversation_id, store=False)
+        branch = talk.response()
+        assert words(wire, conversation_id) == ["hello", "q1", "one", "q2", "two"]
+        for store in (False, True):
+            talk.ask(model=MODEL, input="aside", previous_response_id=branch["id"], store=store)
+            aside = talk.response()
+            assert [heard for _, heard in said(messages(upstream))] == ["hello", "q1", "one", "q2", "two", "aside"]
+    assert len(words(wire, conversation_id)) == 5
+    [page] = wire.pages(f"/{aside['id']}/input_items", order="asc")
+    assert texts(page["data"]) == ["hello", "q1", "one", "q2", "two", "aside"]
 
 
 @BOTH_WAYS
