@@ -102,7 +102,6 @@ class OpenAIResponsesImpl:
     ) -> None:
         self.config = config
         self.access = access
-        self.who = access.who
         self.closing = Closing()
         self.containers = services.containers
         self._services = services

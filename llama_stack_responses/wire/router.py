@@ -40,7 +40,7 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
     router.add_websocket_route("/v1/responses", socket_route(impl, gate))
     router.include_router(conversations_router(impl.conversations, impl.config.limits.request_bytes))
     if impl.containers:
-        router.include_router(containers_router(impl.containers, impl.who, impl.config.limits.request_bytes))
+        router.include_router(containers_router(impl.containers, impl.access.who, impl.config.limits.request_bytes))
     return router
 
 
