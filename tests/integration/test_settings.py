@@ -29,7 +29,6 @@ SETTINGS: Final[Json] = {
         "request_bytes": 20_000,
         "websocket": {
             "message_bytes": 10_000,
-            "idle_seconds": 0.5,
             "unread_seconds": 1,
             "responses": 1,
             "waiting": 1,
@@ -280,15 +279,6 @@ def test_what_is_past_its_time_is_dropped_though_nobody_asks_for_it(configured: 
 
 
 # -- a WebSocket --------------------------------------------------------------------------
-
-
-def test_a_connection_without_a_request_ends(configured: Configured, upstream: Upstream) -> None:
-    """But not one on which a response is made, even if that takes longer."""
-    upstream.script("slow", reply(text("one ", "two ", "three"), interval=0.3))
-    with Talk(configured.stack) as talk:
-        talk.ask(model="local/slow", input="x")
-        assert output_text(talk.response()) == "one two three"
-        assert talk.closed() == (1001, "Nothing was asked for a long time.")
 
 
 def test_a_message_that_is_too_large(configured: Configured, upstream: Upstream) -> None:

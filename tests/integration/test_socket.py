@@ -92,6 +92,7 @@ def test_a_turn_that_says_nothing_prepares_the_next(stack: LiveStack, wire: Wire
             assert (prepared["status"], prepared["output"]) == ("completed", [])
             assert prepared["usage"]["total_tokens"] == 0
             assert upstream.requests("echo") == []
+            assert not store or wire.replay(prepared["id"])[-1]["response"] == prepared
             talk.ask(model="local/echo", input="go on", previous_response_id=prepared["id"], store=store)
             assert output_text(talk.response())
             assert messages(upstream, "echo") == [("user", "the code is 1234"), ("user", "go on")]
