@@ -138,6 +138,21 @@ def test_a_response_that_fails_gives_the_input_back(stack: LiveStack, upstream: 
         assert talk.error()["param"] == "input"
 
 
+def test_a_response_of_a_conversation_is_not_steered(
+    stack: LiveStack, client: openai.OpenAI, upstream: Upstream
+) -> None:
+    """It goes on as if nothing had been said."""
+    upstream.script("bound", reply(text("One ", "answer."), hold=1))
+    conversation = client.conversations.create()
+    with Talk(stack) as talk:
+        talk.ask(model="local/bound", input="Go.", conversation=conversation.id)
+        first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
+        talk.steer(first_id, "Go right.")
+        assert answers_of(talk, "failed")["error"]["code"] == "steering_not_supported"
+        upstream.release("bound")
+        assert output_text(ended(talk.until("response.completed"))) == "One answer."
+
+
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
 def test_the_openai_package_steers(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("package", [HELD, reply(text("Right it is."))])
