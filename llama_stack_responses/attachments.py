@@ -211,7 +211,7 @@ class _Reading:
         if self.profile.files:
             media_type = document.media_type or "application/octet-stream"
             return {"type": "input_file", "filename": name, "file_data": _data_url(media_type, document.content)}
-        text = await self.means.texts.of(document)
+        text = await self.means.texts.of(document, keep=self.request.store)
         return {"type": "input_text", "text": f'<file name="{_quotable(name)}">\n{text}\n</file>'}
 
     def _param(self, part: Json, name: str | None) -> str:

@@ -142,7 +142,9 @@ class Steering:
             return [steer_pending(next(self._numbers), each.named(), required) for each in target.queue], None
         steers = self.committed(response["id"])
         if target.status == "completed" or (response["incomplete_details"] or {}).get("reason") == "steered":
-            return [], Successor(steered(body | {"previous_response_id": response["id"], "input": []}, steers), steers)
+            # With the version of its prompt that this one had, whatever has become of the prompt since.
+            inherited = body | {"prompt": response["prompt"], "previous_response_id": response["id"], "input": []}
+            return [], Successor(steered(inherited, steers), steers)
         return self.failed(steers, "response_not_active", f"The response has ended as {target.status}."), None
 
     def queued(self, response_id: Any, lane: str | None) -> list[Steer]:

@@ -32,7 +32,14 @@ class Unreadable(Exception):  # noqa: N818 (it is the answer, and no error of ou
 
 
 class Processor(Protocol):
-    """Something that reads more kinds of files than this package does."""
+    """Something that reads more kinds of files than this package does.
+
+    Attributes:
+        keeps: whether it stores files, or what it reads in them.
+    """
+
+    @property
+    def keeps(self) -> bool: ...
 
     async def text(self, document: Document) -> str:
         """The text of a file.

@@ -40,8 +40,11 @@ class Texts:
         self._seconds = seconds
         self._recent = _Recent(_REMEMBERED)
 
-    async def of(self, document: Document) -> str:
+    async def of(self, document: Document, *, keep: bool = True) -> str:
         """The text of a file.
+
+        Args:
+            keep: whether it may be stored.
 
         Raises:
             Unreadable: it has none that can be read, or too much.
@@ -50,23 +53,23 @@ class Texts:
             raise Unreadable("is empty.")
         text = None if document.is_pdf else _decoded(document, self._characters)
         if text is None:
-            text = await self._extracted(document)
+            text = await self._extracted(document, keep)
         if not text.strip():
             raise Unreadable("has no text that can be read. If it shows pictures of pages, send those as images.")
         if len(text) > self._characters:
             raise Unreadable(f"has more than {self._characters} characters of text. Send the part that counts.")
         return text
 
-    async def _extracted(self, document: Document) -> str:
+    async def _extracted(self, document: Document, keep: bool) -> str:
         key = hashlib.sha256(document.content).digest()
         text = self._recent.get(key)
         if text is None:
-            text = _whole(await self._extract(document))
+            text = _whole(await self._extract(document, keep))
             self._recent.put(key, text)
         return text
 
-    async def _extract(self, document: Document) -> str:
-        if self._processor:
+    async def _extract(self, document: Document, keep: bool) -> str:
+        if self._processor and (keep or not self._processor.keeps):
             try:
                 async with asyncio.timeout(self._seconds):
                     return await self._processor.text(document)
@@ -74,6 +77,8 @@ class Texts:
                 raise Unreadable(f"could not be read within {self._seconds:g} seconds.") from None
         if document.is_pdf:
             return await self._pdfs.text(document.content)
+        if self._processor:
+            raise Unreadable("can be read only by a file processor that stores it, and 'store' is false.")
         raise Unreadable(
             "is neither text nor a PDF. Send it as one of these, or use a model that takes files as they are."
         )

@@ -32,13 +32,17 @@ class HostFileProcessor:
 
     Args:
         processors: the host's implementation of its file processors API.
+
+    Attributes:
+        keeps: whether the host does it as a job, whose file and result it stores for a while.
     """
 
     def __init__(self, processors: Any) -> None:
         self._processors = processors
         spec = processors.__provider_spec__
         # OGX runs its own in processes of theirs.
-        self._blocks = spec.provider_type.startswith("inline::") and getattr(spec, "execution_mode", "") != "worker"
+        self.keeps = getattr(spec, "execution_mode", "") == "worker"
+        self._blocks = spec.provider_type.startswith("inline::") and not self.keeps
 
     async def text(self, document: Document) -> str:
         """The text of a file.

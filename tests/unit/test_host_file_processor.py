@@ -50,6 +50,7 @@ async def test_one_that_would_hold_up_the_loop_gets_a_thread(processor: Processo
     assert used
     assert await used.text(DOCUMENT) == "a.docx application/msword\nPK"
     assert (processor.thread != threading.get_ident()) == apart
+    assert used.keeps == ("worker" in vars(processor.__provider_spec__).values())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,14 @@ from tests.support.conform import problems
 Json = dict[str, Any]
 
 BODY: Json = {"model": "m", "input": "first", "instructions": "Be brief.", "previous_response_id": "resp_0"}
-COMPLETED: Json = {"id": "resp_1", "status": "completed", "incomplete_details": None, "output": []}
+PROMPT: Json = {"id": "p", "variables": {}, "version": "2"}
+COMPLETED: Json = {
+    "id": "resp_1",
+    "status": "completed",
+    "incomplete_details": None,
+    "output": [],
+    "prompt": PROMPT,
+}
 STEERED = COMPLETED | {"status": "incomplete", "incomplete_details": {"reason": "steered"}}
 CALL: Json = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
 
@@ -59,6 +66,7 @@ def test_accepted_input_begins_the_next_response_in_the_order_in_which_it_came()
     assert told == []
     assert successor
     assert successor.body == BODY | {
+        "prompt": PROMPT,
         "previous_response_id": "resp_1",
         "input": [{"role": "user", "content": "go left"}, message],
     }

@@ -17,7 +17,8 @@ ZIP = b"PK\x03\x04\x14\x00\x00\x00"
 class Reader:
     """A processor that says which files it was given."""
 
-    def __init__(self, text: str = "Read.") -> None:
+    def __init__(self, text: str = "Read.", *, keeps: bool = False) -> None:
+        self.keeps = keeps
         self.given: list[str] = []
         self.text_of_all = text
 
@@ -72,6 +73,16 @@ async def test_the_stacks_processor_reads_what_is_no_text() -> None:
     assert await texts.of(document(pdf("Hello"))) == "half a �"
     assert await texts.of(document(b"text")) == "text"
     assert len(reader.given) == 2
+
+
+async def test_what_must_not_be_stored_is_given_to_none_that_does() -> None:
+    keeper, reader = Reader(keeps=True), Reader()
+    assert await Texts(PDFS, 100, keeper).of(document(pdf("Hello")), keep=False) == "Hello"
+    with pytest.raises(Unreadable, match="'store' is false"):
+        await Texts(PDFS, 100, keeper).of(document(ZIP), keep=False)
+    assert keeper.given == []
+    assert await Texts(PDFS, 100, reader).of(document(ZIP), keep=False) == "Read."
+    assert await Texts(PDFS, 100, keeper).of(document(ZIP)) == "Read."
 
 
 async def test_a_file_is_read_once() -> None:
