@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,12 +12,14 @@ from .chat.inference import Inference
 from .chat.messages import chat_messages
 from .chat.profile import Profile
 from .chat.request import chat_request
+from .chat.summarising import summarising_request
 from .core.citing import Citing
-from .core.deltas import Delta, Finish
+from .core.compaction import Summary, continued
+from .core.deltas import Delta, Finish, Text
 from .core.errors import ApiError, TooLongError
 from .core.request import CreateRequest
 from .core.thoughts import Thought, plain_thoughts
-from .fitting import Fitting
+from .fitting import Fitting, Make
 from .gates import Gate, through
 from .hangup import hanging_up
 from .outbox import Outbox
@@ -47,6 +49,46 @@ class Heard:
     service_tier: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A text that the model wrote, and how the round ended."""
+
+    text: str
+    finish: Finish
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """How one round is read.
+
+    Attributes:
+        gates: what its deltas have to pass, the first one first.
+        told: is shown what is sent and what comes first.
+    """
+
+    reader: ChunkReader
+    citing: Citing | None
+    gates: Sequence[Gate]
+    take: Take
+    told: RoundOperation
+
+    def cited(self, deltas: list[Delta]) -> list[Delta]:
+        """The deltas, with the citations that the model wrote into its text."""
+        return deltas if self.citing is None else [shown for delta in deltas for shown in self.citing.feed(delta)]
+
+    async def passed(self, deltas: list[Delta]) -> Finish | None:
+        """Takes what comes of the deltas behind the gates; how the round ended, if it did."""
+        for delta in self.cited(deltas):
+            end: Finish | None = None
+            async for shown in through(self.gates, delta):
+                end = end or self.take(shown)
+                if isinstance(shown, Finish):
+                    end = end or shown
+            if end:
+                return end
+        return None
+
+
 class Asking:
     """Asks the model.
 
@@ -58,6 +100,7 @@ class Asking:
         turnstile: where this and other rounds let one another through.
         instructions: what it hears first.
         read_reasoning: what a reasoning item holds for the model.
+        read_summary: what a compaction item holds for the model.
         gates: what the deltas of a round have to pass, the first one first.
 
     Attributes:
@@ -77,6 +120,7 @@ class Asking:
         turnstile: Turnstile,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
+        read_summary: Callable[[Json], Summary | None] = lambda _: None,
         gates: Sequence[Gate] = (),
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,6 +134,7 @@ class Asking:
         self._turnstile = turnstile
         self._instructions = instructions
         self._read_reasoning = read_reasoning
+        self._read_summary = read_summary
         self._gates = gates
 
     async def ask(self, items: Sequence[Json], max_tokens: int | None, take: Take, told: RoundOperation) -> Heard:
@@ -99,77 +144,98 @@ class Asking:
             ApiError: the provider failed; `TooLongError` if it has no room for so much. What came so far was taken.
         """
         chat = await self.chat(items, max_tokens)
-        told.asked(chat)
         reader = ChunkReader(self._profile, summaries=self._request.reasoning_summary is not None)
-        citing = self._toolset.citing()
-        try:
-            end = await self._hear(chat, reader, citing, take, told)
-        except ApiError:
-            raise
-        except Exception as error:
-            raise self._inference.explain(error) from error
-        end = end or await self._pass(_cited(reader.end(), citing), take)
-        assert end, "a round ends with its Finish"
-        return Heard(end, reader.service_tier)
+        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._gates, take, told))
+
+    async def summarise(
+        self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], told: RoundOperation
+    ) -> Written:
+        """Has the model write a summary of a conversation, which nobody is shown.
+
+        What of it the model has no room for, the oldest turns, is left out.
+
+        Args:
+            begun: is called once the model writes.
+            told: is shown what is sent and what comes first.
+
+        Raises:
+            ApiError: the provider failed, or the model wrote nothing.
+        """
+        while True:
+            make = self._summarising(max_tokens)
+            chat = await self._fitting.fit(self._continued(items), make, max_tokens, to_answer=False)
+            try:
+                return await self._written(chat, begun, told)
+            except TooLongError as refusal:
+                if not self._fitting.shorten(refusal):
+                    raise
+
+    async def passes(self, items: Sequence[Json], threshold: int | None, max_tokens: int | None) -> bool:
+        """Whether a request with these items has more tokens than the threshold, or than the model takes."""
+        room = await self._fitting.room(max_tokens)
+        bounds = [bound for bound in (threshold, room) if bound is not None]
+        if not bounds:
+            return False
+        return await self._fitting.tokens(self._chatting(max_tokens)(self._continued(items)), min(bounds)) > min(bounds)
 
     async def chat(self, items: Sequence[Json], max_tokens: int | None) -> Json:
         """The chat request that has the model go on from `items`."""
-        offer = self._toolset.offer()
+        shown, make = self._continued(items), self._chatting(max_tokens)
+        if self._request.truncation == "auto":
+            return await self._fitting.fit(shown, make, max_tokens)
+        return self._fitting.leave(make(shown))
 
-        def made(shown: Sequence[Json]) -> Json:
-            return chat_request(self._request, self._profile, self._messages(shown), offer, max_tokens)
+    def shorten(self, refusal: TooLongError, *, otherwise: bool) -> bool:
+        """Whether the request that was refused may be sent again, and will be shorter then.
 
-        if self._request.truncation == "disabled":
-            return made(items)
-        return await self._fitting.fit(items, made, max_tokens)
-
-    def shorten(self, refusal: TooLongError) -> bool:
-        """Whether the request that was refused may be sent again, and will be shorter then."""
-        return self._request.truncation == "auto" and self._fitting.shorten(refusal)
+        Args:
+            otherwise: whether the caller has made the conversation shorter.
+        """
+        shorter = self._fitting.shorten(refusal)
+        return otherwise or (shorter and self._request.truncation == "auto")
 
     def accept(self) -> None:
         """Lets the answer count as begun."""
         if not self.accepted.done():
             self.accepted.set_result(None)
 
-    async def _hear(
-        self, chat: Json, reader: ChunkReader, citing: Citing | None, take: Take, told: RoundOperation
-    ) -> Finish | None:
+    async def _heard(self, chat: Json, this: _Round) -> Heard:
+        this.told.asked(chat)
+        try:
+            end = await self._read(chat, this)
+        except ApiError:
+            raise
+        except Exception as error:
+            raise self._inference.explain(error) from error
+        end = end or await this.passed(this.reader.end())
+        assert end, "a round ends with its Finish"
+        return Heard(end, this.reader.service_tier)
+
+    async def _read(self, chat: Json, this: _Round) -> Finish | None:
+        """Takes what the provider streams; how the round ended, if one of the gates ended it."""
         with Watchdog(self._idle_seconds) as watchdog:
             stream = await self._inference.open(chat)
             self.accept()
             async with hanging_up(stream) as chunks:
-                return await self._read(chunks, reader, citing, watchdog, take, told)
-
-    async def _read(
-        self,
-        chunks: AsyncIterator[Any],
-        reader: ChunkReader,
-        citing: Citing | None,
-        watchdog: Watchdog,
-        take: Take,
-        told: RoundOperation,
-    ) -> Finish | None:
-        """Takes what the provider streams; how the round ended, if one of the gates ended it."""
-        read, pause = 0, 1
-        async for chunk in chunks:
-            watchdog.pat()
-            deltas = _cited(reader.read(chunk), citing)
-            if self._gates:
-                with watchdog.asleep():
-                    if end := await self._pass(deltas, take):
-                        return end
-            else:
-                for delta in deltas:
-                    if end := take(delta):
-                        return end
-            if self._outbox.full:
-                with watchdog.asleep():
-                    await self._outbox.drained()
-            read += 1
-            if read == pause:
-                told.hear(chunk)
-                pause = await self._pause(read)
+                read, pause = 0, 1
+                async for chunk in chunks:
+                    watchdog.pat()
+                    deltas = this.reader.read(chunk)
+                    if this.gates:
+                        with watchdog.asleep():
+                            if end := await this.passed(deltas):
+                                return end
+                    else:
+                        for delta in this.cited(deltas):
+                            if end := this.take(delta):
+                                return end
+                    if self._outbox.full:
+                        with watchdog.asleep():
+                            await self._outbox.drained()
+                    read += 1
+                    if read == pause:
+                        this.told.hear(chunk)
+                        pause = await self._pause(read)
         return None
 
     async def _pause(self, read: int) -> int:
@@ -178,17 +244,30 @@ class Asking:
             await self._turnstile.through()
         return read - read % _BURST + _BURST
 
-    async def _pass(self, deltas: Iterable[Delta], take: Take) -> Finish | None:
-        """Takes what comes of the deltas behind the gates; how the round ended, if it did."""
-        for delta in deltas:
-            end: Finish | None = None
-            async for shown in through(self._gates, delta):
-                end = end or take(shown)
-                if isinstance(shown, Finish):
-                    end = end or shown
-            if end:
-                return end
-        return None
+    async def _written(self, chat: Json, begun: Callable[[], None], told: RoundOperation) -> Written:
+        texts: list[str] = []
+
+        def take(delta: Delta) -> None:
+            if isinstance(delta, Text):
+                if not texts:
+                    begun()
+                texts.append(delta.text)
+
+        finish = (await self._heard(chat, _Round(ChunkReader(self._profile), None, (), take, told))).finish
+        text = "".join(texts).strip()
+        if not text or finish.reason in ("content_filter", "cancelled"):
+            raise ApiError(502, f"The model wrote no summary of the conversation: it ended with '{finish.reason}'.")
+        return Written(text, finish)
+
+    def _continued(self, items: Sequence[Json]) -> list[Json]:
+        return continued(items, self._read_summary)
+
+    def _chatting(self, max_tokens: int | None) -> Make:
+        offer = self._toolset.offer()
+        return lambda shown: chat_request(self._request, self._profile, self._messages(shown), offer, max_tokens)
+
+    def _summarising(self, max_tokens: int | None) -> Make:
+        return lambda shown: summarising_request(self._request, self._profile, self._messages(shown), max_tokens)
 
     def _messages(self, items: Sequence[Json]) -> list[Json]:
         return chat_messages(
@@ -199,8 +278,3 @@ class Asking:
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,
         )
-
-
-def _cited(deltas: list[Delta], citing: Citing | None) -> list[Delta]:
-    """The deltas, with the citations that the model wrote into its text."""
-    return deltas if citing is None else [shown for delta in deltas for shown in citing.feed(delta)]

@@ -46,32 +46,36 @@ class Fitting:
         self._scale: float | None = None  # tokens for each that was estimated
         self._told = False
         self._most: float | None = None  # estimated tokens of the next request, at most
-        self._sent = 0  # estimated tokens of the last one
+        self._last: Json = {"messages": []}
         self._shortest = False
 
-    async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None) -> Json:
+    async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None, *, to_answer: bool = True) -> Json:
         """The request that `make` makes of the items, or of those that are left when the oldest turns are not.
 
         Args:
             max_tokens: what the answer may have, or None.
+            to_answer: whether the user's newest message is to be answered, and stays in any case.
         """
         chat = make(items)
         self._shortest = False
         room = await self.room(max_tokens)
-        tokens = await self.tokens(chat, room)
-        if self._most is not None:
-            room = min(room or self._most, self._most * (self._scale or 1))
-        if room is not None and tokens > room:
-            chat = self._shortened(items, make, room / (self._scale or 1))
-        self._sent = estimated_tokens(chat)
+        if room is not None and await self.tokens(chat, room) > room:
+            chat = self._shortened(items, droppable(items, to_answer=to_answer), make, room / (self._scale or 1))
+        return self.leave(chat)
+
+    def leave(self, chat: Json) -> Json:
+        """Takes note of a request that is sent."""
+        self._last = chat
         return chat
 
     async def room(self, max_tokens: int | None) -> float | None:
         """The tokens that a request may have, so that the answer has its place; None if that is not known."""
+        most = None if self._most is None else self._most * (self._scale or 1)
         length = await self._lengths.of(self._model, self._profile)
         if length is None:
-            return None
-        return length - (length // _FOR_THE_ANSWER if max_tokens is None else min(max_tokens, length // 2))
+            return most
+        room = length - (length // _FOR_THE_ANSWER if max_tokens is None else min(max_tokens, length // 2))
+        return room if most is None else min(room, most)
 
     async def tokens(self, chat: Json, bound: float | None) -> float:
         """The tokens of a request: estimated, and near the bound as exact as can be."""
@@ -87,15 +91,15 @@ class Fitting:
             self._lengths.learn(self._model, refusal.length)
         if self._shortest:
             return False
+        sent = estimated_tokens(self._last)
         if refusal.length and refusal.tokens and not self._told:
-            self._told, self._scale = True, refusal.tokens / self._sent
+            self._told, self._scale = True, refusal.tokens / sent
         else:
-            self._most = self._sent * _SHORTER
+            self._most = sent * _SHORTER
         return True
 
-    def _shortened(self, items: Sequence[Json], make: Make, most: float) -> Json:
-        """The request of as many items as have no more than `most` estimated tokens."""
-        parts = droppable(items)
+    def _shortened(self, items: Sequence[Json], parts: list[list[int]], make: Make, most: float) -> Json:
+        """The request of as many items as have no more than `most` estimated tokens; `parts` go first to last."""
 
         def made(count: int) -> Json:
             return make(without(items, parts[:count]))

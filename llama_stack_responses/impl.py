@@ -14,6 +14,7 @@ from .attachments import Attachments
 from .background.crew import Crew
 from .chat.inference import Inference
 from .closing import Closing
+from .compaction import Compaction
 from .config import ResponsesConfig
 from .connection import OnConnection
 from .conversations import Conversations
@@ -113,6 +114,7 @@ class OpenAIResponsesImpl:
         self._intake = Intake(self._historian, access, self._workshop.sealer, prompts)
         self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, self._limits)
         self.counting = Counting(self._workshop, self._intake, self._parse)
+        self.compaction = Compaction(self._workshop, self._intake, self._parse, config.passthrough)
         self._keys = Keys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
         self._crew = Crew(
@@ -223,7 +225,8 @@ class OpenAIResponsesImpl:
         request, stored = start.request, start.stored
         response = self._workshop.begin(request)
         # The input is stored with the response; a request just has to have some.
-        work = read_fields(body, self.config.passthrough) | {"input": "...", "previous_response_id": None}
+        told = body["input"][-1:] if request.compacts else "..."
+        work = read_fields(body, self.config.passthrough) | {"input": told, "previous_response_id": None}
         keys = self.access.keys()
         taken: list[Op] = []
         free: list[VersionIs] = []

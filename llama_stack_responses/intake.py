@@ -17,6 +17,7 @@ from .history import Historian, History, without_cut_calls
 from .prompts import Prompts, with_prompt
 from .reasoning import PrivateReasoning
 from .sealing import Sealer
+from .summaries import PrivateSummaries
 
 Json = dict[str, Any]
 
@@ -82,8 +83,10 @@ class Intake:
         owner = self._access.who()
         request = await with_prompt(request, self._prompts)
         PrivateReasoning(self._sealer, owner).check(request.input_items)
+        PrivateSummaries(self._sealer, owner).check(request.input_items)
         history = await self._historian.before(request, chains)
-        new_items = await self._historian.dereference(owner, request.input_items)
+        asked = request.input_items[:-1] if request.compacts else request.input_items
+        new_items = await self._historian.dereference(owner, asked)
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
         items = without_cut_calls(history.items + new_items)

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .core.errors import bad_request
 from .core.owner import Owner
 from .core.thoughts import Thought, decoded, encoded, plain_thoughts
 from .logs import get_logger
-from .sealing import SECRET_BYTES, Sealer, Unopened
+from .sealing import SECRET_BYTES, Sealer, Unopened, unverified
 
 Json = dict[str, Any]
 logger = get_logger(__name__)
@@ -58,9 +57,7 @@ class PrivateReasoning:
                 try:
                     self._open(seal)
                 except Unopened as reason:
-                    which = item.get("id") or f"{seal[:4]}...{seal[-4:]}"
-                    message = f"The encrypted content for item {which} could not be verified. Reason: {reason}"
-                    raise bad_request(message, code="invalid_encrypted_content") from None
+                    raise unverified(item, reason) from None
 
     def _open(self, seal: str) -> list[Thought]:
         return decoded(self.sealer.open(seal, purpose=_PURPOSE, owner=self.owner))

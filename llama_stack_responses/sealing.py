@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Final
+from typing import Any, Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from .core.errors import ApiError, bad_request
 from .core.owner import Owner
 
 SECRET_BYTES: Final = 32
@@ -29,6 +30,14 @@ _HEAD: Final = len(_FORMAT) + _ID_BYTES
 
 class Unopened(Exception):  # noqa: N818 - the caller knows what kind of error it is
     """A seal that does not open; the text says why, without what was in it."""
+
+
+def unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
+    """The 400 of an item whose `encrypted_content` does not open."""
+    seal = item["encrypted_content"]
+    which = item.get("id") or f"{seal[:4]}...{seal[-4:]}"
+    message = f"The encrypted content for item {which} could not be verified. Reason: {reason}"
+    return bad_request(message, code="invalid_encrypted_content")
 
 
 class Sealer:

@@ -11,6 +11,7 @@ from .answering import Answering
 from .asking import Asking, Heard
 from .boundary import Boundary
 from .chat.exchanges import tool_output
+from .compacting import Compact, Compacting
 from .core.assembler import Assembler
 from .core.calls import ServerCall
 from .core.deltas import Delta, Finish, FinishReason
@@ -84,6 +85,7 @@ class Turn:
         request: what the client asked for.
         items: the history and the input, normalised, references resolved, with all media that the model takes in them.
         asking: asks the model.
+        compacting: puts a summary in the place of the conversation.
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
         telemetry: is told what is done.
@@ -98,6 +100,7 @@ class Turn:
         items: list[Json],
         *,
         asking: Asking,
+        compacting: Compacting,
         toolset: Toolset,
         assembler: Assembler,
         outbox: Outbox,
@@ -110,6 +113,7 @@ class Turn:
         self._request = request
         self._items = items
         self._asking = asking
+        self._compacting = compacting
         self._toolset = toolset
         self._assembler = assembler
         self._outbox = outbox
@@ -139,7 +143,7 @@ class Turn:
         response = self._assembler.response
         try:
             with self._telemetry.response(response) as self._told:
-                ending = await self._run()
+                ending = await (self._only_compact() if self._request.compacts else self._run())
                 self._told.ended(response, ending.status, self._rounds)
                 return ending
         finally:
@@ -152,7 +156,7 @@ class Turn:
         elif not self._said:
             await self._make_due_calls()
         while not self._ends and self._rounds < self._limits.rounds:
-            if cut := self._ended_between_rounds() or _CUT.get(await self._round()):
+            if cut := await self._between_rounds() or _CUT.get(await self._round()):
                 return cut
             self._hear()
             if not self._waiting:
@@ -194,6 +198,14 @@ class Turn:
             await self._step()
             await self._answer(again=False)
 
+    async def _between_rounds(self) -> Ending | None:
+        """Has the conversation compacted, if that is due; how the turn ends, if it does not go on."""
+        if (ended := self._ended_between_rounds()) is None:
+            if await self._compacting.due(self._conversation, self._tokens_left()):
+                await self._compact(self._compacting.before_answer)
+            ended = self._ended_between_rounds()
+        return ended
+
     def _ended_between_rounds(self) -> Ending | None:
         left = self._tokens_left()
         if left is not None and left <= 0:
@@ -208,8 +220,12 @@ class Turn:
             try:
                 heard = await self._ask()
             except TooLongError as error:
-                if self._assembler.numbered > numbered or not self._asking.shorten(error):
+                compact = self._compacting.possible(self._conversation)
+                if self._assembler.numbered > numbered or not self._asking.shorten(error, otherwise=compact):
                     raise
+                if compact:
+                    await self._compact(self._compacting.before_answer)
+                    numbered = self._assembler.numbered
             else:
                 if heard.service_tier in SERVICE_TIERS:
                     self._assembler.response["service_tier"] = heard.service_tier
@@ -217,10 +233,26 @@ class Turn:
 
     async def _ask(self) -> Heard:
         with self._telemetry.round(self._request.model, self._told) as told:
-            items = [*self._items, *self._said]
-            heard = await self._asking.ask(items, self._tokens_left(), self._take, told)
+            heard = await self._asking.ask(self._conversation, self._tokens_left(), self._take, told)
             told.ended(heard.finish, self._assembler.response["output"][self._output_said :])
         return heard
+
+    @property
+    def _conversation(self) -> list[Json]:
+        return [*self._items, *self._said]
+
+    async def _only_compact(self) -> Ending:
+        """Makes a response of which nothing but a compaction is wanted."""
+        if not self._said:
+            await self._compact(self._compacting.alone)
+        return Ending("completed")
+
+    async def _compact(self, compacted: Compact) -> None:
+        """Goes on from a summary of the conversation."""
+        with self._telemetry.round(self._request.model, self._told) as told:
+            self._said += await compacted(self._conversation, self._tokens_left(), self._answering, told)
+        self._output_said = len(self._assembler.response["output"])
+        await self._step()
 
     def _take(self, delta: Delta) -> Finish | None:
         if self._boundary.reached(delta):

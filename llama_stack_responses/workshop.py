@@ -15,6 +15,7 @@ from .boundary import Boundary
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
 from .chat.summary import summary_request
+from .compacting import Compacting
 from .config import ResponsesConfig
 from .connection import OnConnection
 from .context_lengths import ContextLengths
@@ -29,6 +30,7 @@ from .outbox import Outbox
 from .preparing import Preparing
 from .reasoning import PrivateReasoning, reasoning_sealer
 from .sealing import Sealer
+from .summaries import PrivateSummaries
 from .summarizing import Summarizing
 from .telemetry.telemetry import Telemetry
 from .tools.registry import Services, tool_makers
@@ -81,7 +83,7 @@ class Workshop:
             structured=request.wants_json,
             seal=reasoning.seal,
         )
-        return Bench(self, request, toolset, assembler, reasoning)
+        return Bench(self, request, toolset, assembler, reasoning, PrivateSummaries(self.sealer, owner))
 
 
 def equipped(
@@ -108,13 +110,14 @@ def equipped(
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One response's own tools, assembler, and key to its reasoning."""
+    """One response's own tools, assembler, and keys to its reasoning and summaries."""
 
     workshop: Workshop
     request: CreateRequest
     toolset: Toolset
     assembler: Assembler
     reasoning: PrivateReasoning
+    summaries: PrivateSummaries
 
     async def making(self, items: list[Json], outbox: Outbox, connection: OnConnection | None) -> Turn | Preparing:
         """What makes the response for a client that waits, on a connection that stays open or on one that does not.
@@ -143,10 +146,14 @@ class Bench:
         Raises:
             ApiError: a file that the items name cannot be read.
         """
+        asking = self.asking(outbox)
         return Turn(
             self.request,
             await self.shown(items),
-            asking=self.asking(outbox),
+            asking=asking,
+            compacting=Compacting(
+                self.request, asking=asking, assembler=self.assembler, outbox=outbox, summaries=self.summaries
+            ),
             toolset=self.toolset,
             assembler=self.assembler,
             outbox=outbox,
@@ -185,6 +192,7 @@ class Bench:
             turnstile=shop.turnstile,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
+            read_summary=self.summaries.read,
             gates=self._gates(profile),
         )
 

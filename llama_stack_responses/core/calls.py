@@ -16,7 +16,7 @@ CUSTOM_INPUT: Final = "input"
 _INTERNAL_ERROR: Final = -32603
 """JSON-RPC's code of what went wrong inside."""
 
-Stage = Literal["in_progress", "searching", "interpreting", "completed", "failed"]
+Stage = Literal["in_progress", "searching", "interpreting", "compacting", "completed", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,6 +240,13 @@ APPLY_PATCH_CALL: Final = ItemForm("apply_patch_call", "apc")
 COMPUTER_CALL: Final = ItemForm("computer_call", "cu")
 TOOL_SEARCH_CALL: Final = ItemForm("tool_search_call", "tsc")
 TOOL_SEARCH_OUTPUT: Final = ItemForm("tool_search_output", "tso")
+COMPACTION: Final = ItemForm(
+    "compaction",
+    "cmp",
+    stages={"compacting": events.compaction_compacting},
+    results={"encrypted_content": ""},
+    has_status=False,
+)
 FORMS: Final[Mapping[str, ItemForm]] = {
     form.type: form
     for form in (
@@ -258,6 +265,7 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         COMPUTER_CALL,
         TOOL_SEARCH_CALL,
         TOOL_SEARCH_OUTPUT,
+        COMPACTION,
     )
 }
 """The forms, by type."""

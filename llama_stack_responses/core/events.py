@@ -353,6 +353,10 @@ def code_interpreter_call_completed(sequence_number: int, item_id: str, output_i
     return _stage("response.code_interpreter_call.completed", sequence_number, item_id, output_index)
 
 
+def compaction_compacting(sequence_number: int, item_id: str, output_index: int) -> Event:
+    return _stage("response.compaction.compacting", sequence_number, item_id, output_index)
+
+
 def shell_call_command_added(sequence_number: int, output_index: int, command_index: int, command: str) -> Event:
     return {
         "type": "response.shell_call_command.added",

@@ -27,6 +27,7 @@ from .shapes import (
     check_json,
     data,
     integer,
+    invalid,
     invalid_type,
     missing,
     number,
@@ -72,6 +73,9 @@ def check_input(value: Any, at: At) -> list[dict[str, Any]]:
     if not isinstance(value, list):
         raise invalid_type(value, at, "one of a string or an array of input items")
     items: list[dict[str, Any]] = array(_item)(value, at)
+    for position, item in enumerate(items[:-1]):
+        if item["type"] == "compaction_trigger":
+            raise invalid(at.index(position), "a 'compaction_trigger' must be the last item of the input.")
     return items
 
 
@@ -383,14 +387,14 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
     **MCP_ITEMS,
+    "compaction": record({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
+    "compaction_trigger": record({"id": OWN_ID}),
     "item_reference": record({"id": ID}, "id"),
 }
 """The items that this server takes, by type."""
 
 _UNSUPPORTED_ITEMS: Final = frozenset(
     {
-        "compaction",
-        "compaction_trigger",
         "configuration_update",
         "image_generation_call",
         "program",

@@ -28,7 +28,7 @@ _ID_PREFIXES: Final = {
 }
 
 _WITHOUT_STATUS: Final = frozenset(
-    {"additional_tools", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}
+    {"additional_tools", "compaction", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"}
 )
 
 

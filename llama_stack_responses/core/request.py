@@ -119,6 +119,11 @@ class CreateRequest:
         return asked.get("summary") or asked.get("generate_summary")
 
     @property
+    def compacts(self) -> bool:
+        """Whether the conversation is to be compacted, and nothing else."""
+        return any(item["type"] == "compaction_trigger" for item in self.input_items[-1:])
+
+    @property
     def wants_json(self) -> bool:
         """Whether the answer is to be JSON, with a schema or without."""
         form = (self.text or {}).get("format")
@@ -296,7 +301,6 @@ _FIELDS: Final[Mapping[str, Check]] = {
 """OpenAI's fields. Null is accepted for each but the model, and means that it was left out."""
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "context_management": (bool, "'context_management'"),
     "moderation": (bool, "'moderation'"),
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
     "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),

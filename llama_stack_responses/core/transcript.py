@@ -58,6 +58,7 @@ TYPES: Final = (
     "response.shell_call_command.done",
     "response.shell_call_output_content.delta",
     "response.shell_call_output_content.done",
+    "response.compaction.compacting",
 )
 """The events of a transcript; what ends a stream follows from the response. Their order is stored: new ones go last."""
 

@@ -18,7 +18,7 @@ _OUTPUTS: Final = frozenset(ANSWERS.values())
 _SAID: Final = frozenset({"message", "reasoning"})
 
 
-def droppable(items: Sequence[Json]) -> list[list[int]]:
+def droppable(items: Sequence[Json], *, to_answer: bool = True) -> list[list[int]]:
     """The parts of a conversation that may be left out, the oldest first, each as the numbers of its items.
 
     An old turn, from its user's message to the next one's, is one part. In the turn that goes on, each round of the
@@ -27,8 +27,9 @@ def droppable(items: Sequence[Json]) -> list[list[int]]:
 
     Args:
         items: every output in it comes after its call.
+        to_answer: whether the user's newest message is to be answered; if not, it is like others.
     """
-    newest = _newest_message(items)
+    newest = _newest_message(items) if to_answer else -1
     parts: list[list[int]] = [[]]
     waiting: Counter[str] = Counter()
     for number, item in enumerate(items):
@@ -55,7 +56,7 @@ def _newest_message(items: Sequence[Json]) -> int:
 
 def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
     """Whether a part may begin with this item, in front of which no call waits for its output."""
-    if number <= newest:
+    if number <= newest or _is_users(items[number]):
         return _is_users(items[number])
     before = items[number - 1]["type"] if number else ""
     return number == newest + 1 or (items[number]["type"] not in _OUTPUTS and before not in _SAID)

@@ -35,7 +35,7 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
 
     router = APIRouter(lifespan=lifespan)
     # First: what it calls its routes could be ids of responses.
-    router.include_router(context_router(impl.counting, impl.config.limits.request_bytes))
+    router.include_router(context_router(impl.counting, impl.compaction, impl.config.limits.request_bytes))
     router.include_router(_responses(impl))
     router.add_websocket_route("/v1/responses", socket_route(impl, gate))
     router.include_router(conversations_router(impl.conversations, impl.config.limits.request_bytes))

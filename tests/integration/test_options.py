@@ -352,7 +352,6 @@ def test_all_fields_together(client: openai.OpenAI, upstream: Upstream) -> None:
 
 UNSUPPORTED: Final[dict[str, Json]] = {
     "conversation": {"conversation": "conv_1"},
-    "context_management": {"context_management": [{"type": "compaction"}]},
     "moderation": {"moderation": {"model": "omni-moderation-latest"}},
     "image": {"image": {"context_compression": "enabled"}},
     "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},

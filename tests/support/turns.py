@@ -8,11 +8,15 @@ from typing import Any
 from llama_stack_responses.asking import Asking
 from llama_stack_responses.boundary import Boundary
 from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.compacting import Compacting
 from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.fitting import Fitting
 from llama_stack_responses.outbox import Outbox
+from llama_stack_responses.sealing import SECRET_BYTES, Sealer
+from llama_stack_responses.summaries import PrivateSummaries
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.turn import NOTHING_DONE, Progress, Turn, TurnLimits
@@ -37,6 +41,7 @@ def make_turn(
 ) -> Turn:
     """The loop over `items`, by default as a model without a profile needs it."""
     profile = profile or Profile()
+    summaries = PrivateSummaries(Sealer([bytes(SECRET_BYTES)]), ANONYMOUS)
     asking = Asking(
         request,
         profile=profile,
@@ -47,11 +52,13 @@ def make_turn(
         idle_seconds=limits.idle_seconds,
         turnstile=turnstile or Turnstile(),
         instructions=assembler.response["instructions"],
+        read_summary=summaries.read,
     )
     return Turn(
         request,
         items,
         asking=asking,
+        compacting=Compacting(request, asking=asking, assembler=assembler, outbox=outbox, summaries=summaries),
         toolset=toolset,
         assembler=assembler,
         outbox=outbox,

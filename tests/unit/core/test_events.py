@@ -29,7 +29,6 @@ NOT_BUILT: Final = {
     "response.audio.done",
     "response.audio.transcript.delta",
     "response.audio.transcript.done",
-    "response.compaction.compacting",
     "response.image_generation_call.completed",
     "response.image_generation_call.generating",
     "response.image_generation_call.in_progress",

@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from openai.types.responses import ResponseInputItem, ResponseInputItemParam, ResponseItem
 from openai.types.responses.response_code_interpreter_tool_call_param import ResponseCodeInterpreterToolCallParam
+from openai.types.responses.response_compaction_item_param_param import ResponseCompactionItemParamParam
 from openai.types.responses.response_computer_tool_call_param import ResponseComputerToolCallParam
 from openai.types.responses.response_custom_tool_call_output_param import ResponseCustomToolCallOutputParam
 from openai.types.responses.response_custom_tool_call_param import ResponseCustomToolCallParam
@@ -315,10 +316,13 @@ CODE_CALL: Json = {
     "outputs": [{"type": "logs", "logs": "2"}, {"type": "image", "url": "data:image/png;base64,AA=="}],
 }
 
+COMPACTION: Json = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAA"}
+
 WHOLE: list[tuple[Json, Any]] = [
     (USER, None),
     (ASSISTANT, ResponseOutputMessageParam),
     (REASONING, ResponseReasoningItemParam),
+    (COMPACTION, ResponseCompactionItemParamParam),
     (CALL, ResponseFunctionToolCallParam),
     (OUTPUT, FunctionCallOutput),
     (CUSTOM_CALL, ResponseCustomToolCallParam),
@@ -529,7 +533,8 @@ def test_input_is_a_string_or_an_array(value: Any) -> None:
         ({"id": "a", "content": "b"}, ".type", "missing_required_parameter"),
         ({"type": 3}, ".type", "invalid_type"),
         ({"type": "function"}, ".type", "invalid_value"),
-        ({"type": "compaction"}, ".type", "unsupported_value"),
+        ({"type": "program"}, ".type", "unsupported_value"),
+        ({"type": "compaction"}, ".encrypted_content", "missing_required_parameter"),
         ({"type": "mcp_call"}, ".server_label", "missing_required_parameter"),
         ({**MCP_CALL, "error": {"type": "x"}}, ".error.type", "invalid_value"),
         ({**MCP_REQUEST, "id": ""}, ".id", "empty_string"),
@@ -691,7 +696,7 @@ def test_messages_read_like_openais() -> None:
     assert part_refused({"type": "text", "text": "a"}, "assistant").message == (
         "Invalid value: 'text'. Supported values are: 'output_text' and 'refusal'."
     )
-    assert refused([{"type": "compaction"}]).message == "Unsupported item type 'compaction' on this server."
+    assert refused([{"type": "program"}]).message == "Unsupported item type 'program' on this server."
     assert refused([{"role": "user", "content": 1}]).message == (
         "Invalid type for 'input[0].content': expected one of a string or an array of objects, "
         "but got an integer instead."
@@ -700,12 +705,20 @@ def test_messages_read_like_openais() -> None:
 
 @pytest.mark.parametrize("member", get_args(ResponseInputItemParam), ids=lambda member: member.__name__)
 def test_every_item_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
-    taken = {item["type"] for item, _ in WHOLE}
+    taken = {item["type"] for item, _ in WHOLE} | {"compaction_trigger"}
     for name in types_of(member):
         if name not in taken:
             error = refused([{"type": name}])
             assert (error.param, error.code) == ("input[0].type", "unsupported_value")
             assert name in error.message
+
+
+def test_a_compaction_trigger_is_the_last_item() -> None:
+    trigger = {"type": "compaction_trigger"}
+    assert parse_input([USER, trigger]) == [USER, trigger]
+    error = refused([USER, trigger, USER])
+    assert (error.param, error.code) == ("input[1]", "invalid_value")
+    assert "must be the last item" in error.message
 
 
 # Limits

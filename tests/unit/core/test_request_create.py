@@ -336,7 +336,6 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("context_management", [{"type": "compaction", "compact_threshold": 1000}]),
         ("moderation", {"model": "m"}),
         ("image", {"context_compression": "enabled"}),
         ("prompt_cache_options", {"prewarm": True}),

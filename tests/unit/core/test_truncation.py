@@ -56,6 +56,11 @@ def test_the_parts_of_a_conversation(items: list[Json], parts: list[list[int]]) 
     assert droppable(items) == parts
 
 
+def test_a_message_that_is_not_to_be_answered_is_like_others() -> None:
+    items = [SYSTEM, USER, ANSWER, USER, call("1"), output("1"), ANSWER]
+    assert droppable(items, to_answer=False) == [[1, 2], [3, 4, 5]]
+
+
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Json]:
     """Conversations in which every call has its output, somewhere behind it."""

@@ -1,0 +1,82 @@
+"""Conversations made short on their own, without a response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from .core.compaction import Summary, open_message
+from .core.errors import bad_request
+from .core.ids import new_id
+from .core.listing import listed
+from .core.request import CreateRequest
+from .core.response import usage_of
+from .intake import Intake
+from .outbox import Outbox
+from .workshop import Workshop
+
+Json = dict[str, Any]
+
+_FIELDS: Final = frozenset(
+    {
+        "conversation",
+        "image",
+        "input",
+        "instructions",
+        "model",
+        "previous_response_id",
+        "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
+        "service_tier",
+    }
+)
+
+
+class Compaction:
+    """Makes the items from which a long conversation can go on.
+
+    Args:
+        parse: makes a request of its body.
+        passthrough: fields that OpenAI does not have and that go to the model server.
+    """
+
+    def __init__(
+        self, workshop: Workshop, intake: Intake, parse: Callable[[Json], CreateRequest], passthrough: Iterable[str]
+    ) -> None:
+        self._workshop = workshop
+        self._intake = intake
+        self._parse = parse
+        self._fields = _FIELDS | frozenset(passthrough)
+
+    async def compact(self, body: Json) -> Json:
+        """The compacted conversation, as `openai.types.responses.CompactedResponse` has it. Nothing is stored.
+
+        Raises:
+            ApiError: the request is wrong, or names what is not there; the provider failed.
+        """
+        request = self._parse({name: value for name, value in body.items() if name in self._fields})
+        start = await self._intake.take(request)
+        if not start.items:
+            raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
+        response, telemetry = self._workshop.begin(request), self._workshop.telemetry
+        bench = self._workshop.bench(request, response, start.owner)
+        shown = await bench.shown(start.items)
+        with telemetry.response(response) as whole, telemetry.round(request.model, whole) as told:
+            written = await bench.asking(Outbox(wanted=False)).summarise(shown, None, _nobody_hears, told)
+            told.ended(written.finish, ())
+            whole.ended(response | {"usage": usage_of(written.finish.usage)}, "completed", 1)
+        summary = Summary(written.text, open_message(start.items, bench.summaries.read))
+        said = [item for item in start.items if item.get("role") == "user"]
+        item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": bench.summaries.seal(summary)}
+        return {
+            "id": response["id"],
+            "object": "response.compaction",
+            "created_at": response["created_at"],
+            "output": [*listed(said), item],
+            "usage": usage_of(written.finish.usage),
+        }
+
+
+def _nobody_hears() -> None:
+    return
