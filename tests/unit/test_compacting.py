@@ -113,11 +113,11 @@ async def test_the_models_context_is_a_threshold_too() -> None:
 
 async def test_what_the_model_refuses_is_compacted() -> None:
     refusal = too_long("This model's maximum context length is 400 tokens. However, your request has 450 input tokens.")
-    setting = Conversation(refusal, refusal, SUMMARY, ANSWER, threshold=100_000, input=[*TURNS, *TURNS, QUESTION])
+    setting = Conversation(refusal, SUMMARY, ANSWER, threshold=100_000, input=[*TURNS, *TURNS, QUESTION])
     assert kinds(await setting.checked()) == ["compaction", "message"]
     # What the summary had no room for was left out, and the question came through.
-    assert [str(setting.seen(number)).count("First") for number in range(4)] == [2, 2, 1, 0]
-    assert setting.seen(3)[-1] == "And now?"
+    assert [str(setting.seen(number)).count("First") for number in range(3)] == [2, 1, 0]
+    assert setting.seen(2)[-1] == "And now?"
 
 
 async def test_in_the_middle_of_a_turn() -> None:
