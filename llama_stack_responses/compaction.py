@@ -55,8 +55,8 @@ class Compaction:
         Raises:
             ApiError: the request is wrong, or names what is not there; the provider failed.
         """
-        request = self._parse({name: value for name, value in body.items() if name in self._fields})
-        start = await self._intake.take(request)
+        start = await self._intake.take(self._parse({name: body[name] for name in self._fields & body.keys()}))
+        request = start.request
         if not start.items:
             raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
         response, telemetry = self._workshop.begin(request), self._workshop.telemetry

@@ -40,11 +40,11 @@ class Counting:
         if body.get("personality") is not None:
             message = "Unsupported parameter: 'personality' is not supported by this server."
             raise bad_request(message, "personality", "unsupported_parameter")
-        request = self._parse({name: value for name, value in body.items() if name not in _NOT_COUNTED})
+        asked = self._parse({name: value for name, value in body.items() if name not in _NOT_COUNTED})
         inference = self._workshop.inference
-        await inference.check_model(request.model)
-        start = await self._intake.take(request)
-        bench = self._workshop.bench(request, self._workshop.begin(request), start.owner)
+        await inference.check_model(asked.model)
+        start = await self._intake.take(asked)
+        bench = self._workshop.bench(start.request, self._workshop.begin(start.request), start.owner)
         chat = await bench.chat(start.items)
         tokens = await inference.count_tokens(chat)
         return {"object": "response.input_tokens", "input_tokens": estimated_tokens(chat) if tokens is None else tokens}

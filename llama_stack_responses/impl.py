@@ -108,7 +108,6 @@ class OpenAIResponsesImpl:
         self._services = services
         self._archive = archive = Archive(records, retention=config.retention_seconds)
         self._historian = Historian(archive, access)
-        self._limits = Limits(max_items=config.limits.input_items)
         sealer = Sealer(config.secret_bytes)
         self._workshop = equipped(config, inference, attachments, services, sealer, telemetry)
         self._intake = Intake(self._historian, access, self._workshop.sealer, prompts)
@@ -214,7 +213,9 @@ class OpenAIResponsesImpl:
         return await self._run(start)
 
     def _parse(self, body: Any) -> CreateRequest:
-        return parse_create(body, passthrough=self.config.passthrough, limits=self._limits)
+        return parse_create(
+            body, passthrough=self.config.passthrough, limits=Limits(max_items=self.config.limits.input_items)
+        )
 
     async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:
         """Begins what goes on without its client: in the background, or under a key.
