@@ -372,7 +372,7 @@ def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, upstrea
 def test_no_field_of_the_package_is_forgotten() -> None:
     covered = {name for params, _, _ in FIELDS.values() for name in params} | set(EVERYTHING)
     covered |= {name for params in UNSUPPORTED.values() for name in params}
-    elsewhere = {"model", "input", "previous_response_id", "stream_options", "context_management"}
+    elsewhere = {"model", "input", "previous_response_id", "stream_options", "context_management", "prompt"}
     assert set(ResponseCreateParamsBase.__annotations__) - covered == elsewhere
 
 
