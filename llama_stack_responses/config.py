@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from .chat.profile import Profile
+from .core import shapes
 from .core.request import DEFAULT_PASSTHROUGH
 from .sealing import SECRET_BYTES
 
@@ -162,6 +163,12 @@ class Limits(BaseModel):
     rounds: int = Field(default=64, ge=1)
     inference_idle_seconds: float = Field(default=600.0, gt=0)
     tool_seconds: float = Field(default=300.0, gt=0)
+
+    @property
+    def of_requests(self) -> shapes.Limits:
+        """Those that hold while a request is read."""
+        return shapes.Limits(max_items=self.input_items)
+
     websocket: SocketLimits = Field(default_factory=SocketLimits)
 
 

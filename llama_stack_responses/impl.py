@@ -24,7 +24,6 @@ from .core.ids import check_response_id
 from .core.listing import Order, Page, listed
 from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
-from .core.shapes import Limits
 from .core.transcript import Transcript
 from .counting import Counting
 from .health import Health
@@ -108,10 +107,10 @@ class OpenAIResponsesImpl:
         self._services = services
         self._archive = archive = Archive(records, retention=config.retention_seconds)
         self._historian = Historian(archive, access)
-        sealer = Sealer(config.secret_bytes)
+        sealer, limits = Sealer(config.secret_bytes), config.limits.of_requests
         self._workshop = equipped(config, inference, attachments, services, sealer, telemetry)
         self._intake = Intake(self._historian, access, self._workshop.sealer, prompts)
-        self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, self._limits)
+        self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, limits)
         self.counting = Counting(self._workshop, self._intake, self._parse)
         self.compaction = Compaction(self._workshop, self._intake, self._parse, config.passthrough)
         self._keys = Keys(records)
@@ -213,9 +212,7 @@ class OpenAIResponsesImpl:
         return await self._run(start)
 
     def _parse(self, body: Any) -> CreateRequest:
-        return parse_create(
-            body, passthrough=self.config.passthrough, limits=Limits(max_items=self.config.limits.input_items)
-        )
+        return parse_create(body, passthrough=self.config.passthrough, limits=self.config.limits.of_requests)
 
     async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:
         """Begins what goes on without its client: in the background, or under a key.

@@ -351,7 +351,6 @@ def test_all_fields_together(client: openai.OpenAI, upstream: Upstream) -> None:
 
 
 UNSUPPORTED: Final[dict[str, Json]] = {
-    "conversation": {"conversation": "conv_1"},
     "moderation": {"moderation": {"model": "omni-moderation-latest"}},
     "image": {"image": {"context_compression": "enabled"}},
     "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},
@@ -372,7 +371,15 @@ def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, upstrea
 def test_no_field_of_the_package_is_forgotten() -> None:
     covered = {name for params, _, _ in FIELDS.values() for name in params} | set(EVERYTHING)
     covered |= {name for params in UNSUPPORTED.values() for name in params}
-    elsewhere = {"model", "input", "previous_response_id", "stream_options", "context_management", "prompt"}
+    elsewhere = {
+        "model",
+        "input",
+        "previous_response_id",
+        "stream_options",
+        "context_management",
+        "prompt",
+        "conversation",
+    }
     assert set(ResponseCreateParamsBase.__annotations__) - covered == elsewhere
 
 
