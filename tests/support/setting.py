@@ -33,6 +33,7 @@ class Setting:
         rounds: what the model says.
         makers: the hosted tools that there are.
         history: the items before the input.
+        inference: the model, if it is to do more than to say the rounds.
         fields: of the request.
 
     Attributes:
@@ -47,11 +48,12 @@ class Setting:
         profile: Profile | None = None,
         limits: TurnLimits = ENOUGH,
         progress: Progress = NOTHING_DONE,
+        inference: FakeInference | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.items = [*history, *request.input_items]
-        self.inference = FakeInference(*rounds)
+        self.inference = inference or FakeInference(*rounds)
         self.outbox = Outbox(wanted=True)
         self.steps: list[Progress] = []
         toolset = Toolset(request, {**client_tools(), **makers})

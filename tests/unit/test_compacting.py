@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
+from llama_stack_responses.chat.estimate import estimated_tokens
 from llama_stack_responses.chat.refusals import too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.replay import replay
@@ -23,6 +25,7 @@ QUESTION = {"role": "user", "content": "And now?"}
 SUMMARY: list[Step] = [reasoning("Hm."), text("They "), text("spoke."), finish(tokens=7)]
 ANSWER: list[Step] = [text("Hello"), finish(tokens=5)]
 FUNCTION = {"type": "function", "name": "f"}
+DEAR = "This model's maximum context length is 1500 tokens. However, your request has {} input tokens."
 
 
 def at(threshold: int | None) -> list[Json]:
@@ -186,6 +189,42 @@ async def test_nothing_is_estimated_for_those_who_do_not_ask_for_it() -> None:
         async def context_length(self, model: str) -> int | None:
             raise AssertionError("nobody wants to know")
 
-    setting = Setting(ANSWER, makers={}, input=[*TURNS, QUESTION])
-    setting.inference.__class__ = Asked
-    await setting.end()
+    await Setting(makers={}, inference=Asked(ANSWER), input=[*TURNS, QUESTION]).end()
+
+
+class Small(FakeInference):
+    """A model with a context of 1,500 tokens, a quarter more than an estimate says, that calls once in each turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    async def open(self, request: Json) -> AsyncGenerator[Any]:
+        """Refuses what is too long; calls, answers or summarises by what came last."""
+        tokens = estimated_tokens(request) * 5 // 4
+        if tokens > 1_500:
+            raise too_long(DEAR.format(tokens))
+        self.largest = max(self.largest, tokens)
+        last = request["messages"][-1]["content"]
+        calls = request.get("tools") and last.startswith("Question")
+        self._rounds.append([call("f", "1"), finish("tool_calls")] if calls else [text(f"So {last[:12]}"), finish()])
+        return await super().open(request)
+
+
+@pytest.mark.parametrize("threshold", [800, 100_000])
+async def test_a_long_run_under_a_small_context_stays_within_it(threshold: int) -> None:
+    """Fifty turns, each with a call that the client answers with a long text."""
+    model, history, compactions = Small(), list[Json](), 0
+    for number in range(50):
+        result = {"type": "function_call_output", "call_id": "1", "output": f"{number} {LONG}"}
+        for asked in ({"role": "user", "content": f"Question {number}"}, result):
+            setting = Conversation(
+                history=history, input=[asked], tools=[FUNCTION], threshold=threshold, inference=model
+            )
+            final = await setting.checked()
+            history = [*setting.items, *final["output"]]
+            compactions += kinds(final).count("compaction")
+    assert model.largest <= 1_500
+    assert compactions >= 4
+    answers = [item for item in history if item.get("role") == "assistant"]
+    assert len(answers) == 50
