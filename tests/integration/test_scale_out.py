@@ -15,6 +15,7 @@ from tests.support.reader import Reader
 from tests.support.relay import Relay
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.strict import check_stream
+from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.valkey import Valkey
 from tests.support.variants import traces
@@ -100,6 +101,22 @@ def test_who_leaves_ends_the_generation_behind_the_address_too(wire: Wire, upstr
     with Reader.asking(wire, model="local/m", input="Count.") as reader:
         reader.read_to("two ")
     assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
+
+
+def test_a_websocket_behind_the_address(address: Nginx, wire: Wire, upstream: Upstream) -> None:
+    """It stays with one server; what is stored is there for all, and who leaves ends what is made."""
+    upstream.script("m", HELD)
+    with Talk(address) as talk:
+        talk.ask(model="local/echo", input="first", store=False)
+        talk.ask(model="local/echo", input="second", previous_response_id=talk.response()["id"])
+        stored = talk.response()
+        talk.ask(model="local/m", input="Count.")
+        talk.until("response.output_text.delta")
+    assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
+    for _ in range(2):
+        wire.create(model="local/echo", input="third", previous_response_id=stored["id"])
+        contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
+        assert contents == ["first", "first", "second", "second", "third"]
 
 
 def test_a_server_that_dies_is_passed_over_and_its_work_goes_on(
