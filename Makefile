@@ -17,7 +17,7 @@ help: ## Show this list
 install: $(READY) ## Set up .venv: llama-stack, this package, and what tests and demo need
 
 $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install scripts/find-python
-	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,dev constraints/standalone.txt
+	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,test-fuzz,dev constraints/standalone.txt
 	@touch $@
 
 $(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scripts/install scripts/find-python

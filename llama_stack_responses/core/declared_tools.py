@@ -13,20 +13,24 @@ from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
 from .shapes import (
     At,
     Check,
+    any_of,
     array,
     check_count,
     invalid,
     invalid_type,
     one_of,
     record,
+    schema_of,
     shown,
     string,
     tagged,
+    takes,
 )
 
 _NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
 
 
+@takes(any_of({"type": "string"}, schema_of(_NEW_CONTAINER)))
 def _container(value: Any, at: At) -> str | dict[str, Any]:
     """A container's id, or what a new one is to be like."""
     if not isinstance(value, str | dict):
@@ -56,6 +60,7 @@ _UNSUPPORTED_TOOLS: Final = frozenset(
 _TOOL_LIST: Final = array(tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS))
 
 
+@takes(schema_of(_TOOL_LIST))
 def tools(value: Any, at: At) -> list[dict[str, Any]]:
     """The `tools` of a request, each with a name or label of its own if it has one."""
     declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
@@ -114,6 +119,7 @@ _UNSUPPORTED_CHOICES: Final = frozenset(
 _CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
 
 
+@takes(any_of(schema_of(_CHOICE_MODE), schema_of(_CHOICE)))
 def tool_choice(value: Any, at: At) -> str | dict[str, Any]:
     """The `tool_choice` of a request: a word, or an object."""
     if not isinstance(value, str | dict):

@@ -22,6 +22,7 @@ from .shapes import (
     Check,
     Limits,
     an_object,
+    any_of,
     array,
     boolean,
     check_json,
@@ -33,8 +34,10 @@ from .shapes import (
     number,
     one_of,
     record,
+    schema_of,
     string,
     tagged,
+    takes,
 )
 
 ANSWERS: Final[Mapping[str, str]] = {
@@ -129,6 +132,7 @@ def _content(text_kind: str, part: Check) -> Check:
     """A message's content: a string or an array of parts; afterwards an array of parts."""
     parts = array(part)
 
+    @takes(any_of({"type": "string"}, schema_of(parts)))
     def check(value: Any, at: At) -> list[dict[str, Any]]:
         if isinstance(value, str):
             return _one_text(text_kind, value, at)
@@ -279,6 +283,7 @@ _MESSAGES: Final[Mapping[str, Check]] = {
 _WITH_ROLE: Final = record({"role": _ROLE}, "role")
 
 
+@takes({"type": "object", "properties": {"role": schema_of(_ROLE), "content": {}}, "required": ["role", "content"]})
 def _message(value: Any, at: At) -> dict[str, Any]:
     role = _WITH_ROLE(value, at)["role"]
     message: dict[str, Any] = _MESSAGES[role](value, at)
@@ -335,6 +340,7 @@ _FUNCTION_CALL: Final = record(
 _OUTPUT: Final = array(tagged("content", OUTPUT_PARTS))
 
 
+@takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))
 def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
     """A call's output: a string stays one, since a tool's text and a list that holds one text are different things."""
     if not isinstance(value, str | list):
@@ -406,6 +412,7 @@ _UNSUPPORTED_ITEMS: Final = frozenset(
 _TYPED_ITEM: Final = tagged("item", _ITEMS, _UNSUPPORTED_ITEMS)
 
 
+@takes(any_of(schema_of(_TYPED_ITEM), schema_of(_message), {"type": "object", "required": ["id"]}))
 def _item(value: Any, at: At) -> dict[str, Any]:
     members = an_object(value, at)
     if members.get("type") is None:
@@ -424,3 +431,10 @@ def _implied_type(members: dict[str, Any], at: At) -> str:
     if given == {"id"}:
         return "item_reference"
     raise missing(at.key("type"))
+
+
+ITEMS_SCHEMA: Final = schema_of(array(_item))
+"""Several items."""
+
+INPUT_SCHEMA: Final = any_of({"type": "string"}, ITEMS_SCHEMA)
+"""What `check_input` takes."""

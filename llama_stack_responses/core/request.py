@@ -9,13 +9,15 @@ from typing import Any, Final, Literal
 from .declared_tools import check_choice, tool_choice, tools
 from .errors import bad_request
 from .ids import check_conversation_id, check_response_id
-from .items import OUTPUT_PARTS, check_input
+from .items import INPUT_SCHEMA, OUTPUT_PARTS, check_input
 from .shapes import (
     DEFAULT_LIMITS,
     At,
     Check,
     Limits,
+    Schema,
     an_object,
+    any_of,
     array,
     boolean,
     check_json,
@@ -26,9 +28,12 @@ from .shapes import (
     missing,
     number,
     one_of,
+    or_null,
     record,
+    schema_of,
     string,
     tagged,
+    takes,
 )
 
 DEFAULT_PASSTHROUGH: Final = frozenset(
@@ -172,6 +177,7 @@ def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[st
 SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
 
 
+@takes(any_of({"type": "string"}, {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}))
 def _conversation(value: Any, at: At) -> str:
     """The id of a conversation, which may be sent alone or as an object's."""
     if isinstance(value, str):
@@ -182,6 +188,7 @@ def _conversation(value: Any, at: At) -> str:
     return check_conversation_id(conversation["id"], at.key("id").path)
 
 
+@takes({"type": "string", "pattern": "^resp_[0-9a-zA-Z]{1,64}$"})
 def _previous_response_id(value: Any, at: At) -> str:
     return check_response_id(string()(value, at), at.path)
 
@@ -309,6 +316,21 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 A request that asks for one of these is refused: doing something else without a word would be worse.
 """
+
+
+REFUSED: Final = frozenset(name for name, (asks_for_it, _) in _UNSUPPORTED.items() if asks_for_it is bool)
+"""The fields that must not be there with any value but null."""
+
+
+_NOTHING: Final[Schema] = {"type": "null", "description": "Refused: this server cannot do it."}
+
+
+def request_schema() -> Schema:
+    """What a request may hold, as JSON Schema. Whatever else is in it is ignored, or goes to the engine."""
+    required = ("model",)
+    fields = {**{name: schema_of(check) for name, check in _FIELDS.items()}, "input": INPUT_SCHEMA}
+    properties = {name: schema if name in required else or_null(schema) for name, schema in fields.items()}
+    return {"type": "object", "properties": properties | dict.fromkeys(REFUSED, _NOTHING), "required": list(required)}
 
 
 def _refuse_unsupported(given: Mapping[str, Any]) -> None:

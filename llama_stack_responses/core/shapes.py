@@ -2,6 +2,7 @@
 
 A check takes the decoded value and where it stands, and returns the value to keep, or raises the 400 that OpenAI
 would send. The shapes of requests, items and tools are tables of checks, so that each can be read as the data it is.
+Most checks also know what they take as JSON Schema (`schema_of`), which is what the API's description is made of.
 """
 
 from __future__ import annotations
@@ -62,6 +63,36 @@ class At:
 
 
 type Check = Callable[[Any, At], Any]
+type Schema = Mapping[str, Any]
+
+_SCHEMA: Final = "schema"
+"""The attribute of a check that holds it."""
+
+
+def takes[Checking: Callable[..., Any]](schema: Schema) -> Callable[[Checking], Checking]:
+    """Says of a check what it takes: no less than that; it may be more particular."""
+
+    def mark(check: Checking) -> Checking:
+        vars(check)[_SCHEMA] = schema
+        return check
+
+    return mark
+
+
+def schema_of(check: Check) -> Schema:
+    """What a check takes, as JSON Schema. One that does not say takes anything."""
+    found: Schema = getattr(check, _SCHEMA, {})
+    return found
+
+
+def any_of(*schemas: Schema) -> Schema:
+    """What one of these takes."""
+    return {"anyOf": list(schemas)}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The same, or null; what takes anything takes null too."""
+    return any_of(schema, {"type": "null"}) if schema else {}
 
 
 # Errors
@@ -111,6 +142,7 @@ def _listed(values: Collection[str]) -> str:
 # Checks of one value
 
 
+@takes({"type": "boolean"})
 def boolean(value: Any, at: At) -> bool:
     """true or false."""
     if not isinstance(value, bool):
@@ -121,6 +153,7 @@ def boolean(value: Any, at: At) -> bool:
 def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
     """A JSON integer from `low` to `high`."""
 
+    @takes({"type": "integer", "minimum": low, "maximum": high})
     def check(value: Any, at: At) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise invalid_type(value, at, "an integer")
@@ -133,6 +166,9 @@ def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
 def number(low: float = -math.inf, high: float = math.inf) -> Check:
     """A JSON number from `low` to `high`, as a float. Some decoders read NaN and Infinity too; those are refused."""
 
+    bounds = {"minimum": low, "maximum": high}
+
+    @takes({"type": "number", **{name: bound for name, bound in bounds.items() if math.isfinite(bound)}})
     def check(value: Any, at: At) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise invalid_type(value, at, "a number")
@@ -156,7 +192,9 @@ def _check_range(value: float, at: At, low: float, high: float, word: str) -> No
 def string(low: int = 0, high: int | None = None, pattern: str | None = None) -> Check:
     """A string of `low` (0 or 1) to `high` characters that matches `pattern` whole; text without a `high`."""
     form = re.compile(pattern) if pattern else None
+    told = {"minLength": low or None, "maxLength": high, "pattern": pattern and f"^{pattern}$"}
 
+    @takes({"type": "string", **{name: value for name, value in told.items() if value is not None}})
     def check(value: Any, at: At) -> str:
         if not isinstance(value, str):
             raise invalid_type(value, at, "a string")
@@ -172,6 +210,7 @@ def string(low: int = 0, high: int | None = None, pattern: str | None = None) ->
     return check
 
 
+@takes({"type": "string"})
 def data(value: Any, at: At) -> str:
     """A string that holds an image, a file or a sound, or the URL of one."""
     if not isinstance(value, str):
@@ -192,6 +231,7 @@ def _check_length(value: str, at: At, high: int) -> None:
 def one_of(*values: str) -> Check:
     """One of these strings."""
 
+    @takes({"type": "string", "enum": list(values)})
     def check(value: Any, at: At) -> str:
         if not isinstance(value, str):
             raise invalid_type(value, at, "a string")
@@ -205,7 +245,9 @@ def one_of(*values: str) -> Check:
 def scalar_or(check_other: Check | None = None) -> Check:
     """A string, a finite number or a boolean, or else what `check_other` takes."""
     finite = number()
+    other = [schema_of(check_other)] if check_other else []
 
+    @takes(any_of({"type": ["string", "number", "boolean"]}, *other))
     def check(value: Any, at: At) -> Any:
         if isinstance(value, bool | str):
             return value
@@ -219,6 +261,7 @@ def scalar_or(check_other: Check | None = None) -> Check:
     return check
 
 
+@takes({"type": "object"})
 def an_object(value: Any, at: At) -> dict[str, Any]:
     """A JSON object, whatever is in it."""
     if not isinstance(value, dict):
@@ -232,6 +275,7 @@ def an_object(value: Any, at: At) -> dict[str, Any]:
 def array(entry: Check, low: int = 0) -> Check:
     """An array of `low` (0 or 1) to `max_items` entries, each as `entry` says."""
 
+    @takes({"type": "array", "items": schema_of(entry), **({"minItems": low} if low else {})})
     def check(value: Any, at: At) -> list[Any]:
         if not isinstance(value, list):
             raise invalid_type(value, at, "an array")
@@ -263,6 +307,7 @@ def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, A
     """
     fallback = defaults or {}
 
+    @takes(_object_schema(fields, required))
     def check(value: Any, at: At) -> dict[str, Any]:
         members = an_object(value, at)
         kept: dict[str, Any] = {}
@@ -279,6 +324,12 @@ def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, A
     return check
 
 
+def _object_schema(fields: Mapping[str, Check], required: Collection[str]) -> Schema:
+    schemas = {name: schema_of(check) for name, check in fields.items()}
+    properties = {name: each if name in required else or_null(each) for name, each in schemas.items()}
+    return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
+
+
 def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] = ()) -> Check:
     """An object whose `type` names the entry of `table` that checks the rest of it.
 
@@ -287,6 +338,7 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
         unsupported: types that OpenAI knows and this server does not; they are refused by name.
     """
 
+    @takes({"oneOf": [_of_type(name, schema_of(check)) for name, check in table.items()]})
     def check(value: Any, at: At) -> dict[str, Any]:
         members = an_object(value, at)
         at_type = at.key("type")
@@ -307,6 +359,7 @@ def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] =
 _METADATA_VALUE: Final = string(0, 512)
 
 
+@takes({"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}})
 def metadata(value: Any, at: At) -> dict[str, str]:
     """At most 16 pairs of a key of 64 characters and a string of 512."""
     pairs = an_object(value, at)
@@ -322,6 +375,12 @@ def metadata(value: Any, at: At) -> dict[str, str]:
             raise invalid(at, why, "string_above_max_length")
         _METADATA_VALUE(text, at.key(key))
     return pairs
+
+
+def _of_type(name: str, schema: Schema) -> Schema:
+    properties = {**schema.get("properties", {}), "type": {"type": "string", "const": name}}
+    known = {key: value for key, value in schema.items() if key not in ("properties", "required")}
+    return {"type": "object", **known, "properties": properties, "required": ["type", *schema.get("required", ())]}
 
 
 def check_json(body: Any) -> None:

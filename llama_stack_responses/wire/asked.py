@@ -18,6 +18,7 @@ from llama_stack_responses.logs import get_logger
 
 from .answers import Json, failure
 from .heads import known, request_id, signed
+from .schemas import ERROR
 
 logger = get_logger(__name__)
 
@@ -32,6 +33,11 @@ _NUMBER: Final = re.compile("[0-9]{1,15}")
 
 class ErrorsAsJson(APIRoute):
     """A route whose errors have OpenAI's form, and whose answers have OpenAI's headers."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        errors = {"description": "An error.", "content": {"application/json": {"schema": ERROR}}}
+        options["responses"] = {**(options.get("responses") or {}), "default": errors}
+        super().__init__(path, endpoint, **options)
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""

@@ -23,6 +23,7 @@ from llama_stack_responses.sandbox.containers import (
 
 from .answers import Json
 from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, decode, page_of, read_body
+from .schemas import CONTAINER, FILE, NEW_CONTAINER, NEW_FILE, PAGING, deleted, described, page
 
 _MINUTES: Final = 60.0
 
@@ -32,18 +33,26 @@ def containers_router(containers: Containers, who: Callable[[], Owner], request_
     routes = _Routes(containers, who, request_bytes)
     router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=ErrorsAsJson)
 
-    def add(method: str, path: str, answer: Handler, summary: str) -> None:
-        router.add_api_route(path, answer, methods=[method], summary=summary)
+    def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    add("POST", "", routes.create, "Create a container")
-    add("GET", "", routes.list, "List containers")
-    add("GET", "/{container_id}", routes.retrieve, "Retrieve a container")
-    add("DELETE", "/{container_id}", routes.delete, "Delete a container")
-    add("POST", "/{container_id}/files", routes.create_file, "Put a file into a container")
-    add("GET", "/{container_id}/files", routes.list_files, "List a container's files")
-    add("GET", "/{container_id}/files/{file_id}", routes.retrieve_file, "Retrieve a container's file")
-    add("GET", "/{container_id}/files/{file_id}/content", routes.content, "Retrieve what is in a container's file")
+    created = described(CONTAINER, body=NEW_CONTAINER, example={"name": "notebook", "expires_after": {"minutes": 20}})
+    add("POST", "", routes.create, "Create a container", created)
+    add("GET", "", routes.list, "List containers", described(page(CONTAINER), query=PAGING))
+    add("GET", "/{container_id}", routes.retrieve, "Retrieve a container", described(CONTAINER))
+    add("DELETE", "/{container_id}", routes.delete, "Delete a container", described(deleted("container.deleted")))
+    _add_files(add, routes)
     return router
+
+
+def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], routes: _Routes) -> None:
+    files, file = "/{container_id}/files", "/{container_id}/files/{file_id}"
+    put = described(FILE, body=NEW_FILE, form=True)
+    add("POST", files, routes.create_file, "Put a file into a container", put)
+    add("GET", files, routes.list_files, "List a container's files", described(page(FILE), query=PAGING))
+    add("GET", file, routes.retrieve_file, "Retrieve a container's file", described(FILE))
+    inside = described({"type": "string", "format": "binary"}, media="application/octet-stream")
+    add("GET", f"{file}/content", routes.content, "Retrieve what is in a container's file", inside)
 
 
 class _Routes:

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.compaction import Compaction
+from llama_stack_responses.core.request import request_schema
 from llama_stack_responses.counting import Counting
 
 from .answers import FinishedAsJson, Json
 from .asked import METHODS, ErrorsAsJson, Handler, decode, nothing, read_body
+from .schemas import COMPACTION, TOKENS, described
 
 
 def context_router(counting: Counting, compaction: Compaction, request_bytes: int) -> APIRouter:
     """The routes; a request's body has at most `request_bytes` bytes."""
     router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
-    router.add_api_route("/input_tokens", _count(counting, request_bytes), methods=["POST"], summary="Count tokens")
-    router.add_api_route("/compact", _compact(compaction, request_bytes), methods=["POST"], summary="Compact")
-    for path in ("/input_tokens", "/compact"):
+
+    def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=["POST"], summary=summary, **description)
         router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+
+    body, example = request_schema(), {"model": "local/qwen3", "input": "Write a haiku about the sea."}
+    counted, compacted = (described(answer, body=body, example=example) for answer in (TOKENS, COMPACTION))
+    add("/input_tokens", _count(counting, request_bytes), "Count tokens", counted)
+    add("/compact", _compact(compaction, request_bytes), "Compact", compacted)
     return router
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.conversations import Conversations
@@ -9,6 +11,18 @@ from llama_stack_responses.core.request import INCLUDABLE
 
 from .answers import Json
 from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, nothing, page_of, read_body
+from .schemas import (
+    CONVERSATION,
+    INCLUDE,
+    ITEM,
+    ITEMS,
+    METADATA,
+    NEW_CONVERSATION,
+    NEW_ITEMS,
+    PAGING,
+    deleted,
+    described,
+)
 
 
 def conversations_router(conversations: Conversations, request_bytes: int) -> APIRouter:
@@ -16,17 +30,24 @@ def conversations_router(conversations: Conversations, request_bytes: int) -> AP
     routes = _Routes(conversations, request_bytes)
     router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=ErrorsAsJson)
 
-    def add(method: str, path: str, answer: Handler, summary: str) -> None:
-        router.add_api_route(path, answer, methods=[method], summary=summary)
+    def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    add("POST", "", routes.create, "Create a conversation")
-    add("GET", "/{conversation_id}", routes.retrieve, "Retrieve a conversation")
-    add("POST", "/{conversation_id}", routes.update, "Update a conversation's metadata")
-    add("DELETE", "/{conversation_id}", routes.delete, "Delete a conversation and its items")
-    add("POST", "/{conversation_id}/items", routes.create_items, "Add items to a conversation")
-    add("GET", "/{conversation_id}/items", routes.list_items, "List a conversation's items")
-    add("GET", "/{conversation_id}/items/{item_id:path}", routes.retrieve_item, "Retrieve a conversation's item")
-    add("DELETE", "/{conversation_id}/items/{item_id:path}", routes.delete_item, "Delete a conversation's item")
+    one, items = "/{conversation_id}", "/{conversation_id}/items"
+    created = described(CONVERSATION, body=NEW_CONVERSATION, example={"metadata": {"topic": "otters"}}, optional=True)
+    add("POST", "", routes.create, "Create a conversation", created)
+    add("GET", one, routes.retrieve, "Retrieve a conversation", described(CONVERSATION))
+    updated = described(CONVERSATION, body=METADATA, example={"metadata": {"topic": "seals"}})
+    add("POST", one, routes.update, "Update a conversation's metadata", updated)
+    gone = described(deleted("conversation.deleted"))
+    add("DELETE", one, routes.delete, "Delete a conversation and its items", gone)
+    example = {"items": [{"role": "user", "content": "Hello!"}]}
+    put = described(ITEMS, body=NEW_ITEMS, example=example, query=INCLUDE)
+    add("POST", items, routes.create_items, "Add items to a conversation", put)
+    add("GET", items, routes.list_items, "List a conversation's items", described(ITEMS, query={**PAGING, **INCLUDE}))
+    path = f"{items}/{{item_id:path}}"
+    add("GET", path, routes.retrieve_item, "Retrieve a conversation's item", described(ITEM, query=INCLUDE))
+    add("DELETE", path, routes.delete_item, "Delete a conversation's item", described(CONVERSATION))
     # Last, so that whatever is a route above is not taken for one of these.
     for path in ("", "/{conversation_id}", "/{conversation_id}/{part:path}"):
         router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)

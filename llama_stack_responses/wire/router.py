@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.request import request_schema
 from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 
 from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
@@ -17,9 +18,16 @@ from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, noth
 from .containers import containers_router
 from .context import context_router
 from .conversations import conversations_router
+from .schemas import ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .socket import Gate, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
+_CREATE: Final = described(
+    RESPONSE,
+    body=request_schema(),
+    example={"model": "local/qwen3", "input": "Write a haiku about the sea.", "stream": True},
+    streams=True,
+)
 
 
 def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
@@ -46,14 +54,18 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
 
 def _responses(impl: OpenAIResponsesImpl) -> APIRouter:
     router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
-    router.add_api_route("", _create(impl), methods=["POST"], summary="Create a model response")
-    router.add_api_route("", _list(impl), methods=["GET"], summary="List responses")
-    router.add_api_route("/{response_id}", _retrieve(impl), methods=["GET"], summary="Retrieve a response")
-    router.add_api_route("/{response_id}", _delete(impl), methods=["DELETE"], summary="Delete a response")
-    router.add_api_route("/{response_id}/cancel", _cancel(impl), methods=["POST"], summary="Cancel a response")
-    router.add_api_route(
-        "/{response_id}/input_items", _input_items(impl), methods=["GET"], summary="List a response's input items"
-    )
+
+    def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary, **description)
+
+    add("POST", "", _create(impl), "Create a model response", _CREATE)
+    add("GET", "", _list(impl), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
+    replayed = described(RESPONSE, query=REPLAY, streams=True)
+    add("GET", "/{response_id}", _retrieve(impl), "Retrieve a response", replayed)
+    add("DELETE", "/{response_id}", _delete(impl), "Delete a response", described(deleted("response")))
+    add("POST", "/{response_id}/cancel", _cancel(impl), "Cancel a response", described(RESPONSE))
+    listed = described(ITEMS, query=PAGING)
+    add("GET", "/{response_id}/input_items", _input_items(impl), "List a response's input items", listed)
     # Last, so that whatever is a route above is not taken for one of these.
     for path in ("", "/{response_id}", "/{response_id}/{part}"):
         router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)

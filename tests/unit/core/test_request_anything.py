@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import Any
+from typing import Any, get_type_hints
 
 import orjson
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.items import parse_input
-from llama_stack_responses.core.request import CreateRequest, parse_create
+from llama_stack_responses.core.request import REFUSED, CreateRequest, parse_create, request_schema
 from llama_stack_responses.core.response import new_response
 
 Json = dict[str, Any]
@@ -128,6 +131,32 @@ def test_any_body_is_a_request_or_a_400(body: Any) -> None:
         assert result.input_items or result.previous_response_id
         assert parse_input(result.input_items) == result.input_items
         assert orjson.dumps(new_response(result, id="resp_0123456789abcdef", created_at=0))
+
+
+SCHEMA = Draft202012Validator(request_schema())
+
+
+@settings(AT_ANY_PACE, max_examples=300)
+@given(spoiled(BODY))
+def test_the_schema_takes_what_is_taken(body: Any) -> None:
+    if isinstance(outcome(body), CreateRequest):
+        SCHEMA.validate(body)
+
+
+@pytest.mark.parametrize("field", BODY.keys() - {"seed"})
+def test_the_schema_sees_what_is_refused(field: str) -> None:
+    wrongs: list[Any] = [{}, [[]], "", -1, 0.1, True]
+    for body in ({**BODY, field: wrong} for wrong in wrongs):
+        assert SCHEMA.is_valid(body) or isinstance(outcome(body), ApiError)
+    assert not SCHEMA.is_valid({**BODY, field: [[]]})
+
+
+def test_the_schema_has_every_field() -> None:
+    Draft202012Validator.check_schema(request_schema())
+    declared = set(get_type_hints(ResponseCreateParamsNonStreaming)) | {"stream"}
+    assert set(request_schema()["properties"]) == declared
+    for name in REFUSED:
+        assert not SCHEMA.is_valid({**BODY, name: REFUSED_BODY.get(name, {})})
 
 
 @settings(AT_ANY_PACE, max_examples=300)

@@ -1,0 +1,81 @@
+"""Whatever fits our description of the API, or nearly does, gets an answer that fits it too: no 500, and no silence.
+
+FUZZ_EXAMPLES=400 .venv/bin/python -m pytest tests/integration/test_fuzz.py     # a minute and more
+"""
+
+import os
+from typing import Any, Final
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream
+
+type Json = dict[str, Any]
+
+pytestmark = pytest.mark.live
+
+EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "12"))
+"""Of each operation and each kind, by a fixed seed."""
+CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+AT_ANY_PACE: Final = settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def aim(body: Any) -> None:
+    """Has a request reach a model that there is, and nothing outside of this machine."""
+    if isinstance(body, dict) and isinstance(body.get("model"), str):
+        body["model"] = "local/fast-3"
+        if isinstance(body.get("tools"), list):
+            body["tools"] = [tool for tool in body["tools"] if isinstance(tool, dict) and tool.get("type") != "mcp"]
+
+
+def only_ours(document: Json) -> Json:
+    """The description of our routes: the host's leads nowhere in places."""
+    paths = {
+        path: {
+            method: operation
+            for method, operation in operations.items()
+            if operation["responses"].get("default", {}).get("description") == "An error."
+        }
+        for path, operations in document["paths"].items()
+    }
+    return {"openapi": document["openapi"], "info": document["info"], "paths": paths}
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_every_answer_is_as_described(stack: LiveStack, upstream: Upstream, mode: GenerationMode) -> None:
+    document = only_ours(httpx.get(f"{stack.base_url}/openapi.json", timeout=60, trust_env=False).json())
+    schema = schemathesis.openapi.from_dict(document)
+    operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
+    assert len(operations) == sum(len(methods) for methods in document["paths"].values()) > 12
+    if mode is GenerationMode.NEGATIVE:
+        # In a path, nothing is wrong.
+        operations = [operation for operation in operations if operation.body or operation.query]
+    for operation in operations:
+
+        @AT_ANY_PACE
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def attempt(case: Any) -> None:
+            aim(case.body)
+            answer = case.call(base_url=stack.base_url, timeout=30)
+            case.validate_response(answer, checks=CHECKS)
+
+        attempt()

@@ -1,0 +1,135 @@
+"""What the stack's /openapi.json says of our routes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from jsonschema import Draft202012Validator
+
+from llama_stack_responses.core.request import parse_create
+from tests.support.asking import MODEL, NAME
+from tests.support.stack import LiveStack
+from tests.support.upstream import Upstream, reply, text
+from tests.support.wire import Json, Wire
+
+pytestmark = pytest.mark.live
+
+ANSWER = reply(text("Hello"))
+
+
+@pytest.fixture(scope="module")
+def document(stack: LiveStack) -> Json:
+    """The whole description, with the host's part."""
+    found: Json = httpx.get(f"{stack.base_url}/openapi.json", timeout=60, trust_env=False).json()
+    return found
+
+
+@pytest.fixture(scope="module")
+def operations(document: Json) -> dict[str, Json]:
+    """Ours, by method and path."""
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+        if operation["responses"].get("default", {}).get("description") == "An error."
+    }
+
+
+def values(tree: Any, key: str) -> Iterator[Any]:
+    """What stands under this key, anywhere."""
+    if isinstance(tree, dict):
+        yield from ([tree[key]] if key in tree else [])
+        tree = list(tree.values())
+    for each in tree if isinstance(tree, list) else ():
+        yield from values(each, key)
+
+
+def schema(operation: Json, status: str = "200", media: str = "application/json") -> Json:
+    """What an answer of an operation is to hold."""
+    found: Json = operation["responses"][status]["content"][media]["schema"]
+    return found
+
+
+def test_every_route_is_there(operations: dict[str, Json]) -> None:
+    response, container = "/v1/responses/{response_id}", "/v1/containers/{container_id}"
+    assert operations.keys() >= {
+        "POST /v1/responses",
+        "GET /v1/responses",
+        f"GET {response}",
+        f"DELETE {response}",
+        f"POST {response}/cancel",
+        f"GET {response}/input_items",
+        "POST /v1/responses/input_tokens",
+        "POST /v1/containers",
+        "GET /v1/containers",
+        f"GET {container}",
+        f"DELETE {container}",
+        f"POST {container}/files",
+        f"GET {container}/files",
+        f"GET {container}/files/{{file_id}}",
+        f"GET {container}/files/{{file_id}}/content",
+    }
+
+
+def test_every_operation_says_what_it_takes_and_answers(operations: dict[str, Json]) -> None:
+    for name, operation in operations.items():
+        assert set(operation["responses"]) == {"200", "default"}, name
+        assert operation["summary"], name
+        assert all(content["schema"] for content in operation["responses"]["200"]["content"].values()), name
+        in_path = {each["name"] for each in operation.get("parameters", []) if each["in"] == "path"}
+        assert in_path == {part[1:-1] for part in name.split("/") if part.startswith("{")}, name
+
+
+def test_no_schema_leads_nowhere(operations: dict[str, Json]) -> None:
+    for name, operation in operations.items():
+        assert list(values(operation, "$ref")) == [], name
+        for each in values(operation, "schema"):
+            Draft202012Validator.check_schema(each)
+
+
+def test_examples_are_what_they_show(operations: dict[str, Json]) -> None:
+    sent = [operation["requestBody"]["content"] for operation in operations.values() if "requestBody" in operation]
+    contents = [content["application/json"] for content in sent if "application/json" in content]
+    assert contents
+    for content in contents:
+        Draft202012Validator(content["schema"]).validate(content["example"])
+    example = operations["POST /v1/responses"]["requestBody"]["content"]["application/json"]["example"]
+    assert parse_create(example).stream
+
+
+def test_answers_are_as_described(operations: dict[str, Json], wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, ANSWER)
+
+    def check(operation: str, answer: httpx.Response, status: str = "200") -> Json:
+        found: Json = answer.json()
+        Draft202012Validator(schema(operations[operation], status)).validate(found)
+        return found
+
+    body = {"model": MODEL, "input": "Hi"}
+    made = check("POST /v1/responses", wire.post(body))
+    one = "/v1/responses/{response_id}"
+    check(f"GET {one}", wire.get(f"/{made['id']}"))
+    check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items"))
+    check("GET /v1/responses", wire.get("", limit=1))
+    check("POST /v1/responses/input_tokens", wire.http.post("/responses/input_tokens", json=body))
+    check("POST /v1/responses", wire.post({"model": MODEL}), "default")
+    check(f"POST {one}/cancel", wire.http.post(f"/responses/{made['id']}/cancel"), "default")
+    check(f"DELETE {one}", wire.http.delete(f"/responses/{made['id']}"))
+
+
+def test_containers_are_as_described(operations: dict[str, Json], wire: Wire) -> None:
+    def check(operation: str, answer: httpx.Response) -> Json:
+        found: Json = answer.json()
+        Draft202012Validator(schema(operations[operation])).validate(found)
+        return found
+
+    one = "/v1/containers/{container_id}"
+    made = check("POST /v1/containers", wire.http.post("/containers", json={"name": "notes"}))
+    path = f"/containers/{made['id']}"
+    check("GET /v1/containers", wire.http.get("/containers"))
+    check(f"GET {one}", wire.http.get(path))
+    put = check(f"POST {one}/files", wire.http.post(f"{path}/files", files={"file": ("a.txt", b"a")}))
+    check(f"GET {one}/files", wire.http.get(f"{path}/files"))
+    check(f"GET {one}/files/{{file_id}}", wire.http.get(f"{path}/files/{put['id']}"))
+    check(f"DELETE {one}", wire.http.delete(path))
