@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.generation import GenerationMode
@@ -26,7 +26,7 @@ type Json = dict[str, Any]
 
 pytestmark = pytest.mark.live
 
-EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "12"))
+EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "8"))
 """Of each operation and each kind, by a fixed seed."""
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 AT_ANY_PACE: Final = settings(
@@ -74,6 +74,8 @@ def test_every_answer_is_as_described(stack: LiveStack, upstream: Upstream, mode
         @AT_ANY_PACE
         @given(case=operation.as_strategy(generation_mode=mode))
         def attempt(case: Any) -> None:
+            # The host takes a path with a line break for none of ours.
+            assume("\n" not in "".join(map(str, (case.path_parameters or {}).values())))
             aim(case.body)
             answer = case.call(base_url=stack.base_url, timeout=30)
             case.validate_response(answer, checks=CHECKS)
