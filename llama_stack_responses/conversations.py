@@ -15,6 +15,7 @@ from .reasoning import PrivateReasoning
 from .sealing import Sealer
 from .store.archive import Archive
 from .store.conversations import Conversation
+from .summaries import PrivateSummaries
 
 
 class Conversations:
@@ -125,6 +126,7 @@ class Conversations:
         owner = self._access.who()
         items = read_items(body, self._limits, required=required)
         PrivateReasoning(self._sealer, owner).check(items)
+        PrivateSummaries(self._sealer, owner).check(items)
         items = await self._historian.dereference(owner, items)
         check_ids([], items)
         return with_ids(items)

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .core.compaction import COMPACTION, Summary
+from .core.compaction import Summary
+from .core.items import COMPACTION
 from .core.owner import Owner
 from .logs import get_logger
 from .sealing import Sealer, Unopened, unverified
@@ -14,7 +15,6 @@ from .sealing import Sealer, Unopened, unverified
 Json = dict[str, Any]
 logger = get_logger(__name__)
 
-_PURPOSE: Final = "compaction"
 _SEALED: Final = "encrypted_content"
 
 
@@ -27,7 +27,7 @@ class PrivateSummaries:
 
     def seal(self, summary: Summary) -> str:
         """An item's `encrypted_content`."""
-        return self.sealer.seal(summary.encode(), purpose=_PURPOSE, owner=self.owner)
+        return self.sealer.seal(summary.encode(), purpose=COMPACTION, owner=self.owner)
 
     def read(self, item: Json) -> Summary | None:
         """What a compaction item holds; None if it was cut off, or its seal can no longer be opened."""
@@ -47,4 +47,4 @@ class PrivateSummaries:
                     raise unverified(item, reason) from None
 
     def _open(self, seal: str) -> Summary:
-        return Summary.decode(self.sealer.open(seal, purpose=_PURPOSE, owner=self.owner))
+        return Summary.decode(self.sealer.open(seal, purpose=COMPACTION, owner=self.owner))

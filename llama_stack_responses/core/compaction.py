@@ -9,12 +9,10 @@ from typing import Any, Final
 
 import orjson
 
+from .items import COMPACTION
 from .truncation import PINNED
 
 Json = dict[str, Any]
-
-COMPACTION: Final = "compaction"
-TRIGGER: Final = "compaction_trigger"
 
 _INSTRUCTING: Final = ("system", "developer")
 

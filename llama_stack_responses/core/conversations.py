@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from .errors import ApiError
-from .items import check_input
-from .shapes import At, Limits, check_count, check_json, invalid_type, metadata, missing
+from .items import TRIGGER, check_input
+from .shapes import At, Limits, check_count, check_json, invalid, invalid_type, metadata, missing
 
 Json = dict[str, Any]
 
@@ -31,7 +31,10 @@ def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
     if not isinstance(items, list):
         raise invalid_type(items, at, "an array")
     check_count(items, at, AT_ONCE)
-    return check_input(items, at)
+    checked = check_input(items, at)
+    if any(item["type"] == TRIGGER for item in checked):
+        raise invalid(at, "a 'compaction_trigger' is no item to keep: it belongs into the request for a response.")
+    return checked
 
 
 def read_metadata(body: Json, limits: Limits, *, required: bool) -> dict[str, str]:

@@ -50,6 +50,10 @@ ANSWERS: Final[Mapping[str, str]] = {
     "tool_search_call": "tool_search_output",
 }
 """What answers a call that the client runs, by the type of the call."""
+COMPACTION: Final = "compaction"
+"""The item that stands for the conversation before it."""
+TRIGGER: Final = "compaction_trigger"
+"""The last item of an input whose conversation is to be compacted."""
 _ANSWERED: Final = {output: call for call, output in ANSWERS.items()}
 
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
@@ -77,7 +81,7 @@ def check_input(value: Any, at: At) -> list[dict[str, Any]]:
         raise invalid_type(value, at, "one of a string or an array of input items")
     items: list[dict[str, Any]] = array(_item)(value, at)
     for position, item in enumerate(items[:-1]):
-        if item["type"] == "compaction_trigger":
+        if item["type"] == TRIGGER:
             raise invalid(at.index(position), "a 'compaction_trigger' must be the last item of the input.")
     return items
 
@@ -393,8 +397,8 @@ _ITEMS: Final[Mapping[str, Check]] = {
     **CLIENT_ITEMS,
     **HOSTED_ITEMS,
     **MCP_ITEMS,
-    "compaction": record({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
-    "compaction_trigger": record({"id": OWN_ID}),
+    COMPACTION: record({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
+    TRIGGER: record({"id": OWN_ID}),
     "item_reference": record({"id": ID}, "id"),
 }
 """The items that this server takes, by type."""

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from .declared_tools import check_choice, tool_choice, tools
 from .errors import bad_request
 from .ids import check_conversation_id, check_response_id
-from .items import INPUT_SCHEMA, OUTPUT_PARTS, check_input
+from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
 from .shapes import (
     DEFAULT_LIMITS,
     At,
@@ -126,7 +126,7 @@ class CreateRequest:
     @property
     def compacts(self) -> bool:
         """Whether the conversation is to be compacted, and nothing else."""
-        return any(item["type"] == "compaction_trigger" for item in self.input_items[-1:])
+        return any(item["type"] == TRIGGER for item in self.input_items[-1:])
 
     @property
     def wants_json(self) -> bool:

@@ -155,6 +155,25 @@ def test_past_a_threshold(client: openai.OpenAI, wire: Wire, upstream: Upstream,
     assert "word word" not in json.dumps(sent)
 
 
+def test_in_a_conversation(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script("m", [SUMMARY, ANSWER, SUMMARY, ANSWER])
+    conversation = client.conversations.create(items=list(TURNS)).id
+    create(client, model=MODEL, conversation=conversation, input="What is my name?", context_management=AT_100)
+    create(client, model=MODEL, conversation=conversation, input=[{"type": "compaction_trigger"}])
+    create(client, model=MODEL, conversation=conversation, input="And now?")
+    kept = client.conversations.items.list(conversation, order="asc").data
+    assert [item.type for item in kept] == [*["message"] * 3, "compaction", "message", "compaction", *["message"] * 2]
+    assert len(messages(upstream)) == 2
+    assert CANARY in messages(upstream)[0]["content"]
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.conversations.items.create(conversation, items=[{"type": "compaction_trigger"}])
+    assert refused.value.param == "items"
+    forged: Any = {"type": "compaction", "encrypted_content": "abc"}
+    with pytest.raises(openai.BadRequestError) as refused:
+        client.conversations.items.create(conversation, items=[forged])
+    assert refused.value.code == "invalid_encrypted_content"
+
+
 def test_in_the_background(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("m", [SUMMARY, ANSWER])
     made = stream(client, model=MODEL, input=[*TURNS, QUESTION], context_management=AT_100, background=True)

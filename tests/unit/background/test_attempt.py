@@ -503,3 +503,38 @@ async def test_a_reader_comes_while_nobody_knows_whether_what_was_cut_off_is_tak
     final = await second.result()
     assert said(final) == ["Hello"]
     assert await readers[0] == await second.journal.read_all(ID, -1)
+
+
+# Conversations that are compacted
+
+
+SUMMARY: list[Any] = [text("They "), text("spoke."), finish(tokens=7)]
+ANSWER: list[Any] = [text("Hello"), finish(tokens=5)]
+TURNS: Sequence[Json] = [{"role": role, "content": "word " * 90} for role in ("user", "assistant")]
+
+
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+@pytest.mark.parametrize("steps", range(0, 45, 3))
+async def test_a_conversation_is_compacted_once_whoever_is_lost(
+    records: WatchedRecords, steps: int, read: bool
+) -> None:
+    at_100 = [{"type": "compaction", "compact_threshold": 100}]
+    asked = [*TURNS, {"role": "user", "content": "hi"}]
+    first = await queued(records, SUMMARY, ANSWER, input=asked, context_management=at_100)
+    reader = asyncio.create_task(first.read()) if read else None
+    await lose(first, "killed", steps)
+    work = await first.jobs.work(ID)
+    second = Office(records, *([ANSWER] if work and work.said else [SUMMARY, ANSWER]))
+    if work:
+        await second.work("lives")
+    final = await second.result()
+    assert final["status"] == "completed"
+    assert final["usage"]["output_tokens"] == 12
+    whole = [item for item in final["output"] if item.get("encrypted_content")]
+    assert [item["type"] for item in whole] == ["compaction"]
+    assert read or len(final["output"]) == 2
+    if reader:
+        async with asyncio.timeout(PATIENCE):
+            assert await reader == await second.journal.read_all(ID, -1)
+    if second.inference.requests:
+        assert "They spoke." in second.inference.requests[-1]["messages"][0]["content"]
