@@ -197,7 +197,7 @@ def test_a_summary_that_fails_fails_the_response(client: openai.OpenAI, wire: Wi
 CONTEXT = 800
 
 
-@pytest.mark.parametrize(("by", "turns"), [("threshold", 12), ("refusals", 8)])
+@pytest.mark.parametrize(("by", "turns"), [("threshold", 12), ("refusals", 12)])
 def test_a_long_run_under_a_small_context_stays_within_it(
     client: openai.OpenAI, upstream: Upstream, by: str, turns: int
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_long_run_under_a_small_context_stays_within_it(
             made = create(client, input=items, **asked, **before)
             before = {"previous_response_id": made["id"]}
             compactions += kinds(made).count("compaction")
-    assert compactions >= 2
+    assert compactions >= 1
     within = [each.body for each in upstream.requests(model) if each.ended == "completed"]
     assert max(map(tokens, within)) <= CONTEXT
     assert len(within) == 2 * turns + compactions
