@@ -287,8 +287,7 @@ class OpenAIResponsesImpl:
         if start.request.conversation:
             await self._archive.join(final, input_items=start.stored["input_items"], exchanges=exchanges)
         if connection:
-            new_items = [*start.history.opening, *start.new_items]
-            connection.chains.keep(final, new_items, exchanges, start.history.link, start.history.base)
+            connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 
     async def _keep_vouched(
         self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]

@@ -60,9 +60,10 @@ class Start:
         return self.stored["owner"]
 
     @property
-    def new_items(self) -> list[Json]:
-        """What the request adds to the conversation."""
-        return self.stored["input_items"][len(self.history.unstored) :]
+    def remembered(self) -> list[Json]:
+        """What a connection has to remember of it, behind the link that it goes on from."""
+        known = [*self.history.opening, *self.history.unstored] if self.history.link else []
+        return self.stored["input_items"][len(known) :]
 
 
 class Intake:

@@ -298,13 +298,16 @@ def test_turns_of_a_conversation_on_a_connection(stack: LiveStack, wire: Wire, u
         talk.ask(model=MODEL, input="q2", conversation=conversation_id, store=False)
         branch = talk.response()
         assert words(wire, conversation_id) == ["hello", "q1", "one", "q2", "two"]
-        for store in (False, True):
+        heard = ["hello", "q1", "one", "q2", "two"]
+        for store in (False, False, True):
             talk.ask(model=MODEL, input="aside", previous_response_id=branch["id"], store=store)
-            aside = talk.response()
-            assert [heard for _, heard in said(messages(upstream))] == ["hello", "q1", "one", "q2", "two", "aside"]
+            branch = talk.response()
+            heard.append("aside")
+            assert [words for _, words in said(messages(upstream))] == heard
+            heard.append(output_text(branch))
     assert len(words(wire, conversation_id)) == 5
-    [page] = wire.pages(f"/{aside['id']}/input_items", order="asc")
-    assert texts(page["data"]) == ["hello", "q1", "one", "q2", "two", "aside"]
+    [page] = wire.pages(f"/{branch['id']}/input_items", order="asc")
+    assert texts(page["data"]) == heard[:-1]
 
 
 @BOTH_WAYS

@@ -138,14 +138,17 @@ def test_a_response_that_fails_gives_the_input_back(stack: LiveStack, upstream: 
         assert talk.error()["param"] == "input"
 
 
-def test_a_response_of_a_conversation_is_not_steered(
-    stack: LiveStack, client: openai.OpenAI, upstream: Upstream
+@pytest.mark.parametrize("binds", ["conversation", "context_management"])
+def test_a_response_that_cannot_be_steered(
+    stack: LiveStack, client: openai.OpenAI, upstream: Upstream, binds: str
 ) -> None:
-    """It goes on as if nothing had been said."""
+    """One of a conversation, and one with automatic compaction. It goes on as if nothing had been said."""
+    bound: Json = {"context_management": [{"type": "compaction", "compact_threshold": 100_000}]}
+    if binds == "conversation":
+        bound = {"conversation": client.conversations.create().id}
     upstream.script("bound", reply(text("One ", "answer."), hold=1))
-    conversation = client.conversations.create()
     with Talk(stack) as talk:
-        talk.ask(model="local/bound", input="Go.", conversation=conversation.id)
+        talk.ask(model="local/bound", input="Go.", **bound)
         first_id = talk.until("response.output_text.delta")[0]["response"]["id"]
         talk.steer(first_id, "Go right.")
         assert answers_of(talk, "failed")["error"]["code"] == "steering_not_supported"
