@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from .chat.chunks import ChunkReader
+from .chat.compaction import compaction_request
 from .chat.inference import Inference
 from .chat.messages import chat_messages
 from .chat.profile import Profile
 from .chat.request import chat_request
-from .chat.summarising import summarising_request
 from .core.citing import Citing
 from .core.compaction import Summary, continued
 from .core.deltas import Delta, Finish, Text
@@ -162,7 +162,7 @@ class Asking:
             ApiError: the provider failed, or the model wrote nothing.
         """
         while True:
-            make = self._summarising(max_tokens)
+            make = self._compacting(max_tokens)
             chat = await self._fitting.fit(self._continued(items), make, max_tokens, to_answer=False)
             try:
                 return await self._written(chat, begun, told)
@@ -266,8 +266,8 @@ class Asking:
         offer = self._toolset.offer()
         return lambda shown: chat_request(self._request, self._profile, self._messages(shown), offer, max_tokens)
 
-    def _summarising(self, max_tokens: int | None) -> Make:
-        return lambda shown: summarising_request(self._request, self._profile, self._messages(shown), max_tokens)
+    def _compacting(self, max_tokens: int | None) -> Make:
+        return lambda shown: compaction_request(self._request, self._profile, self._messages(shown), max_tokens)
 
     def _messages(self, items: Sequence[Json]) -> list[Json]:
         return chat_messages(

@@ -24,7 +24,7 @@ _TASK: Final = (
 )
 
 
-def summarising_request(request: CreateRequest, profile: Profile, messages: list[Json], max_tokens: int | None) -> Json:
+def compaction_request(request: CreateRequest, profile: Profile, messages: list[Json], max_tokens: int | None) -> Json:
     """Asks the model of `request` for a summary of the chat `messages`."""
     plain = replace(
         request, tools=[], tool_choice=None, parallel_tool_calls=None, text=None, include=[], top_logprobs=None
