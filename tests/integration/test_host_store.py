@@ -102,6 +102,28 @@ def test_what_is_deleted_is_gone_and_what_stands_on_it_stays(stack: LiveStack, u
     assert len(upstream.requests("echo")[-1].body["messages"]) == 7
 
 
+def test_a_conversation_is_kept_there_too(stack: LiveStack, upstream: Upstream) -> None:
+    """Those who add to it at once take turns: one process has the backend."""
+    with Wire(stack) as wire:
+        path = f"/conversations/{wire.http.post('/conversations', json={}).json()['id']}"
+
+        def ask(turn: int) -> str:
+            asked = {"model": "local/echo", "input": f"turn {turn}", "conversation": path.rpartition("/")[2]}
+            return output_text(check_stream(wire.stream(**asked)) if turn % 2 else wire.create(**asked))
+
+        with ThreadPoolExecutor(4) as clients:
+            assert list(clients.map(ask, range(4))) == [f"turn {turn}" for turn in range(4)]
+        items = wire.http.get(f"{path}/items", params={"order": "asc"}).json()["data"]
+        heard = [item["content"][0]["text"] for item in items]
+        assert heard[::2] == heard[1::2]
+        assert sorted(heard[::2]) == [f"turn {turn}" for turn in range(4)]
+        assert wire.http.delete(f"{path}/items/{items[0]['id']}").status_code == 200
+        ask(4)
+        assert len(upstream.requests("echo")[-1].body["messages"]) == 8
+        assert wire.http.delete(path).json()["deleted"]
+        error_of(wire.http.get(f"{path}/items"), 404)
+
+
 def test_background_responses_are_refused_with_the_stores_that_have_them(stack: LiveStack, upstream: Upstream) -> None:
     with Wire(stack) as wire:
         for stream in (False, True):
