@@ -1,0 +1,123 @@
+"""docs/features.md has a line for everything that OpenAI's API has, and each says what the code does."""
+
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from openai.types.responses import ResponsesClientEvent, ResponsesServerEvent, ResponseStreamEvent
+from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming, ToolChoice
+from openai.types.responses.response_includable import ResponseIncludable
+from openai.types.responses.response_input_item_param import ResponseInputItemParam
+from openai.types.responses.tool_choice_options import ToolChoiceOptions
+from openai.types.responses.tool_param import ToolParam
+
+from llama_stack_responses.core import request, transcript
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.events import TERMINAL
+from llama_stack_responses.core.request import parse_create
+from tests.support.features import features, refused
+
+type Json = dict[str, Any]
+
+
+def words(annotation: Any) -> Iterator[str]:
+    """The strings of a literal, at any depth."""
+    for each in get_args(annotation):
+        if isinstance(each, str):
+            yield each
+        else:
+            yield from words(each)
+
+
+def types(union: Any) -> set[str]:
+    """The types that the members of a union of dictionaries may have."""
+    return {word for member in get_args(union) for word in words(get_type_hints(member)["type"])}
+
+
+def event_types(union: Any) -> set[str]:
+    """The types of the events of a union of models."""
+    inner = get_args(union)
+    members = get_args(inner[0]) or inner
+    return {word for member in members for word in words(member.model_fields["type"].annotation)}
+
+
+def error_of(**fields: Any) -> ApiError | None:
+    """What a request is refused with."""
+    try:
+        parse_create({"model": "m", "input": "hi", **fields})
+    except ApiError as error:
+        return error
+    return None
+
+
+def is_unknown(error: ApiError | None) -> bool:
+    """Whether something was refused as a whole, and not for what is in it."""
+    return error is not None and error.message.startswith("Unsupported")
+
+
+def test_fields() -> None:
+    table = features("Fields of a request")
+    assert table.keys() == get_type_hints(ResponseCreateParamsNonStreaming).keys() | {"stream"}
+    assert refused(table) == request.REFUSED
+    partly = {name for name, each in table.items() if each.state == "partly"}
+    assert partly == request._UNSUPPORTED.keys() - request.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("moderation", {"model": "m"}),
+        ("image", {"context_compression": "enabled"}),
+        ("prompt_cache_options", {"prewarm": True}),
+    ],
+)
+def test_a_refused_field_has_its_code(field: str, value: Any) -> None:
+    error = error_of(**{field: value})
+    feature = features("Fields of a request")[field]
+    assert (error is not None) == (feature.state in ("no", "partly"))
+    assert error is None or f"`{error.code}`" in feature.note
+
+
+def test_tools() -> None:
+    table = features("Tools")
+    assert table.keys() == types(ToolParam)
+    errors = {name: error_of(tools=[{"type": name}]) for name in table}
+    assert refused(table) == {name for name, error in errors.items() if is_unknown(error)}
+    assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
+
+
+def test_choices() -> None:
+    table = features("Choices of a tool")
+    modes = set(get_args(ToolChoiceOptions))
+    objects = [member for member in get_args(ToolChoice) if member is not ToolChoiceOptions]
+    assert table.keys() == modes | {word for each in objects for word in words(get_type_hints(each)["type"])}
+    errors = {name: error_of(tool_choice={"type": name}) for name in table.keys() - modes}
+    assert refused(table) == {name for name, error in errors.items() if is_unknown(error)}
+    assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
+
+
+def test_items() -> None:
+    table = features("Items of an input")
+    assert table.keys() == types(ResponseInputItemParam)
+    errors = {name: error_of(input=[{"type": name}]) for name in table}
+    assert refused(table) == {name for name, error in errors.items() if is_unknown(error)}
+    assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
+
+
+def test_what_can_be_included() -> None:
+    table = features("What can be included")
+    assert table.keys() == set(get_args(ResponseIncludable))
+    assert refused(table) == {name for name in table if error_of(include=[name])}
+
+
+def test_events() -> None:
+    table = features("Events")
+    assert table.keys() == event_types(ResponseStreamEvent)
+    assert table.keys() - refused(table) == {*transcript.TYPES, *TERMINAL, "error"}
+
+
+def test_events_of_a_websocket() -> None:
+    table = features("Events of a WebSocket")
+    of_socket = event_types(ResponsesClientEvent) | event_types(ResponsesServerEvent)
+    assert table.keys() == of_socket - event_types(ResponseStreamEvent)
+    assert not refused(table)
