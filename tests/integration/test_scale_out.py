@@ -112,7 +112,7 @@ def test_a_websocket_behind_the_address(address: Nginx, wire: Wire, upstream: Up
         stored = talk.response()
         talk.ask(model="local/m", input="Count.")
         talk.until("response.output_text.delta")
-    assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
+    assert upstream.wait_for("m", ended=True, seconds=30)[0].ended == "client_gone"
     for _ in range(2):
         wire.create(model="local/echo", input="third", previous_response_id=stored["id"])
         contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]

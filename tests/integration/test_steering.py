@@ -82,7 +82,7 @@ def test_a_response_that_waits_for_the_client(stack: LiveStack, upstream: Upstre
     with Talk(stack) as talk:
         talk.ask("a", input="Weather?", **asked)
         events = talk.until("response.in_progress", "a")
-        upstream.wait_for("calls", chunks=1)
+        upstream.wait_for("calls", chunks=1, seconds=30)
         first_id = events[0]["response"]["id"]
         talk.steer(first_id, "In Celsius.")
         steer = answers_of(talk, "accepted", "a")["steer"]
