@@ -53,6 +53,10 @@ test-llama-stack: $(READY) $(READY_CLIENTS)
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
 	@set -o pipefail; .venv-ogx/bin/python -m pytest tests/integration 2>&1 | sed --unbuffered 's/^/ogx: /'
 
+.PHONY: fuzz
+fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it does not, for a minute or more
+	FUZZ_EXAMPLES=40 $(PYTHON) -m pytest tests/integration/test_fuzz.py
+
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
 	.venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini tests/gpt_oss
