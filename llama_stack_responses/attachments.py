@@ -162,7 +162,7 @@ class _Reading:
         name = next((name for name in _FIELDS if part.get(name)), None)
         if kind not in _TAKEN or name is None:
             return None
-        to_fetch = self.profile.image_urls == "fetch" and not part.get("image_url", "").startswith("data:")
+        to_fetch = self.profile.image_urls == "fetch" and part.get("image_url", "")[:5].lower() != "data:"
         if (name == "image_url" and not to_fetch) or (name == "file_data" and self.profile.files):
             return None
         return _Source(kind, name, part[name], part.get("filename"))

@@ -111,6 +111,11 @@ async def test_a_file_becomes_text(part: Json) -> None:
     assert await resolved([user(part)]) == [user(TEXT)]
 
 
+async def test_data_is_never_fetched() -> None:
+    items = [user(image(image_url="DATA:image/png;base64,AA=="))]
+    assert await resolved(items, Profile(image_urls="fetch")) is items
+
+
 async def test_a_file_keeps_its_mark_for_the_cache_and_no_more() -> None:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     assert await resolved([user(file(file_id="text") | mark | {"detail": "high"})]) == [user(TEXT | mark)]
