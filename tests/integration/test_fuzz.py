@@ -1,6 +1,6 @@
 """Whatever fits our description of the API, or nearly does, gets an answer that fits it too: no 500, and no silence.
 
-FUZZ_EXAMPLES=400 .venv/bin/python -m pytest tests/integration/test_fuzz.py     # a minute and more
+`make fuzz` asks for longer.
 """
 
 import os
