@@ -36,6 +36,8 @@ from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.core.transcript import Transcript
 from llama_stack_responses.files import NoFiles
+from llama_stack_responses.moderation.checks import Checks
+from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.run import Run
 from llama_stack_responses.sealing import SECRET_BYTES, Sealer
@@ -138,7 +140,8 @@ async def stream(chunks: list[Chunk]) -> bytes:
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
     sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
     attachments = open_attachments(NoFiles(), ResponsesConfig())
-    workshop = Workshop(inference, attachments, client_tools(), [], limits, sealer, lengths)
+    checks = Checks(NoModerator(), seconds=30, held=200)
+    workshop = Workshop(inference, attachments, client_tools(), [], limits, sealer, lengths, checks)
     bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     outbox = Outbox(wanted=True, transcript=Transcript())
     run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)

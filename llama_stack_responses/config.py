@@ -292,6 +292,26 @@ class CodeInterpreter(BaseModel):
     containers: int = Field(default=64, ge=1)
 
 
+class Moderation(BaseModel):
+    """How requests with `moderation` or `guardrails` are checked.
+
+    Attributes:
+        url: a server with OpenAI's `/moderations`, up to `/v1`; without it, the stack's safety provider checks.
+        api_key: its key.
+        model: the model there that checks where a request names none; null leaves it to the server.
+        seconds: how long one check may take.
+        held_characters: characters of an answer that are held until they are checked, where it may be blocked.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    url: Annotated[str, AfterValidator(address("http", "https"))] | None = None
+    api_key: SecretStr | None = None
+    model: str | None = None
+    seconds: float = Field(default=30.0, gt=0)
+    held_characters: int = Field(default=200, ge=1)
+
+
 class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`.
 
@@ -310,6 +330,7 @@ class ResponsesConfig(BaseModel):
         fetch: how what URLs name is fetched.
         files: how much is read of files and images.
         mcp: how MCP servers are used.
+        moderation: who checks input and output, and how.
         limits: bounds on one request.
         code_interpreter: where the tool of this name runs; without it, a request for that tool is refused.
     """
@@ -331,6 +352,7 @@ class ResponsesConfig(BaseModel):
     fetch: Fetching = Field(default_factory=Fetching)
     files: FileInputs = Field(default_factory=FileInputs)
     mcp: McpServers = Field(default_factory=McpServers)
+    moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: CodeInterpreter | None = None
 

@@ -13,7 +13,10 @@ from .workshop import Workshop
 
 Json = dict[str, Any]
 
-_NOT_COUNTED: Final = ("background", "include", "max_output_tokens", "metadata", "store", "stream", "stream_options")
+_NOT_COUNTED: Final = (
+    *("background", "guardrails", "include", "max_output_tokens", "metadata", "moderation"),
+    *("store", "stream", "stream_options"),
+)
 """Fields of a response that have no part in its input."""
 
 

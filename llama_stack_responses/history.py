@@ -12,6 +12,7 @@ from .core.conversations import no_conversation
 from .core.errors import ApiError, bad_request
 from .core.exchanges import EXCHANGE
 from .core.items import ANSWERS
+from .core.moderation import without_refused
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .store.archive import Archive, StoredResponse
@@ -135,11 +136,13 @@ class Historian:
         return item
 
 
-def without_cut_calls(items: list[Json]) -> list[Json]:
-    """The items that a model can continue from: without the calls that were cut off while they were written.
+def for_model(items: list[Json]) -> list[Json]:
+    """The items that a model can continue from: without what was refused before it was asked."""
+    return without_refused(_without_cut_calls(items))
 
-    Nobody could run those, so they have no output either.
-    """
+
+def _without_cut_calls(items: list[Json]) -> list[Json]:
+    """Those without the calls that were cut off while they were written: nobody could run those."""
     answered = {item["call_id"] for item in items if item["type"] in ANSWERS.values() and "call_id" in item}
     return [item for item in items if not _is_cut_call(item) or item["call_id"] in answered]
 

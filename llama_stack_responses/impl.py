@@ -10,9 +10,7 @@ from itertools import islice
 from typing import Any, Final
 
 from .access import Access, Action
-from .attachments import Attachments
 from .background.crew import Crew
-from .chat.inference import Inference
 from .closing import Closing
 from .compaction import Compaction
 from .config import ResponsesConfig
@@ -31,15 +29,13 @@ from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
 from .outbox import Outbox
-from .prompts import Prompts
 from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Conflict, Op, Records, VersionIs
+from .surroundings import Surroundings
 from .sweeper import Sweeper
-from .telemetry.telemetry import Telemetry
-from .tools.registry import Services
 from .workshop import equipped
 
 Json = dict[str, Any]
@@ -81,35 +77,28 @@ class OpenAIResponsesImpl:
     Args:
         config: the provider's configuration.
         records: where responses are kept.
-        inference: runs the model rounds.
-        attachments: makes files and images fit for the models.
-        prompts: the prompts that requests name; None if the stack has none.
-        services: what hosted tools work with.
+        surroundings: what of the stack it works with.
         access: who asks, and what they may see.
-        telemetry: is told what is done.
     """
 
     def __init__(
         self,
         config: ResponsesConfig,
         records: Records,
-        inference: Inference,
-        attachments: Attachments,
-        prompts: Prompts | None,
-        services: Services,
+        surroundings: Surroundings,
         access: Access,
-        telemetry: Telemetry,
     ) -> None:
         self.config = config
         self.access = access
         self.closing = Closing()
-        self.containers = services.containers
-        self._services = services
+        self.containers = surroundings.services.containers
+        self._surroundings = surroundings
         self._archive = archive = Archive(records, retention=config.retention_seconds)
         self._historian = Historian(archive, access)
         sealer, limits = Sealer(config.secret_bytes), config.limits.of_requests
-        self._workshop = equipped(config, inference, attachments, services, sealer, telemetry)
-        self._intake = Intake(self._historian, access, self._workshop.sealer, prompts)
+        self._workshop = equipped(config, surroundings, sealer)
+        prompts, checks = surroundings.prompts, self._workshop.checks
+        self._intake = Intake(self._historian, access, self._workshop.sealer, checks, prompts)
         self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, limits)
         self.counting = Counting(self._workshop, self._intake, self._parse)
         self.compaction = Compaction(self._workshop, self._intake, self._parse, config.passthrough)
@@ -221,7 +210,7 @@ class OpenAIResponsesImpl:
             Conflict: somebody else took the key.
         """
         request, stored = start.request, start.stored
-        response = self._workshop.begin(request)
+        response = self._workshop.begin(request, start.moderation)
         # The input is stored with the response; a request just has to have some.
         told = body["input"][-1:] if request.compacts else "..."
         work = read_fields(body, self.config.passthrough) | {"input": told, "previous_response_id": None}
@@ -255,7 +244,7 @@ class OpenAIResponsesImpl:
 
     async def _run(self, start: Start, connection: OnConnection | None = None) -> Run:
         request, stored = start.request, start.stored
-        bench = self._workshop.bench(request, self._workshop.begin(request), start.owner)
+        bench = self._workshop.bench(request, self._workshop.begin(request, start.moderation), start.owner)
         # Only who reads the stream knows numbers of events, and of the response before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
@@ -378,7 +367,7 @@ class OpenAIResponsesImpl:
         """Ends what runs beside the requests and closes the store; the host calls it when it stops."""
         await self._sweeper.stop()
         await self._crew.stop()
-        await self._services.close()
+        await self._surroundings.close()
         await self._archive.close()
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:

@@ -10,10 +10,12 @@ from .chains import Chains
 from .core.items import check_call_pairs, check_ids
 from .core.listing import with_ids
 from .core.mcp import check_approvals
+from .core.moderation import asked_texts, policy_of
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .core.shapes import DEFAULT_LIMITS, At, missing
-from .history import Historian, History, without_cut_calls
+from .history import Historian, History, for_model
+from .moderation.checks import Checks
 from .prompts import Prompts, with_prompt
 from .reasoning import PrivateReasoning
 from .sealing import Sealer
@@ -47,12 +49,14 @@ class Start:
         items: what the model is to see, oldest first.
         stored: what is kept of it.
         history: the conversation before it.
+        moderation: the response's `moderation` so far; None if nothing is to be checked.
     """
 
     request: CreateRequest
     items: list[Json]
     stored: Stored
     history: History
+    moderation: Json | None = None
 
     @property
     def owner(self) -> Owner:
@@ -69,17 +73,20 @@ class Start:
 class Intake:
     """Reads what requests stand on, and checks that a model can go on from there."""
 
-    def __init__(self, historian: Historian, access: Access, sealer: Sealer, prompts: Prompts | None) -> None:
+    def __init__(
+        self, historian: Historian, access: Access, sealer: Sealer, checks: Checks, prompts: Prompts | None
+    ) -> None:
         self._historian = historian
         self._access = access
         self._sealer = sealer
+        self._checks = checks
         self._prompts = prompts
 
     async def take(self, request: CreateRequest, chains: Chains | None = None) -> Start:
         """What the caller's request starts from; `chains` is what its connection remembers.
 
         Raises:
-            ApiError: the request names what is not there, or what it brings does not fit together.
+            ApiError: the request names what is not there, or what it brings does not fit together or cannot be checked.
         """
         owner = self._access.who()
         request = await with_prompt(request, self._prompts)
@@ -90,7 +97,7 @@ class Intake:
         new_items = await self._historian.dereference(owner, asked)
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
-        items = without_cut_calls(history.items + new_items)
+        items = for_model(history.items + new_items)
         if not items and not request.instructions:
             raise missing(At("input", DEFAULT_LIMITS))
         check_call_pairs(items)
@@ -102,4 +109,8 @@ class Intake:
             # What was not stored before is, as part of what this response stands on, if it is to be stored.
             input_items=[*history.opening, *history.unstored, *new_items],
         )
-        return Start(request, items, stored, history)
+        return Start(request, items, stored, history, await self._moderated(request, new_items))
+
+    async def _moderated(self, request: CreateRequest, items: list[Json]) -> Json | None:
+        policy = policy_of(request)
+        return await self._checks.of_input(policy, asked_texts(request, items)) if policy else None

@@ -14,10 +14,11 @@ from .chat.exchanges import tool_output
 from .compacting import Compact, Compacting
 from .core.assembler import Assembler
 from .core.calls import ServerCall
-from .core.deltas import Delta, Finish, FinishReason
+from .core.deltas import Delta, Finish, FinishReason, Refusal
 from .core.errors import ApiError, TooLongError
 from .core.exchanges import with_exchanges
 from .core.request import SERVICE_TIERS, CreateRequest
+from .moderation.guard import Guard
 from .outbox import Outbox
 from .telemetry.telemetry import Telemetry
 from .tools.tool import Output
@@ -89,6 +90,7 @@ class Turn:
         assembler: builds the response; knows the calls of `toolset`.
         outbox: where the events go.
         telemetry: is told what is done.
+        guard: knows whether the input is refused, and what is to be said of the output at its end.
         progress: what has been done of it before.
         boundary: where the turn is to end before its time.
         after_step: is told, after each round but the last and after each answered call, what has been done by then.
@@ -106,6 +108,7 @@ class Turn:
         outbox: Outbox,
         limits: TurnLimits,
         telemetry: Telemetry,
+        guard: Guard | None = None,
         progress: Progress = NOTHING_DONE,
         boundary: Boundary | None = None,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
@@ -119,6 +122,7 @@ class Turn:
         self._outbox = outbox
         self._limits = limits
         self._telemetry = telemetry
+        self._guard = guard
         self._boundary = boundary or Boundary()
         self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds, telemetry)
         self._rounds = progress.rounds
@@ -143,11 +147,22 @@ class Turn:
         response = self._assembler.response
         try:
             with self._telemetry.response(response) as self._told:
-                ending = await (self._only_compact() if self._request.compacts else self._run())
+                ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
+                if self._guard:
+                    response["moderation"] = await self._guard.moderation(response["output"])
                 self._told.ended(response, ending.status, self._rounds)
                 return ending
         finally:
             self._toolset.release()
+
+    def _refuse(self) -> Ending | None:
+        """Says no to an input that is refused."""
+        if self._guard is None or self._guard.input_refusal is None:
+            return None
+        self._asking.accept()
+        for delta in (Refusal(self._guard.input_refusal), Finish("content_filter")):
+            self._outbox.put(self._assembler.feed(delta))
+        return _CUT["content_filter"]
 
     async def _run(self) -> Ending:
         await self._prepare()

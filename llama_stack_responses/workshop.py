@@ -14,26 +14,30 @@ from .attachments import Attachments
 from .boundary import Boundary
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
-from .chat.summary import summary_request
+from .chat.summary import Detail, summary_request
 from .compacting import Compacting
 from .config import ResponsesConfig
 from .connection import OnConnection
 from .context_lengths import ContextLengths
 from .core.assembler import Assembler
 from .core.ids import new_id
+from .core.moderation import policy_of
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .core.response import new_response
 from .fitting import Fitting
 from .gates import Gate
+from .moderation.checks import Checks
+from .moderation.guard import Guard
 from .outbox import Outbox
 from .preparing import Preparing
 from .reasoning import PrivateReasoning, reasoning_sealer
 from .sealing import Sealer
 from .summaries import PrivateSummaries
 from .summarizing import Summarizing
+from .surroundings import Surroundings
 from .telemetry.telemetry import Telemetry
-from .tools.registry import Services, tool_makers
+from .tools.registry import tool_makers
 from .tools.toolset import Makers, Toolset
 from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
 from .turnstile import Turnstile
@@ -53,6 +57,7 @@ class Workshop:
         limits: bounds on one response.
         sealer: seals reasoning.
         lengths: what is known of models' contexts.
+        checks: has texts checked.
         turnstile: where streams take turns.
         telemetry: is told what is done.
     """
@@ -64,13 +69,15 @@ class Workshop:
     limits: TurnLimits
     sealer: Sealer
     lengths: ContextLengths
+    checks: Checks
     turnstile: Turnstile = field(default_factory=Turnstile)
     telemetry: Telemetry = field(default_factory=Telemetry)
 
-    def begin(self, request: CreateRequest) -> Json:
-        """The response to a request, before anything has happened."""
+    def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
+        """The response to a request, before anything has happened but the moderation of its input."""
         context = profile_for(request.model, self.profiles).replayed_reasoning(request.reasoning)
-        return new_response(request, id=new_id("resp"), created_at=int(time.time()), reasoning_context=context)
+        response = new_response(request, id=new_id("resp"), created_at=int(time.time()), reasoning_context=context)
+        return response | {"moderation": moderation}
 
     def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
         """What `response`, in progress, is built on."""
@@ -83,34 +90,31 @@ class Workshop:
             structured=request.wants_json,
             seal=reasoning.seal,
         )
-        return Bench(self, request, toolset, assembler, reasoning, PrivateSummaries(self.sealer, owner))
+        policy, moderation = policy_of(request), response["moderation"]
+        guard = Guard(self.checks, policy, moderation, response["output"]) if policy and moderation else None
+        summaries = PrivateSummaries(self.sealer, owner)
+        return Bench(self, request, toolset, assembler, reasoning, summaries, guard)
 
 
-def equipped(
-    config: ResponsesConfig,
-    inference: Inference,
-    attachments: Attachments,
-    services: Services,
-    sealer: Sealer,
-    telemetry: Telemetry,
-) -> Workshop:
+def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer) -> Workshop:
     """The workshop that a configuration describes."""
-    limits = config.limits
+    limits, moderation = config.limits, config.moderation
     return Workshop(
-        inference,
-        attachments,
-        tool_makers(services),
+        surroundings.inference,
+        surroundings.attachments,
+        tool_makers(surroundings.services),
         config.profiles,
         TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds),
         reasoning_sealer(sealer),
-        ContextLengths(inference),
-        telemetry=telemetry,
+        ContextLengths(surroundings.inference),
+        Checks(surroundings.moderator, moderation.seconds, moderation.held_characters),
+        telemetry=surroundings.telemetry,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """One response's own tools, assembler, and keys to its reasoning and summaries."""
+    """One response's own tools, assembler, keys to its reasoning and summaries, and guard if it is checked."""
 
     workshop: Workshop
     request: CreateRequest
@@ -118,6 +122,7 @@ class Bench:
     assembler: Assembler
     reasoning: PrivateReasoning
     summaries: PrivateSummaries
+    guard: Guard | None = None
 
     async def making(self, items: list[Json], outbox: Outbox, connection: OnConnection | None) -> Turn | Preparing:
         """What makes the response for a client that waits, on a connection that stays open or on one that does not.
@@ -127,7 +132,7 @@ class Bench:
         """
         if connection is None:
             return await self.turn(items, outbox)
-        if connection.generate:
+        if connection.generate or (self.guard and self.guard.input_refusal):
             return await self.turn(items, outbox, boundary=connection.boundary)
         await self.workshop.inference.check_model(self.request.model)
         return Preparing(self.assembler)
@@ -159,6 +164,7 @@ class Bench:
             outbox=outbox,
             limits=self.workshop.limits,
             telemetry=self.workshop.telemetry,
+            guard=self.guard,
             progress=progress,
             boundary=boundary,
             after_step=after_step,
@@ -212,10 +218,15 @@ class Bench:
             self.toolset.release()
 
     def _gates(self, profile: Profile) -> list[Gate]:
-        shop, detail = self.workshop, self.request.reasoning_summary
-        if detail is None or profile.reasoning_summary != "generated":
-            return []
-        model = profile.summary_model or self.request.model
-        reads = profile_for(model, shop.profiles)
-        request = partial(summary_request, model, reads, detail=detail)
-        return [Summarizing(shop.inference, request, reads, shop.limits.idle_seconds)]
+        gates: list[Gate] = []
+        if profile.reasoning_summary == "generated" and (detail := self.request.reasoning_summary):
+            gates.append(self._summarizing(profile.summary_model or self.request.model, detail))
+        if self.guard and self.guard.blocks:
+            gates.append(self.guard)
+        return gates
+
+    def _summarizing(self, model: str, detail: Detail) -> Summarizing:
+        shop = self.workshop
+        profile = profile_for(model, shop.profiles)
+        request = partial(summary_request, model, profile, detail=detail)
+        return Summarizing(shop.inference, request, profile, shop.limits.idle_seconds)

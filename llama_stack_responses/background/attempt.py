@@ -17,7 +17,7 @@ from ..core.events import Event
 from ..core.recovery import close_cut
 from ..core.request import CreateRequest
 from ..core.transcript import Transcript
-from ..history import without_cut_calls
+from ..history import for_model
 from ..logs import get_logger
 from ..outbox import Outbox
 from ..store.archive import Archive, StoredResponse
@@ -225,7 +225,7 @@ class Attempt:
                 message = "The server ended several times while it made this response; it was given up."
                 assembler.settle("failed", error=ApiError(500, message))
             case None:
-                items = without_cut_calls(await self._insist(lambda: self._archive.history(found.input)))
+                items = for_model(await self._insist(lambda: self._archive.history(found.input)))
 
                 async def after_step(progress: Progress) -> None:
                     await self._checkpoint(bench, work, progress)

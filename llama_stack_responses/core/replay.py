@@ -10,6 +10,7 @@ from typing import Any, Final
 from . import events
 from .calls import FORMS, ItemForm, Stage
 from .events import Event, Json
+from .moderation import begun
 from .parts import PART_KINDS
 from .response import terminal_event
 from .shell import COMMAND, PRINTED, shell_event
@@ -79,7 +80,8 @@ class _Replay:
 
     def _begun(self, status: str) -> Json:
         nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
-        return self._response | {"status": status, "output": [], **nothing}
+        moderation = begun(self._response["moderation"])
+        return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
 
     def _call(self, name: str, mark: Mark) -> Iterator[Event]:
         item = self._output[mark[1]]

@@ -20,6 +20,7 @@ from .shapes import (
     any_of,
     array,
     boolean,
+    check_count,
     check_json,
     integer,
     invalid_type,
@@ -68,6 +69,8 @@ class CreateRequest:
         input_items: `input` as items in the form in which they are stored; empty without an `input`.
         conversation: its id.
         tools: each with its `type`, and a function with its `name`, `parameters` and `strict`.
+        guardrails: the host's field, which OpenAI does not have: names of checks on input and output; None is the
+            stack's default one.
         passthrough: fields for the engine, by name, that OpenAI does not have.
     """
 
@@ -107,6 +110,7 @@ class CreateRequest:
     prompt_cache_retention: str | None = None
     access_programs: dict[str, Any] | None = None
     moderation: dict[str, Any] | None = None
+    guardrails: list[str | None] = field(default_factory=list)
     safety_identifier: str | None = None
     user: str | None = None
 
@@ -222,9 +226,34 @@ _FORMATS: Final[Mapping[str, Check]] = {
 
 _TEXT: Final = record({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
 
+_NAME: Final = string(1, 512)
+_MOST_GUARDRAILS: Final = 16
+
 _POLICY: Final = record({"mode": one_of("score", "block")}, "mode")
 
 _MODERATION: Final = record({"model": string(1, 512), "policy": record({"input": _POLICY, "output": _POLICY})}, "model")
+
+
+_NAMED: Final = record({"type": _NAME}, "type")
+
+
+@takes(any_of(schema_of(_NAME), schema_of(_NAMED)))
+def _guardrail(value: Any, at: At) -> str:
+    name: str = _NAME(value, at) if isinstance(value, str) else _NAMED(value, at)["type"]
+    return name
+
+
+@takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MOST_GUARDRAILS, "items": schema_of(_guardrail)}))
+def _guardrails(value: Any, at: At) -> list[str | None]:
+    """Names, or objects with one as their `type`; true for whatever the stack has."""
+    if isinstance(value, bool):
+        return [None] if value else []
+    if not isinstance(value, list):
+        raise invalid_type(value, at, "one of an array or a boolean")
+    check_count(value, at, _MOST_GUARDRAILS)
+    names: list[str | None] = array(_guardrail)(value, at)
+    return names
+
 
 _VARIABLE: Final = tagged("variable", OUTPUT_PARTS)
 
@@ -275,6 +304,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "background": boolean,
     "context_management": array(_CONTEXT_ENTRY),
     "conversation": _conversation,
+    "guardrails": _guardrails,
     "image": record({"context_compression": one_of("auto", "enabled", "disabled")}),
     "include": array(one_of(*INCLUDABLE)),
     "input": check_input,
@@ -305,10 +335,9 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "truncation": one_of("auto", "disabled"),
     "user": string(0, 512),
 }
-"""OpenAI's fields. Null is accepted for each but the model, and means that it was left out."""
+"""OpenAI's fields, and the host's `guardrails`. Null is accepted for each but the model: it was left out."""
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
-    "moderation": (bool, "'moderation'"),
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
     "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),
 }
@@ -357,6 +386,12 @@ def _check_together(given: Mapping[str, Any]) -> None:
         )
     if given.get("background") and not given.get("store", True):
         raise bad_request("Background responses are stored: 'background' needs 'store' to be true.", "store")
+    if given.get("guardrails") and given.get("moderation"):
+        raise bad_request(
+            "Mutually exclusive parameters: only one of 'guardrails' and 'moderation' can be given.",
+            "guardrails",
+            "mutually_exclusive_parameters",
+        )
     if "stream_options" in given and not given.get("stream"):
         raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
     check_choice(given.get("tool_choice", "auto"), given.get("tools", []))

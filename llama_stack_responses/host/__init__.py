@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.chat.profile import profile_for
-from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
+from llama_stack_responses.config import Fetching, HostStore, Moderation, ResponsesConfig
 from llama_stack_responses.containers import open_containers
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
@@ -15,7 +15,10 @@ from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.files import NoFiles, uploaded_with
 from llama_stack_responses.mcp_client.sessions import Servers, SessionLimits
 from llama_stack_responses.measured import MeasuredRecords
+from llama_stack_responses.moderation.endpoint import Endpoint
+from llama_stack_responses.moderation.moderator import Moderator, NoModerator
 from llama_stack_responses.stores import open_records
+from llama_stack_responses.surroundings import Surroundings
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.tools.runtime import NoToolRuntime
@@ -26,9 +29,10 @@ from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
-from .platform import AccessRule, Api
+from .platform import SAFETY, AccessRule, Api
 from .prompts import HostPrompts
 from .provided import ProvidedResponses
+from .safety import HostSafety
 from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
 
@@ -61,10 +65,25 @@ async def get_provider_impl(
     attachments = open_attachments(files, config, file_processor(deps.get(Api.file_processors)))
     telemetry = Telemetry()
     records = MeasuredRecords(open_records(config.store, backend), telemetry)
-    prompts = HostPrompts(deps[Api.prompts]) if Api.prompts in deps else None
-    provided = ProvidedResponses(config, records, inference, attachments, prompts, services, access, telemetry)
+    surroundings = Surroundings(
+        inference,
+        attachments,
+        HostPrompts(deps[Api.prompts]) if Api.prompts in deps else None,
+        services,
+        _moderator(config.moderation, deps.get(SAFETY)),
+        telemetry,
+    )
+    provided = ProvidedResponses(config, records, surroundings, access)
     provided.appear_in(deps.get(Api.providers))
     return provided
+
+
+def _moderator(moderation: Moderation, safety: Any | None) -> Moderator:
+    """The server that is configured, or else the stack's safety provider."""
+    if moderation.url:
+        key = moderation.api_key.get_secret_value() if moderation.api_key else None
+        return Endpoint(moderation.url, key, moderation.model, seconds=moderation.seconds)
+    return HostSafety(safety) if safety else NoModerator()
 
 
 def _pages(fetching: Fetching) -> Pages | None:

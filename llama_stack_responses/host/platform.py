@@ -7,7 +7,7 @@ already imported is the one that loads us.
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.access_control.access_control import is_action_allowed
@@ -24,7 +24,11 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         Api,
         InlineProviderSpec,
         ListToolDefsResponse,
+        OpenAIAssistantMessageParam,
+        OpenAIUserMessageParam,
         RemoteProviderSpec,
+        RunModerationRequest,
+        RunShieldRequest,
         ToolDef,
         ToolInvocationResult,
     )
@@ -39,6 +43,8 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from llama_stack_api.prompts.models import GetPromptRequest
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
+
+    SAFETY: Final[Api | None] = Api.safety
 else:
     from ogx.core.access_control.access_control import is_action_allowed
     from ogx.core.datatypes import AccessRule, User
@@ -65,8 +71,13 @@ else:
     from ogx_api.prompts.models import GetPromptRequest
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
+    # OGX has no Safety API.
+    SAFETY: Final = None
+    OpenAIAssistantMessageParam = OpenAIUserMessageParam = RunModerationRequest = RunShieldRequest = None
+
 __all__ = [
     "PROVIDER_DATA_VAR",
+    "SAFETY",
     "AccessRule",
     "Api",
     "ChatRequest",
@@ -76,13 +87,17 @@ __all__ = [
     "ListToolDefsResponse",
     "ModelNotFoundError",
     "ModelTypeError",
+    "OpenAIAssistantMessageParam",
     "OpenAISearchVectorStoreRequest",
+    "OpenAIUserMessageParam",
     "ProcessFileRequest",
     "RemoteProviderSpec",
     "RequestProviderDataContext",
     "ResourceNotFoundError",
     "RetrieveFileContentRequest",
     "RetrieveFileRequest",
+    "RunModerationRequest",
+    "RunShieldRequest",
     "SearchRankingOptions",
     "ToolDef",
     "ToolInvocationResult",

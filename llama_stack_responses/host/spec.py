@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from .platform import Api, InlineProviderSpec, RemoteProviderSpec
+from typing import Final
+
+from .platform import SAFETY, Api, InlineProviderSpec, RemoteProviderSpec
+
+_OPTIONAL: Final = (
+    Api.files,
+    Api.file_processors,
+    Api.prompts,
+    Api.tool_runtime,
+    Api.vector_io,
+    Api.connectors,
+    Api.providers,
+)
 
 
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
@@ -18,15 +30,7 @@ def _responses() -> InlineProviderSpec:
         config_class="llama_stack_responses.config.ResponsesConfig",
         pip_packages=["llama-stack-responses"],
         api_dependencies=[Api.inference],
-        optional_api_dependencies=[
-            Api.files,
-            Api.file_processors,
-            Api.prompts,
-            Api.tool_runtime,
-            Api.vector_io,
-            Api.connectors,
-            Api.providers,
-        ],
+        optional_api_dependencies=[*_OPTIONAL, SAFETY] if SAFETY else [*_OPTIONAL],
         description="OpenAI's Responses API with its own wire, kept in a key-value store.",
     )
 

@@ -20,6 +20,7 @@ from tests.support.upstream import Upstream, UpstreamProcess
 from tests.support.variants import (
     add_containers,
     add_host_provider,
+    add_moderation,
     add_vector_stores,
     let_browse,
     let_read,
@@ -98,8 +99,8 @@ def stack(
     """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
 
     Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
-    containers to run code in, a SearXNG server to search with, vector stores, and models that take other media. What
-    it does, it tells a collector.
+    containers to run code in, a SearXNG server to search with, vector stores, models that take other media, and
+    somebody who moderates. What it does, it tells a collector.
     """
 
     def change(config: dict[str, Any]) -> None:
@@ -110,6 +111,7 @@ def stack(
         let_summarize(config)
         let_read(config)
         add_vector_stores(config)
+        add_moderation(config, host)
 
     env = {
         **stack_env,

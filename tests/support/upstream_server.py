@@ -201,6 +201,21 @@ class Upstream:
             "usage": {"prompt_tokens": 1, "total_tokens": 1},
         }
 
+    def moderations(self, request: Request) -> Any:
+        """OpenAI's verdict on a text that says `bad`, or does not; `away` is a moderator that is broken."""
+        body = json.loads(request.body)
+        model = body.get("model") or "words-1"
+        if model == "away":
+            return 500, {"error": {"message": "scripted error", "type": "server_error"}}
+        flagged = "bad" in body["input"]
+        found = {
+            "flagged": flagged,
+            "categories": {"hate": False, "violence": flagged},
+            "category_scores": {"hate": 0.125, "violence": 0.75 if flagged else 0.25},
+            "category_applied_input_types": {"hate": ["text"], "violence": ["text"]},
+        }
+        return {"id": "modr-1", "model": model, "results": [found]}
+
     def completions(self, request: Request) -> Any:
         """The prompt as its own completion."""
         body = json.loads(request.body)
@@ -215,6 +230,7 @@ class Upstream:
             ("GET", "/health"): lambda _: {"status": "ok"},
             ("POST", "/embeddings"): self.embeddings,
             ("POST", "/completions"): self.completions,
+            ("POST", "/moderations"): self.moderations,
             ("POST", "/tokenize"): lambda request: {"count": tokens(json.loads(request.body))},
             ("POST", "/_script"): self.script,
             ("POST", "/_release"): self.release,
@@ -320,7 +336,9 @@ class Connection(asyncio.Protocol):
 
     def _control(self, answer: Callable[[Request], Any], request: Request) -> None:
         try:
-            self._write_json(200, answer(request))
+            made = answer(request)
+            status, body = made if isinstance(made, tuple) else (200, made)
+            self._write_json(status, body)
         except (ValueError, TypeError, KeyError, LookupError) as problem:  # a script that is wrong is the test's fault
             self._write_json(400, {"error": {"message": repr(problem)}})
 

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from llama_stack_responses.store import codec
+from tests.support.stack import Host
 
 type Json = dict[str, Any]
 
@@ -73,6 +74,21 @@ def let_read(config: Json) -> None:
 
 def _add_profile(config: Json, model: str, **settings: Any) -> None:
     responses_config(config).setdefault("profiles", []).append({"match": f"*/{model}", **settings})
+
+
+def add_moderation(config: Json, host: Host) -> None:
+    """Has texts checked by `words-1` and `away` of the model server."""
+    if host == "ogx":
+        responses_config(config)["moderation"] = {"url": "${env.INFERENCE_URL}", "model": "words-1"}
+        return
+    config["apis"].append("safety")
+    config["safety"] = {"default_shield_id": "words-1"}
+    server = {"base_url": "${env.INFERENCE_URL}"}
+    found = {"provider_id": "server", "provider_type": "remote::passthrough", "config": server}
+    config["providers"]["safety"] = [found]
+    config.setdefault("registered_resources", {})["shields"] = [
+        {"shield_id": name, "provider_id": "server", "provider_shield_id": name} for name in ("words-1", "away")
+    ]
 
 
 def responses_config(config: Json) -> Json:

@@ -66,7 +66,6 @@ def test_fields() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("moderation", {"model": "m"}),
         ("image", {"context_compression": "enabled"}),
         ("prompt_cache_options", {"prewarm": True}),
     ],

@@ -19,6 +19,7 @@ from llama_stack_responses.background.secrets import JobSecrets
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.moderation import asked_texts, policy_of
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.replay import replay
 from llama_stack_responses.core.request import parse_create
@@ -34,6 +35,7 @@ from llama_stack_responses.tools.toolset import Makers
 from llama_stack_responses.turn import TurnLimits
 from llama_stack_responses.workshop import Workshop
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
+from tests.support.moderation import FakeModerator, checks
 from tests.support.records import WatchedRecords
 from tests.support.strict import check_stream
 
@@ -108,6 +110,7 @@ class Office:
         records: the store.
         rounds: what the provider answers to this process.
         accept: what has to be set before the provider accepts a request.
+        moderator: who checks what is to be checked.
     """
 
     def __init__(
@@ -117,6 +120,7 @@ class Office:
         limits: TurnLimits = LIMITS,
         makers: Makers | None = None,
         accept: asyncio.Event | None = None,
+        moderator: FakeModerator | None = None,
     ) -> None:
         self.records = records
         self.inference = FakeInference(*rounds, accept=accept)
@@ -125,7 +129,14 @@ class Office:
         lengths = ContextLengths(self.inference)
         attachments = open_attachments(NoFiles(), ResponsesConfig())
         self.workshop = Workshop(
-            self.inference, attachments, makers or client_tools(), [], limits, Sealer([SECRET]), lengths
+            self.inference,
+            attachments,
+            makers or client_tools(),
+            [],
+            limits,
+            Sealer([SECRET]),
+            lengths,
+            checks(moderator),
         )
         self.sealer = Sealer([SECRET])
         self.bell = Bell()
@@ -158,9 +169,11 @@ class Office:
         """Queues a response."""
         body = {"model": "m", "input": "hi", "background": True, **fields}
         request = await with_prompt(parse_create(body), prompts)
-        response = new_response(request, id=response_id, created_at=int(time.time())) | {"status": "queued"}
-        events = self.workshop.bench(request, response, ANNA).assembler.enqueue()
         items = with_ids(request.input_items)
+        policy = policy_of(request)
+        moderation = await self.workshop.checks.of_input(policy, asked_texts(request, items)) if policy else None
+        response = self.workshop.begin(request, moderation) | {"id": response_id, "status": "queued"}
+        events = self.workshop.bench(request, response, ANNA).assembler.enqueue()
         work = body | {"input": "..."}
         await crew.submit(response, work, events, owner=ANNA, keys=keys or {}, base=None, input_items=items)
 

@@ -38,6 +38,7 @@ FULL: Json = {
     "max_output_tokens": 100,
     "max_tool_calls": 3,
     "metadata": {"a": "b"},
+    "moderation": {"model": "m", "policy": {"input": {"mode": "block"}, "output": {"mode": "score"}}},
     "parallel_tool_calls": False,
     "previous_response_id": PREVIOUS,
     "prompt": {"id": "p", "variables": {"a": "b", "c": {"type": "input_text", "text": "d"}}, "version": "1"},
@@ -68,8 +69,6 @@ FULL: Json = {
     "truncation": "disabled",
     "user": "u",
 }
-REFUSED_FIELDS = {"moderation"}
-"""Fields that OpenAI has and that are refused, whatever their value."""
 
 
 def body(**changes: Any) -> Json:
@@ -98,9 +97,9 @@ def declared_fields() -> set[str]:
 
 def test_the_fields_are_openais() -> None:
     ours = {field.name for field in fields(CreateRequest)}
-    assert ours - {"input_items", "passthrough"} == declared_fields()
+    assert ours - {"input_items", "guardrails", "passthrough"} == declared_fields()
     # A conversation and a previous response exclude each other.
-    assert FULL.keys() | REFUSED_FIELDS | {"conversation"} == declared_fields()
+    assert FULL.keys() | {"conversation"} == declared_fields()
 
 
 def test_every_field_arrives() -> None:
@@ -320,6 +319,12 @@ def test_a_body_is_an_object(value: Any) -> None:
             "moderation.policy.input.mode",
             "invalid_value",
         ),
+        ({"guardrails": "guard"}, "guardrails", "invalid_type"),
+        ({"guardrails": [""]}, "guardrails[0]", "empty_string"),
+        ({"guardrails": [{"type": 1}]}, "guardrails[0].type", "invalid_type"),
+        ({"guardrails": [{}]}, "guardrails[0].type", "missing_required_parameter"),
+        ({"guardrails": ["guard"] * 17}, "guardrails", "array_above_max_length"),
+        ({"guardrails": ["guard"], "moderation": {"model": "m"}}, "guardrails", "mutually_exclusive_parameters"),
         ({"context_management": [{"type": "x"}]}, "context_management[0].type", "invalid_value"),
         (
             {"previous_response_id": PREVIOUS, "conversation": "conv_1"},
@@ -334,9 +339,22 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
 
 
 @pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        (None, []),
+        (False, []),
+        ([], []),
+        (True, [None]),
+        (["a", {"type": "b", "threshold": 1}], ["a", "b"]),
+    ],
+)
+def test_guardrails(given: Any, names: list[str | None]) -> None:
+    assert parse(guardrails=given).guardrails == names
+
+
+@pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("moderation", {"model": "m"}),
         ("image", {"context_compression": "enabled"}),
         ("prompt_cache_options", {"prewarm": True}),
     ],

@@ -1,0 +1,181 @@
+"""Moderation: which checks a request asks for, what they say, and what is refused because of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from .errors import ApiError
+from .items import ANSWERS
+from .request import CreateRequest
+
+Json = dict[str, Any]
+Mode = Literal["score", "block"]
+Kind = Literal["moderation", "guardrails"]
+Side = Literal["input", "output"]
+
+_ANSWERED: Final = frozenset(ANSWERS.values())
+_TEXTS: Final = ("text", "refusal", "output", "content", "stdout", "stderr")
+"""The keys below which an item that comes from outside has text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What a request asks to have checked.
+
+    Attributes:
+        kind: the request's field, and so what checks: models for moderation, or the stack's guardrails.
+        names: all of them check; None is the stack's default one.
+        input, output: whether what is flagged is only told, or held back.
+    """
+
+    kind: Kind
+    names: Sequence[str | None]
+    input: Mode
+    output: Mode
+
+
+def policy_of(request: CreateRequest) -> Policy | None:
+    """The request's policy; None if nothing is to be checked."""
+    if request.guardrails:
+        return Policy("guardrails", request.guardrails, "block", "block")
+    if not request.moderation:
+        return None
+    modes = request.moderation.get("policy") or {}
+    asked: dict[Side, Mode] = {side: modes.get(side, {}).get("mode", "score") for side in ("input", "output")}
+    return Policy("moderation", [request.moderation["model"]], **asked)
+
+
+# Results, as `openai.types.responses.response.Moderation` has them for the input and the output
+
+
+def result(model: str, scores: dict[str, float], flagged: bool, categories: Iterable[str] = ()) -> Json:
+    """What a check says of a text.
+
+    Args:
+        model: who says it.
+        scores: by category, from 0 to 1.
+        flagged: whether the text is.
+        categories: those that it is flagged for.
+    """
+    for_these = set(categories)
+    named = sorted({*scores, *for_these})
+    return {
+        "type": "moderation_result",
+        "model": model,
+        "flagged": flagged,
+        "categories": {name: name in for_these for name in named},
+        "category_scores": {name: scores.get(name, float(name in for_these)) for name in named},
+        "category_applied_input_types": {name: ["text"] for name in named},
+    }
+
+
+def merged(results: Sequence[Json]) -> Json:
+    """What all of them say together: each category as in the result that has most of it."""
+    scores: dict[str, float] = {}
+    for each in results:
+        for name, score in each["category_scores"].items():
+            scores[name] = max(score, scores.get(name, 0.0))
+    models = sorted({each["model"] for each in results})
+    return result(", ".join(models), scores, any(each["flagged"] for each in results), _flagged_for(results))
+
+
+def failure(error: ApiError) -> Json:
+    """Takes a result's place when there is none."""
+    return {"type": "error", "code": error.code or "moderation_unavailable", "message": error.message}
+
+
+NOT_YET: Final = {"type": "error", "code": "not_moderated", "message": "The output has not been moderated yet."}
+"""Takes the place of the output's result until it is known."""
+
+NO_OUTPUT: Final = {
+    "type": "error",
+    "code": "not_moderated",
+    "message": "The model was not asked, so there is no output to moderate.",
+}
+"""Takes the place of the output's result when the input was refused."""
+
+
+def begun(moderation: Json | None) -> Json | None:
+    """A response's `moderation` as it was before a model was asked, whatever it is by now."""
+    if moderation is None or moderation["output"] == NO_OUTPUT:
+        return moderation
+    return moderation | {"output": NOT_YET}
+
+
+def refusal(side: Side, found: Json) -> str:
+    """What the client reads instead of what was held back."""
+    what = "This request was blocked: its input" if side == "input" else "This answer was cut off: what came next"
+    categories = ", ".join(_flagged_for([found]))
+    return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."
+
+
+def _flagged_for(results: Iterable[Json]) -> list[str]:
+    return sorted({name for each in results for name, is_flagged in each["categories"].items() if is_flagged})
+
+
+# What is checked, and what is not shown to a model again
+
+
+def asked_texts(request: CreateRequest, items: Sequence[Json]) -> list[str]:
+    """The text that a request brings: in its prompt's variables, its messages and its outputs of calls.
+
+    Args:
+        items: its input, references resolved. What was refused before counts no more: no model will see it.
+    """
+    variables = (request.prompt or {}).get("variables") or {}
+    said = [item for item in without_refused(items) if _is_said(item)]
+    return [text for text in _texts([*variables.values(), *said]) if text.strip()]
+
+
+def made_texts(output: Iterable[Json]) -> list[str]:
+    """The text of what a model made: messages, reasoning, the arguments of calls."""
+    keys = ("content", "summary", "arguments", "input", "code")
+    return [text for item in output for key in keys for text in _texts(item.get(key)) if text.strip()]
+
+
+def without_refused(items: Sequence[Json]) -> list[Json]:
+    """The items without what was refused before a model had said anything, so that no later one sees it either.
+
+    That is what stands before an answer that is a refusal and was cut off: the user's messages, and outputs of calls,
+    with their calls unless these have other outputs.
+    """
+    hidden: set[int] = set()
+    for number, item in enumerate(items):
+        if _is_mere_refusal(item):
+            hidden.add(number)
+            hidden.update(_led_to(items, number))
+    if not hidden:
+        return list(items)
+    shown = [item for number, item in enumerate(items) if number not in hidden]
+    answered = {item["call_id"] for item in shown if item["type"] in _ANSWERED and "call_id" in item}
+    lost = {items[number]["call_id"] for number in hidden if "call_id" in items[number]} - answered
+    return [item for item in shown if item.get("call_id") not in lost]
+
+
+def _led_to(items: Sequence[Json], number: int) -> Iterator[int]:
+    while number > 0 and _is_said(items[number - 1]) and items[number - 1].get("role", "user") == "user":
+        number -= 1
+        yield number
+
+
+def _is_said(item: Json) -> bool:
+    return item["type"] == "message" or item["type"] in _ANSWERED
+
+
+def _is_mere_refusal(item: Json) -> bool:
+    if item["type"] != "message" or item["role"] != "assistant" or item.get("status") != "incomplete":
+        return False
+    return [part["type"] for part in item["content"]] == ["refusal"]
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _texts(each)
+    elif isinstance(value, dict):
+        for key in _TEXTS:
+            yield from _texts(value.get(key))

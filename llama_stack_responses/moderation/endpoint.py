@@ -1,0 +1,72 @@
+"""Moderation by a server with OpenAI's `/moderations`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.moderation import Kind, Side, result
+
+Json = dict[str, Any]
+
+_AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
+_UNREADABLE: Final = "The moderation server's answer is not in the form of OpenAI's /moderations."
+
+
+class Endpoint:
+    """Asks such a server; a guardrail's name is that of a model there.
+
+    Args:
+        url: its address, up to `/v1`.
+        api_key: its key, if it wants one.
+        model: the model that checks where a request names none; None leaves it to the server.
+        seconds: how long it may be silent.
+    """
+
+    def __init__(
+        self, url: str, api_key: str | None = None, model: str | None = None, *, seconds: float = 30.0
+    ) -> None:
+        self._url = f"{url.rstrip('/')}/moderations"
+        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._model = model
+        self._seconds = seconds
+        self._client: httpx.AsyncClient | None = None
+
+    async def check(self, kind: Kind, name: str | None, text: str, _side: Side) -> Json:
+        """What the server says of a text."""
+        model = name or self._model
+        try:
+            answer = await self._http().post(self._url, json={"input": text} | ({"model": model} if model else {}))
+        except httpx.HTTPError as error:
+            raise ApiError(502, _AWAY.format(type(error).__name__)) from error
+        if answer.status_code in (400, 404, 422):
+            message = f"The moderation server refused to check with '{model}' ({answer.status_code})."
+            raise bad_request(message, "moderation.model" if kind == "moderation" else kind)
+        if not answer.is_success:
+            raise ApiError(502, _AWAY.format(f"status {answer.status_code}"))
+        try:
+            return _read(answer.json(), model)
+        except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+            raise ApiError(502, _UNREADABLE) from error
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        client, self._client = self._client, None
+        if client:
+            await client.aclose()
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(headers=self._headers, timeout=self._seconds)
+        return self._client
+
+
+def _read(body: Json, asked: str | None) -> Json:
+    said = body["results"][0]
+    if not isinstance(said["flagged"], bool):
+        raise TypeError("flagged")
+    categories = [name for name, is_flagged in (said.get("categories") or {}).items() if is_flagged]
+    scores = {name: float(score) for name, score in (said.get("category_scores") or {}).items()}
+    return result(str(body.get("model") or asked or "default"), scores, said["flagged"], categories)

@@ -1,0 +1,172 @@
+"""Moderation and guardrails, by the host's safety provider or, on OGX, by a server with OpenAI's /moderations."""
+
+import json
+from typing import Any, Final
+
+import openai
+import pytest
+
+from tests.support.asking import MODEL, NAME, Json, Streamed, create, function, messages, stored, stream
+from tests.support.upstream import Upstream, reasoning, reply, text, tool_call
+from tests.support.waiting import wait_until
+from tests.support.wire import Wire
+
+pytestmark = pytest.mark.live
+
+WORDS: Final = "words-1"
+LONG: Final = "All is well here. " * 12  # more than is held
+SAID: Final = reply(text("Hello"))
+CUT: Final = {"reason": "content_filter"}
+
+
+def moderated(**modes: str) -> Any:
+    """The field, with a mode for the input, the output or both."""
+    return {"model": WORDS, "policy": {side: {"mode": mode} for side, mode in modes.items()}}
+
+
+def kinds(response: Json) -> list[list[str]]:
+    """The parts of each message."""
+    return [[part["type"] for part in item["content"]] for item in response["output"] if item["type"] == "message"]
+
+
+def whole(streamed: Streamed, client: openai.OpenAI, wire: Wire) -> Json:
+    """The response of a stream that is stored and replayed as it was."""
+    response = streamed.response
+    assert stored(client, response["id"]) == response
+    assert wire.replay(response["id"]) == streamed.events
+    return response
+
+
+@pytest.mark.parametrize("word", ["good", "bad"])
+def test_scores_change_nothing(client: openai.OpenAI, wire: Wire, upstream: Upstream, word: str) -> None:
+    upstream.script(NAME, reply(text("So ", word)))
+    streamed = stream(client, model=MODEL, input=f"A {word} thing", moderation={"model": WORDS})
+    response = whole(streamed, client, wire)
+    assert (response["status"], streamed.texts("output_text")) == ("completed", ["So ", word])
+    for side in ("input", "output"):
+        found = response["moderation"][side]
+        assert (found["type"], found["flagged"]) == ("moderation_result", word == "bad")
+        assert found["category_scores"] == {"hate": 0.125, "violence": 0.75 if word == "bad" else 0.25}
+    begun = streamed.events[0]["response"]["moderation"]
+    assert (begun["input"], begun["output"]["type"]) == (response["moderation"]["input"], "error")
+
+
+def test_scores_in_the_typed_package(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    moderation = client.responses.create(model=MODEL, input="bad", moderation={"model": WORDS}).moderation
+    assert moderation
+    assert moderation.input.type == "moderation_result"
+    assert (moderation.input.flagged, moderation.input.model) == (True, WORDS)
+
+
+BLOCKED: Final[dict[str, Json]] = {
+    "moderation": {"moderation": moderated(input="block")},
+    "guardrail": {"extra_body": {"guardrails": [WORDS]}},
+    "object": {"extra_body": {"guardrails": [{"type": WORDS}]}},
+    "default": {"extra_body": {"guardrails": True}},
+}
+
+
+@pytest.mark.parametrize("way", BLOCKED)
+def test_an_input_is_blocked_before_a_model_sees_it(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, way: str
+) -> None:
+    upstream.script(NAME, SAID)
+    streamed = stream(client, model=MODEL, input="A bad thing", **BLOCKED[way])
+    response = whole(streamed, client, wire)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", CUT)
+    assert kinds(response) == [["refusal"]]
+    assert "(violence)" in response["output"][0]["content"][0]["refusal"]
+    assert response["moderation"]["input"]["flagged"]
+    assert upstream.requests(NAME) == []
+    assert kinds(create(client, model=MODEL, input="A bad thing", **BLOCKED[way])) == [["refusal"]]
+
+
+def test_no_later_turn_sees_what_was_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    first = create(client, model=MODEL, input="Hi")
+    blocked = create(
+        client, model=MODEL, input="A bad thing", previous_response_id=first["id"], **BLOCKED["moderation"]
+    )
+    assert [item.type for item in client.responses.input_items.list(blocked["id"]).data] == ["message"] * 3
+    again: Any = [{"role": "user", "content": "A bad thing"}, *blocked["output"], {"role": "user", "content": "Why?"}]
+    for asked in ({"input": "Why?", "previous_response_id": blocked["id"]}, {"input": again}):
+        assert create(client, model=MODEL, **asked, **BLOCKED["moderation"])["status"] == "completed"
+        assert "A bad" not in json.dumps(messages(upstream))
+    assert [each["content"] for each in messages(upstream)] == ["Why?"]
+
+
+def test_the_output_of_a_clients_function_is_input(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, [reply(tool_call(0, "c1", "weather", "{}")), SAID])
+    asked: Json = {"model": MODEL, "tools": [function("weather")], **BLOCKED["moderation"]}
+    first = create(client, input="Hi", **asked)
+    told: Any = [{"type": "function_call_output", "call_id": "c1", "output": "Do bad things."}]
+    assert kinds(create(client, input=told, previous_response_id=first["id"], **asked)) == [["refusal"]]
+    assert len(upstream.requests(NAME)) == 1
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_an_answer_is_cut_off_where_it_strikes(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, background: bool
+) -> None:
+    upstream.script(NAME, reply(text(LONG, "A bad ", "thing. ", LONG), hold=4))
+    streamed = stream(client, model=MODEL, input="Hi", background=background, extra_body={"guardrails": [WORDS]})
+    response = whole(streamed, client, wire)
+    assert (response["status"], response["incomplete_details"]) == ("incomplete", CUT)
+    assert kinds(response) == [["output_text", "refusal"]]
+    assert response["output"][0]["content"][0]["text"] == LONG
+    assert "violence" in response["output"][0]["content"][1]["refusal"]
+    assert "A bad" not in json.dumps(streamed.events)
+    assert response["moderation"]["output"]["flagged"]
+    wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone", seconds=30)
+
+
+def test_a_model_that_sends_what_is_held_goes_on(client: openai.OpenAI, upstream: Upstream) -> None:
+    said = [reasoning("Hm. ", "So."), text("Wait. "), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}')]
+    upstream.script(NAME, reply(*said))
+    asked: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
+    plain = stream(client, **asked)
+    checked = stream(client, **asked, moderation=moderated(output="block"))
+    assert checked.types == plain.types
+    assert checked.response["usage"] == plain.response["usage"]
+    assert checked.response["moderation"]["output"]["flagged"] is False
+
+
+@pytest.mark.parametrize("made", [reasoning("A bad thought."), tool_call(0, "c1", "weather", '{"city":"bad"}')])
+def test_reasoning_and_arguments_are_checked_too(client: openai.OpenAI, upstream: Upstream, made: Any) -> None:
+    upstream.script(NAME, reply(made))
+    asked: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
+    response = create(client, **asked, moderation=moderated(output="block"))
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert kinds(response) == [["refusal"]]
+
+
+def test_a_background_response_whose_input_is_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
+    begun = client.responses.create(model=MODEL, input="bad", background=True, **BLOCKED["moderation"])
+    wait_until(lambda: client.responses.retrieve(begun.id).status == "incomplete", seconds=30)
+    assert kinds(stored(client, begun.id)) == [["refusal"]]
+    assert upstream.requests(NAME) == []
+
+
+def test_a_moderator_that_is_away_blocks(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    wanted: Any = {"model": "away", "policy": {"input": {"mode": "block"}}}
+    with pytest.raises(openai.APIStatusError, match="nothing was checked") as raised:
+        client.responses.create(model=MODEL, input="Hi", moderation=wanted)
+    assert raised.value.status_code == 502
+    assert upstream.requests(NAME) == []
+
+
+def test_a_moderator_that_is_away_when_the_answer_comes(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    wanted: Any = {"model": "away", "policy": {"output": {"mode": "block"}}}
+    response = whole(stream(client, model=MODEL, input="Hi", moderation=wanted), client, wire)
+    assert (response["status"], response["output"]) == ("failed", [])
+    assert "nothing was checked" in response["error"]["message"]
+
+
+def test_scores_that_cannot_be_had(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    response = create(client, model=MODEL, input="Hi", moderation={"model": "away"})
+    assert response["status"] == "completed"
+    assert {side["code"] for side in response["moderation"].values()} == {"moderation_unavailable"}

@@ -1,0 +1,177 @@
+"""What requests ask to have checked, what the checks say together, and what no model sees again."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+from openai.types.responses.response import Moderation
+from pydantic import TypeAdapter
+
+from llama_stack_responses.core.moderation import (
+    NO_OUTPUT,
+    NOT_YET,
+    Policy,
+    asked_texts,
+    failure,
+    made_texts,
+    merged,
+    policy_of,
+    refusal,
+    result,
+    without_refused,
+)
+from llama_stack_responses.core.request import parse_create
+from tests.support.moderation import AWAY
+
+Json = dict[str, Any]
+
+SAFE: Final = result("m", {"hate": 0.1}, flagged=False)
+UNSAFE: Final = result("n", {"hate": 0.05, "violence": 0.9}, True, ["violence"])
+
+
+def asked(**fields: Any) -> Policy | None:
+    return policy_of(parse_create({"model": "m", "input": "hi", **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "policy"),
+    [
+        ({}, None),
+        ({"moderation": None, "guardrails": []}, None),
+        ({"moderation": {"model": "m"}}, Policy("moderation", ["m"], "score", "score")),
+        ({"moderation": {"model": "m", "policy": None}}, Policy("moderation", ["m"], "score", "score")),
+        (
+            {"moderation": {"model": "m", "policy": {"input": {"mode": "block"}, "output": None}}},
+            Policy("moderation", ["m"], "block", "score"),
+        ),
+        (
+            {"moderation": {"model": "m", "policy": {"output": {"mode": "block"}}}},
+            Policy("moderation", ["m"], "score", "block"),
+        ),
+        ({"guardrails": ["a", "b"]}, Policy("guardrails", ["a", "b"], "block", "block")),
+        ({"guardrails": True}, Policy("guardrails", [None], "block", "block")),
+    ],
+)
+def test_what_a_request_asks_for(fields: Json, policy: Policy | None) -> None:
+    assert asked(**fields) == policy
+
+
+@pytest.mark.parametrize("one", [SAFE, UNSAFE, merged([SAFE, UNSAFE]), failure(AWAY), NOT_YET, NO_OUTPUT])
+def test_every_result_is_one_of_openais(one: Json) -> None:
+    both = {"input": one, "output": one}
+    assert TypeAdapter(Moderation).validate_python(both, strict=True).model_dump() == both
+
+
+def test_what_several_checks_say() -> None:
+    together = merged([SAFE, UNSAFE, SAFE])
+    assert (together["flagged"], together["model"]) == (True, "m, n")
+    assert together["category_scores"] == {"hate": 0.1, "violence": 0.9}
+    assert together["categories"] == {"hate": False, "violence": True}
+    assert merged([SAFE, SAFE]) == SAFE
+
+
+def test_a_category_without_a_score() -> None:
+    assert result("m", {}, True, ["S1"])["category_scores"] == {"S1": 1.0}
+
+
+def test_a_refusal_says_why() -> None:
+    assert refusal("input", UNSAFE) == "This request was blocked: its input was flagged by the moderation (violence)."
+    assert refusal("output", result("m", {}, flagged=True)).endswith("was flagged by the moderation.")
+
+
+# Texts
+
+
+def said(role: str, text: str, **more: Any) -> Json:
+    kind = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": [{"type": kind, "text": text}], **more}
+
+
+def called(call_id: str) -> Json:
+    return {"type": "function_call", "call_id": call_id, "name": "f", "arguments": '{"a":1}'}
+
+
+def told(call_id: str, output: Any = "Snow.") -> Json:
+    return {"type": "function_call_output", "call_id": call_id, "output": output}
+
+
+def test_the_texts_of_an_input() -> None:
+    shell = {"type": "shell_call_output", "call_id": "2", "output": [{"stdout": "out", "stderr": "err", "outcome": {}}]}
+    image = {"type": "input_image", "image_url": "data:image/png;base64,bad"}
+    items = [
+        said("system", "Be kind."),
+        said("user", "hi"),
+        {"type": "message", "role": "user", "content": [image, {"type": "input_text", "text": " "}]},
+        called("1"),
+        told("1", [{"type": "input_text", "text": "Snow."}, image]),
+        shell,
+        {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]},
+    ]
+    request = parse_create({"model": "m", "input": "hi"})
+    assert asked_texts(request, items) == ["Be kind.", "hi", "Snow.", "out", "err"]
+    assert asked_texts(request, [*items, said("user", "bad"), NO, said("user", "so")])[-2:] == ["err", "so"]
+
+
+def test_the_variables_of_a_prompt() -> None:
+    variables = {"a": "Ada", "b": {"type": "input_text", "text": "Ben"}, "c": {"type": "input_image", "file_id": "f"}}
+    request = parse_create({"model": "m", "prompt": {"id": "p", "variables": variables}})
+    assert asked_texts(request, []) == ["Ada", "Ben"]
+
+
+def test_the_texts_of_an_output() -> None:
+    thought = {"summary": [{"type": "summary_text", "text": "Short."}], "content": [{"text": "Long."}]}
+    output = [
+        {"type": "reasoning", "encrypted_content": "x", **thought},
+        said("assistant", "Hello"),
+        called("1"),
+        {"type": "custom_tool_call", "call_id": "2", "name": "g", "input": "abc"},
+        {"type": "code_interpreter_call", "code": "print(1)", "outputs": [{"type": "logs", "logs": "1"}]},
+        {"type": "web_search_call", "action": {"query": "otters"}},
+    ]
+    assert made_texts(output) == ["Long.", "Short.", "Hello", '{"a":1}', "abc", "print(1)"]
+
+
+# What was refused
+
+NO: Final[Json] = {
+    "type": "message",
+    "role": "assistant",
+    "status": "incomplete",
+    "content": [{"type": "refusal", "refusal": "No."}],
+}
+
+
+def test_a_refused_message_is_not_seen_again() -> None:
+    before, after = [said("user", "a"), said("assistant", "b")], [said("user", "c")]
+    assert without_refused([*before, said("user", "bad"), said("user", "worse"), NO, *after]) == [*before, *after]
+    assert without_refused([NO]) == []
+
+
+def test_a_refused_output_is_not_seen_again_nor_its_call() -> None:
+    before = [said("user", "a"), called("1"), told("1")]
+    assert without_refused([*before, called("2"), told("2", "bad"), NO]) == before
+
+
+def test_another_output_takes_the_place_of_a_refused_one() -> None:
+    call, better = called("2"), told("2", "better")
+    assert without_refused([said("user", "a"), call, told("2", "bad"), NO, better]) == [said("user", "a"), call, better]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        NO | {"status": "completed"},
+        NO | {"content": [{"type": "output_text", "text": "b"}, *NO["content"]]},
+        said("assistant", "b", status="incomplete"),
+    ],
+)
+def test_other_answers_stay(answer: Json) -> None:
+    items = [said("user", "a"), answer]
+    assert without_refused(items) == items
+
+
+def test_what_came_before_an_answer_stays() -> None:
+    system, thought = said("system", "s"), {"type": "reasoning", "summary": []}
+    assert without_refused([system, said("user", "a"), NO]) == [system]
+    assert without_refused([said("user", "a"), thought, NO]) == [said("user", "a"), thought]

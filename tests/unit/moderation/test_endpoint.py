@@ -1,0 +1,103 @@
+"""Moderation by a real server that speaks OpenAI's form, or does not."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.moderation.endpoint import Endpoint
+from tests.support.http_server import HttpServer, Peer, serving, whole
+
+Json = dict[str, Any]
+
+FLAGGED: Final = {
+    "id": "modr-1",
+    "model": "words-1-2026",
+    "results": [
+        {
+            "flagged": True,
+            "categories": {"hate": False, "violence": True},
+            "category_scores": {"hate": 0.01, "violence": 1},
+            "category_applied_input_types": {"hate": ["text"], "violence": ["text"]},
+        }
+    ],
+}
+
+
+def answering(status: int, body: Any) -> Any:
+    async def handler(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(whole(status, body))
+
+    return handler
+
+
+async def asked(server: HttpServer, name: str | None = "words-1", **config: Any) -> Json:
+    endpoint = Endpoint(f"{server.url}/", **config)
+    try:
+        return await endpoint.check("moderation", name, "hi", "input")
+    finally:
+        await endpoint.close()
+
+
+async def test_what_is_asked_and_said() -> None:
+    async with serving(answering(200, FLAGGED)) as server:
+        assert await asked(server, api_key="k") == {
+            "type": "moderation_result",
+            "model": "words-1-2026",
+            "flagged": True,
+            "categories": {"hate": False, "violence": True},
+            "category_scores": {"hate": 0.01, "violence": 1.0},
+            "category_applied_input_types": {"hate": ["text"], "violence": ["text"]},
+        }
+        [request] = server.requests
+    assert request.line.startswith("POST /v1/moderations ")
+    assert request.headers["authorization"] == "Bearer k"
+    assert orjson.loads(request.body) == {"input": "hi", "model": "words-1"}
+
+
+@pytest.mark.parametrize(("model", "sent"), [(None, {"input": "hi"}), ("m", {"input": "hi", "model": "m"})])
+async def test_the_default_model(model: str | None, sent: Json) -> None:
+    async with serving(answering(200, {"results": [{"flagged": False}]})) as server:
+        assert (await asked(server, None, model=model))["model"] == (model or "default")
+        [request] = server.requests
+    assert orjson.loads(request.body) == sent
+    assert "authorization" not in request.headers
+
+
+@pytest.mark.parametrize("status", [400, 404, 422])
+async def test_a_request_that_it_does_not_take(status: int) -> None:
+    async with serving(answering(status, {"error": {"message": "secret"}})) as server:
+        with pytest.raises(ApiError, match=f"refused to check with 'words-1' \\({status}\\)") as raised:
+            await asked(server)
+    assert (raised.value.status, raised.value.param) == (400, "moderation.model")
+
+
+@pytest.mark.parametrize("status", [401, 429, 500, 503])
+async def test_a_server_that_fails(status: int) -> None:
+    async with serving(answering(status, {"error": {"message": "secret"}})) as server:
+        with pytest.raises(ApiError, match=f"status {status}") as raised:
+            await asked(server)
+    assert raised.value.status == 502
+
+
+@pytest.mark.parametrize(
+    "body", [[], {}, {"results": []}, {"results": [1]}, {"results": [{}]}, {"results": [{"flagged": "no"}]}]
+)
+async def test_an_answer_in_another_form_lets_nothing_through(body: Any) -> None:
+    async with serving(answering(200, body)) as server:
+        with pytest.raises(ApiError, match="not in the form") as raised:
+            await asked(server)
+    assert raised.value.status == 502
+
+
+async def test_a_server_that_is_not_there() -> None:
+    async with serving(answering(200, FLAGGED)) as server:
+        gone = server
+    with pytest.raises(ApiError, match="cannot be reached") as raised:
+        await asked(gone)
+    assert raised.value.status == 502

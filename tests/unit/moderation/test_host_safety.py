@@ -1,0 +1,123 @@
+"""The host's Safety API as it is: its router, and its Llama Guard on a model that answers what it is told."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, Final
+
+import pytest
+from llama_stack.core.datatypes import SafetyConfig
+from llama_stack.core.routers.safety import SafetyRouter
+from llama_stack.providers.inline.safety.llama_guard.config import LlamaGuardConfig
+from llama_stack.providers.inline.safety.llama_guard.llama_guard import LlamaGuardSafetyImpl
+from llama_stack_api import Api, Shield
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.moderation import Kind, Side
+from llama_stack_responses.host.safety import HostSafety
+
+Json = dict[str, Any]
+
+GUARD: Final = Shield(identifier="guard", provider_id="llama-guard", provider_resource_id="local/guard-8b")
+
+
+class Model:
+    """What Llama Guard asks.
+
+    Attributes:
+        prompts: what it was asked.
+    """
+
+    def __init__(self, answer: str) -> None:
+        self.prompts: list[str] = []
+        self._answer = answer
+
+    async def openai_chat_completion(self, request: Any) -> Any:
+        """The one answer."""
+        self.prompts.append(request.messages[0].content)
+        message = SimpleNamespace(content=self._answer)
+        return SimpleNamespace(choices=[SimpleNamespace(message=message)])
+
+
+class Table:
+    """The host's list of shields, which has one."""
+
+    def __init__(self, guard: LlamaGuardSafetyImpl) -> None:
+        self._guard = guard
+        guard.shield_store = self
+
+    async def list_shields(self) -> Any:
+        """The list."""
+        return SimpleNamespace(data=[GUARD])
+
+    async def get_shield(self, _: Any) -> Shield:
+        """The one."""
+        return GUARD
+
+    async def get_provider_impl(self, _: str) -> LlamaGuardSafetyImpl:
+        """Its provider."""
+        return self._guard
+
+
+def safety(answer: str, default: str | None = None) -> tuple[HostSafety, Model]:
+    """The stack's safety provider, and the model behind it."""
+    model = Model(answer)
+    table: Any = Table(LlamaGuardSafetyImpl(LlamaGuardConfig(), {Api.inference: model}))
+    return HostSafety(SafetyRouter(table, SafetyConfig(default_shield_id=default))), model
+
+
+@pytest.mark.parametrize("name", ["guard", "local/guard-8b"])
+async def test_moderation_by_a_shields_id_or_its_model(name: str) -> None:
+    moderator, model = safety("unsafe\nS1,S10")
+    found = await moderator.check("moderation", name, "Hi there", "output")
+    assert (found["model"], found["flagged"]) == ("local/guard-8b", True)
+    flagged = {category for category, is_flagged in found["categories"].items() if is_flagged}
+    assert flagged == {"Violent Crimes", "Hate"}
+    assert {found["category_scores"][category] for category in flagged} == {1.0}
+    assert "Hi there" in model.prompts[0]
+
+
+async def test_what_is_safe_has_no_scores() -> None:
+    moderator, _ = safety("safe")
+    found = await moderator.check("moderation", "guard", "Hi", "input")
+    assert (found["flagged"], set(found["category_scores"].values())) == (False, {0.0})
+
+
+@pytest.mark.parametrize("side", ["input", "output"])
+async def test_a_guardrail(side: Side) -> None:
+    moderator, model = safety("unsafe\nS1")
+    found = await moderator.check("guardrails", "guard", "Hi", side)
+    assert (found["model"], found["flagged"], found["categories"]) == ("guard", True, {"S1": True})
+    assert "Hi" in model.prompts[0]
+    moderator, _ = safety("safe")
+    assert not (await moderator.check("guardrails", "guard", "Hi", side))["flagged"]
+
+
+@pytest.mark.parametrize("kind", ["moderation", "guardrails"])
+async def test_the_stacks_default(kind: Kind) -> None:
+    moderator, _ = safety("unsafe\nS1", default="guard")
+    assert (await moderator.check(kind, None, "Hi", "input"))["flagged"]
+    moderator, _ = safety("safe")
+    with pytest.raises(ApiError, match="no default shield") as raised:
+        await moderator.check(kind, None, "Hi", "input")
+    assert raised.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "param"),
+    [("moderation", "nobody", "moderation.model"), ("guardrails", "local/guard-8b", "guardrails")],
+)
+async def test_a_shield_that_there_is_not(kind: Kind, name: str, param: str) -> None:
+    moderator, _ = safety("safe")
+    with pytest.raises(ApiError, match=f"no shield '{name}'") as raised:
+        await moderator.check(kind, name, "Hi", "input")
+    assert (raised.value.status, raised.value.param) == (400, param)
+
+
+@pytest.mark.parametrize("kind", ["moderation", "guardrails"])
+async def test_a_guard_that_says_something_else(kind: Kind) -> None:
+    moderator, _ = safety("I cannot tell.")
+    with pytest.raises(ApiError, match="nothing was checked") as raised:
+        await moderator.check(kind, "guard", "Hi", "input")
+    assert raised.value.status == 502
+    await moderator.close()
