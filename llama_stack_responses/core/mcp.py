@@ -17,6 +17,9 @@ _LONGEST: Final = 64
 
 _SECRETS: Final = ("authorization", "headers")
 
+_PLAIN_PATH: Final = re.compile(r"(/([a-z][a-z_.-]{0,15}|v\d{1,2}))*/?")
+"""Words and versions, such as `/api/v1/mcp`. A path with anything else in it may be what opens the server."""
+
 _SAID: Final = frozenset({"reasoning", "function_call", "mcp_call", "mcp_approval_request"})
 """Items that come from the model, beside its messages."""
 
@@ -47,10 +50,11 @@ def echoed(tool: Json) -> Json:
 
 
 def holds_secrets(tool: Json) -> bool:
-    """Whether a request's tool says something that must not be stored in the clear."""
+    """Whether a request's tool says, or may say, something that must not be stored in the clear."""
     if tool["type"] != "mcp":
         return False
-    return any(tool.get(name) for name in _SECRETS) or bool(urlsplit(tool.get("server_url") or "").query)
+    url = urlsplit(tool.get("server_url") or "")
+    return any(tool.get(name) for name in _SECRETS) or bool(url.query) or not _PLAIN_PATH.fullmatch(url.path)
 
 
 def secrets_apart(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:

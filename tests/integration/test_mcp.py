@@ -333,5 +333,9 @@ def test_what_opens_a_server_is_nowhere(own: LiveStack, upstream: Upstream, mcp:
 
 def test_without_a_secret_nothing_is_kept(wire: Wire, mcp: McpServers) -> None:
     body = {"model": MODEL, "input": "Echo.", "background": True}
-    tools = [server(mcp, "locked/mcp", authorization=mcp.token)]
-    assert "'secrets'" in error_of(wire.post({**body, "tools": tools}), 400)["message"]
+    by_path = server(mcp, "s/path-canary-12/mcp")
+    for tool in (server(mcp, "locked/mcp", authorization=mcp.token), by_path):
+        assert "'secrets'" in error_of(wire.post({**body, "tools": [tool]}), 400)["message"]
+    item = {"type": "additional_tools", "role": "developer", "tools": [by_path]}
+    error = error_of(wire.post({"model": MODEL, "input": [item]}), 400)
+    assert (error["param"], "canary" in error["message"]) == ("input[0].tools[0]", False)

@@ -28,7 +28,11 @@ BODY: Final[Json] = {
         },
     ],
 }
-PLAIN: Final[Json] = {"model": "m", "tools": [{"type": "mcp", "server_label": "s", "server_url": "https://a.example"}]}
+BY_PATH: Final[Json] = {
+    "model": "m",
+    "tools": [{"type": "mcp", "server_label": "s", "server_url": "https://a.example/s/path-canary-12/mcp"}],
+}
+PLAIN: Final[Json] = {"model": "m", "tools": [{"type": "mcp", "server_label": "s", "server_url": "https://a.example/mcp"}]}
 
 
 def secrets(*known: bytes) -> JobSecrets:
@@ -59,8 +63,9 @@ def test_a_request_without_secrets_is_as_it_came(known: list[bytes]) -> None:
     assert job.open(body, sealed, "resp_1", ANNA) == (PLAIN, {})
 
 
-@pytest.mark.parametrize(("body", "keys"), [(BODY, {}), (PLAIN, {"api_key": "k"})])
+@pytest.mark.parametrize(("body", "keys"), [(BODY, {}), (BY_PATH, {}), (PLAIN, {"api_key": "k"})])
 def test_without_a_secret_to_seal_with_they_are_refused(body: Json, keys: Json) -> None:
     with pytest.raises(ApiError, match="'secrets'") as caught:
         secrets().seal(body, keys, "resp_1", ANNA)
     assert (caught.value.status, caught.value.code) == (400, "unsupported_value")
+    assert "canary" not in caught.value.message

@@ -24,6 +24,17 @@ from llama_stack_responses.core.request import parse_create
 Json = dict[str, Any]
 
 SERVER: Final[Json] = {"type": "mcp", "server_label": "s", "server_url": "https://example.com/mcp"}
+OPENING: Final = (
+    "/s/sk-ak-0123456789/mcp",
+    "/mcp/9f4e2c1a-7b1d-4a7e-9c3f-d2b8a6e5f001",
+    "/AbCdEfGhIj/sse",
+    "/abcdefghijklmnopqrstuvwxyz/mcp",
+    "/v123456789/mcp",
+    "/%73ecret/mcp",
+    "/mcp;key=a",
+)
+"""Paths that know what nobody else does."""
+
 REQUEST: Final[Json] = {
     "type": "mcp_approval_request",
     "id": "mcpr_1",
@@ -136,6 +147,8 @@ def test_secrets_are_put_aside_and_back() -> None:
         ({"headers": {"x": "a"}}, True),
         ({"headers": None}, False),
         ({"server_url": "https://example.com/mcp?key=a"}, True),
+        *[({"server_url": f"https://example.com{path}"}, False) for path in ("", "/", "/api/v1/mcp/", "/a-b/sse")],
+        *[({"server_url": f"https://example.com{path}"}, True) for path in OPENING],
         ({"server_url": None, "connector_id": "c"}, False),
     ],
 )
