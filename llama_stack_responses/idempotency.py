@@ -16,7 +16,7 @@ from .core.errors import ApiError
 from .core.owner import Owner
 from .store import codec
 from .store.hashing import Hasher
-from .store.records import Op, Put, Records, VersionIs
+from .store.records import Put, Records, VersionIs
 
 Json = dict[str, Any]
 
@@ -73,7 +73,7 @@ class Keys:
         response_id: str = known["response"]
         return response_id
 
-    async def take(self, claim: Claim, response_id: str) -> tuple[Op, VersionIs]:
+    async def take(self, claim: Claim, response_id: str) -> tuple[Put, VersionIs]:
         """What makes the key lead to a response, in the commit that stores it, and that the key is free until then."""
         value = codec.encode({"response": response_id, "asked": claim.asked})
         return Put(claim.row, value, await self._records.now() + _LIFE), VersionIs(claim.row, None)

@@ -33,7 +33,7 @@ from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
-from .store.records import Conflict, Op, Records, VersionIs
+from .store.records import Conflict, Put, Records, VersionIs
 from .surroundings import Surroundings
 from .sweeper import Sweeper
 from .workshop import equipped
@@ -215,7 +215,7 @@ class OpenAIResponsesImpl:
         told = body["input"][-1:] if request.compacts else "..."
         work = read_fields(body, self.config.passthrough) | {"input": told, "previous_response_id": None}
         keys = self.access.keys()
-        taken: list[Op] = []
+        taken: list[Put] = []
         free: list[VersionIs] = []
         if claim:
             take, is_free = await self._keys.take(claim, response["id"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from typing import Any, Final
 
 from ..access import Access
@@ -16,12 +17,13 @@ from ..core.request import CreateRequest
 from ..logs import about, get_logger
 from ..sealing import Sealer
 from ..store.archive import Archive
-from ..store.records import Delete, Op, Records
+from ..store.records import Delete, Op, Put, Records
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
-from .jobs import LEASE, Held, Jobs
+from .jobs import LEASE, QUEUE, Held, Jobs, taken_from
 from .journal import Journal
+from .lookout import Lookout
 from .opening import Opening
 from .secrets import JobSecrets
 from .vouching import Vouchers
@@ -34,13 +36,13 @@ _BREATH: Final = LEASE / 4
 """Seconds between two signs of life."""
 
 _LOOK: Final = 0.5
-"""Seconds between two looks: for jobs that other processes queued, and whether ours were taken from us."""
+"""Seconds between two looks: for jobs that other processes queued, and whether ours were taken from us.
+
+On a store that says so they are longer.
+"""
 
 _GLANCE: Final = 0.05
-"""Seconds between two looks at what is about to happen."""
-
-_QUEUE: Final = "q"
-"""What rings when a job was queued here."""
+"""Seconds between two looks at what is about to happen, on a store that does not say so."""
 
 
 class Crew:
@@ -79,6 +81,7 @@ class Crew:
         self._bell = Bell()
         self._jobs = Jobs(records, waiting)
         self._journal = Journal(records, self._bell)
+        self._lookout = Lookout(records, self._bell)
         self._worker = new_id("worker")
         self._vouchers = Vouchers(records, archive, self._worker)
         self._alive = False
@@ -91,7 +94,8 @@ class Crew:
         """Begins in the running event loop."""
         if not self._records.transactional:
             return
-        self._tasks = [asyncio.create_task(each) for each in (self._live(), self._claim(), self._watch())]
+        duties = (self._live(), self._claim(), self._watch(), self._lookout.run())
+        self._tasks = [asyncio.create_task(each) for each in duties]
 
     async def check(self) -> None:
         """Does nothing while background responses are made and looked after here.
@@ -108,6 +112,7 @@ class Crew:
     def hang_up(self) -> None:
         """Lets go of those who follow a response here, because the server ends: they can go on elsewhere."""
         self._hanging_up = True
+        self._bell.ring_all()
 
     async def stop(self) -> None:
         """Takes no more jobs and hands over those that run."""
@@ -154,7 +159,7 @@ class Crew:
         ops = [*beside, *await self._jobs.enqueue(response_id, owner, body, sealed)]
         ops += self._journal.batch(response_id, events)
         await self._archive.save(response, owner=owner, beside=ops, **history)
-        self._bell.ring(_QUEUE)
+        self._bell.ring(QUEUE)
 
     async def open(
         self,
@@ -163,7 +168,7 @@ class Crew:
         *,
         owner: Owner,
         keys: Mapping[str, Any],
-        beside: Sequence[Op],
+        beside: Sequence[Put],
         patience: float | None,
         **history: Any,
     ) -> None:
@@ -205,19 +210,19 @@ class Crew:
 
     async def begun(self, response_id: str) -> None:
         """Waits until a response has begun, wherever that is, or has ended, or this server ends."""
-        while not self._hanging_up:
-            rung = self._bell.listen(response_id)
-            if await self._journal.has(response_id) or await self._jobs.find(response_id) is None:
-                return
-            await asyncio.wait([rung], timeout=_LOOK)
+        with self._bell.listen(response_id) as ear:
+            while not self._hanging_up:
+                if await self._journal.has(response_id) or await self._jobs.find(response_id) is None:
+                    return
+                await ear.wait(_LOOK)
 
     async def ended(self, response_id: str) -> None:
         """Waits until a response has ended, wherever that is, or this server ends."""
-        while not self._hanging_up:
-            rung = self._bell.listen(response_id)
-            if await self._jobs.find(response_id) is None:
-                return
-            await asyncio.wait([rung], timeout=_LOOK)
+        with self._bell.listen(response_id) as ear:
+            while not self._hanging_up:
+                if await self._jobs.find(response_id) is None:
+                    return
+                await ear.wait(_LOOK)
 
     async def forget(self, response_id: str) -> None:
         """Drops what is left of a response that is deleted."""
@@ -252,12 +257,10 @@ class Crew:
 
     async def _gone(self, response_id: str) -> None:
         """Waits until the job has ended, wherever that is; should its server die meanwhile, others end it later."""
-        with suppress(TimeoutError):
+        with suppress(TimeoutError), self._bell.listen(response_id) as ear:
             async with asyncio.timeout(LEASE):
                 while await self._jobs.find(response_id):
-                    await asyncio.wait([self._bell.listen(response_id)], timeout=_GLANCE)
-        # Nobody else may ever ring for it here.
-        self._bell.ring(response_id)
+                    await ear.wait(_GLANCE)
 
     async def vouch(self, response: Json, **history: Any) -> None:
         """Says that this process makes a foreground response, so that others end it should this process die.
@@ -307,8 +310,8 @@ class Crew:
             try:
                 await self._breathe()
                 said = loop.time()
-                await self._jobs.rescue()
-                await self._recover()
+                if await self._jobs.rescue() + await self._recover():
+                    self._bell.ring(QUEUE)
                 await self._vouchers.bury()
                 await self.sweep()
             except ApiError as error:
@@ -321,30 +324,45 @@ class Crew:
                     attempt.lose()
             await asyncio.sleep(_BREATH)
 
-    async def _recover(self) -> None:
+    async def _recover(self) -> int:
         """Lets jobs wait again that this worker has and does not do, at the second look: a claim may be under way.
 
         It may have claimed one without hearing so, and it ended its attempts if it once took itself for dead.
+
+        Returns:
+            How many they were.
         """
         held = await self._jobs.held_by(self._worker)
         idle = held - {attempt.held.response_id for attempt in self._attempts.values()}
-        for response_id in idle & self._idle:
+        lost = idle & self._idle
+        for response_id in lost:
             await self._jobs.recover(self._worker, response_id)
         self._idle = idle
+        return len(lost)
 
     async def _claim(self) -> None:
-        while True:
-            queued = self._bell.listen(_QUEUE)
-            try:
-                await self._come_alive()
-                if self._has_room() and (held := await self._jobs.claim(self._worker)):
-                    self._begin(held)
-                    continue
-            except ApiError as error:
-                logger.warning("no background work is taken: %s", error)
-            except Exception:
-                logger.exception("no background work is taken")
-            await asyncio.wait([queued], timeout=_LOOK)
+        """Takes what waits, for as long as there is room, and calls the others if there is none.
+
+        They are not called before: all would reach for what the one that it was given to takes anyway.
+        """
+        with self._bell.listen(QUEUE) as ear:
+            rung = True
+            while True:
+                patience = inf
+                try:
+                    await self._come_alive()
+                    if not self._has_room():
+                        if rung:
+                            await self._jobs.call_others()
+                    elif held := await self._jobs.claim(self._worker):
+                        self._begin(held)
+                        continue
+                except ApiError as error:
+                    logger.warning("no background work is taken: %s", error)
+                    patience = _LOOK
+                except Exception:
+                    logger.exception("no background work is taken")
+                rung = await ear.wait(_LOOK, patience)
 
     def _has_room(self) -> bool:
         """Whether another job can be taken. Those that clients wait for do not count: they never waited here."""
@@ -352,21 +370,22 @@ class Crew:
 
     async def _watch(self) -> None:
         """Ends the attempts whose job was taken over: they would else go on until they next write."""
-        while True:
-            await asyncio.sleep(_LOOK)
-            attempts = list(self._attempts.values())
-            if not attempts:
-                continue
-            try:
-                mine = await self._jobs.still_held([attempt.held for attempt in attempts])
-            except ApiError:
-                continue
-            except Exception:
-                logger.exception("nobody looks whether background work was taken over")
-                continue
-            for attempt in attempts:
-                if attempt.held.response_id not in mine:
-                    attempt.lose()
+        with self._bell.listen(taken_from(self._worker)) as ear:
+            while True:
+                await ear.wait(_LOOK)
+                attempts = list(self._attempts.values())
+                if not attempts:
+                    continue
+                try:
+                    mine = await self._jobs.still_held([attempt.held for attempt in attempts])
+                except ApiError:
+                    continue
+                except Exception:
+                    logger.exception("nobody looks whether background work was taken over")
+                    continue
+                for attempt in attempts:
+                    if attempt.held.response_id not in mine:
+                        attempt.lose()
 
     def _begin(self, held: Held, opening: Opening | None = None) -> asyncio.Task[None]:
         attempt = self._attempt(held, opening)
@@ -378,7 +397,7 @@ class Crew:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         del self._attempts[task]
-        self._bell.ring(_QUEUE)
+        self._bell.ring(QUEUE)
 
     def _attempt(self, held: Held, opening: Opening | None) -> Attempt:
         return Attempt(

@@ -23,7 +23,7 @@ from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..store import codec
 from ..store.hashing import Hasher
-from ..store.records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, after_prefix
+from ..store.records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, Wake, after_prefix
 from ..telemetry.trace_context import trace_headers
 
 type Json = dict[str, Any]
@@ -37,6 +37,9 @@ TRIES: Final = 3
 
 BEGUN: Final = 2
 """The events of a response that waits: those of `Assembler.enqueue`."""
+
+QUEUE: Final = "q"
+"""What is woken when a job waits."""
 
 _SHARE: Final = 10.0
 """Seconds by which each further waiting job of one owner stands behind the one before, so that others come between."""
@@ -141,7 +144,7 @@ class Held:
     def gone(self) -> list[Op]:
         """What removes the job."""
         rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"h/{self.job.worker}/{self.response_id}"]
-        return [Delete(row) for row in rows]
+        return [*map(Delete, rows), Wake(self.response_id)]
 
 
 class Jobs:
@@ -253,6 +256,7 @@ class Jobs:
                 Delete(f"h/{found.job.worker}/{response_id}"),
                 Put(f"h/{worker}/{response_id}", b""),
                 Put(f"j/{response_id}", job.encode()),
+                Wake(taken_from(found.job.worker)),
             ]
             if held := await self._change(found, job, ops, []):
                 return held
@@ -261,6 +265,11 @@ class Jobs:
     async def give_back(self, held: Held) -> None:
         """Lets the job wait again, as if it had not been begun this time; others may have taken it over meanwhile."""
         await self._requeue(held, replace(held.job, worker=None, tries=held.job.tries - 1), [])
+
+    async def call_others(self) -> None:
+        """Has other processes look at the queue, if anything waits there."""
+        if await self._records.range("q/", after_prefix("q/"), limit=1):
+            await self._records.commit([Wake(QUEUE)])
 
     async def breathe(self, worker: str) -> None:
         """Says that the worker lives."""
@@ -304,6 +313,8 @@ class Jobs:
             Delete(f"h/{found.job.worker}/{found.response_id}"),
             Put(f"q/{job.order}/{found.response_id}", b""),
             Put(f"j/{found.response_id}", job.encode()),
+            Wake(taken_from(found.job.worker)),
+            Wake(QUEUE),
         ]
         return await self._change(found, job, ops, conditions) is not None
 
@@ -314,6 +325,11 @@ class Jobs:
         except Conflict:
             return None
         return Held(found.response_id, job, found.version + 1)
+
+
+def taken_from(worker: str | None) -> str:
+    """What is woken when somebody else has taken a job of this worker's."""
+    return f"h/{worker}"
 
 
 def is_dead(worker: str) -> Condition:

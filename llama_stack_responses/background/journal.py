@@ -13,7 +13,7 @@ from typing import Final
 
 from ..core.events import TERMINAL, Event
 from ..store import codec
-from ..store.records import Delete, Ensure, Op, Put, Records, VersionIs, after_prefix
+from ..store.records import Delete, Ensure, Op, Put, Records, VersionIs, Wake, after_prefix
 from .bell import Bell
 
 _ROWS: Final = 64
@@ -29,7 +29,7 @@ _HEAD: Final = 256
 """Those of an event without its delta, about."""
 
 _POLL: Final = 0.2
-"""Seconds after which a reader looks whether another process has written."""
+"""Seconds after which a reader looks whether another process has written, on a store that does not say so."""
 
 
 class Journal:
@@ -37,7 +37,7 @@ class Journal:
 
     Args:
         records: where they go.
-        bell: rings in this process when events of a response were written.
+        bell: rings when events of a response were written.
     """
 
     def __init__(self, records: Records, bell: Bell) -> None:
@@ -46,7 +46,8 @@ class Journal:
 
     def batch(self, response_id: str, events: Sequence[Event]) -> list[Op]:
         """What stores `events`, which follow those stored before."""
-        return [Put(_key(response_id, piece[-1]["sequence_number"]), codec.encode(piece)) for piece in _pieces(events)]
+        rows = [Put(_key(response_id, piece[-1]["sequence_number"]), codec.encode(piece)) for piece in _pieces(events)]
+        return [*rows, Wake(response_id)] if rows else []
 
     async def read(self, response_id: str, after: int, rows: int = _ROWS) -> list[Event]:
         """Some of the stored events behind number `after`, the next ones; none if there are none yet."""
@@ -81,33 +82,26 @@ class Journal:
         and the response no longer `lasts`.
         """
         await self._records.commit([Ensure(f"s/{response_id}", b"")])
-        try:
-            async for events in self._follow(response_id, after, silence, lasts):
-                yield events
-        finally:
-            self._bell.ring(response_id)
-
-    async def _follow(
-        self, response_id: str, after: int, silence: float, lasts: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[list[Event]]:
         loop = asyncio.get_running_loop()
         spoke = loop.time()
-        lasting = True
-        while True:
-            rung = self._bell.listen(response_id)
-            if events := await self.read(response_id, after, _AHEAD):
-                after, spoke = events[-1]["sequence_number"], loop.time()
-                yield events
-                if events[-1]["type"] in TERMINAL:
+        rung, lasting = False, True
+        with self._bell.listen(response_id) as ear:
+            while True:
+                if events := await self.read(response_id, after, _AHEAD):
+                    after, spoke, rung = events[-1]["sequence_number"], loop.time(), False
+                    yield events
+                    if events[-1]["type"] in TERMINAL:
+                        return
+                elif not lasting:
                     return
-            elif not lasting:
-                return
-            elif loop.time() - spoke >= silence:
-                spoke = loop.time()
-                yield []
-            else:
-                await asyncio.wait([rung], timeout=_POLL)
-                lasting = await lasts()
+                elif rung:
+                    # Not for events: perhaps for the end.
+                    rung, lasting = False, await lasts()
+                elif (left := spoke + silence - loop.time()) <= 0:
+                    spoke = loop.time()
+                    yield []
+                elif not (rung := await ear.wait(_POLL, left)):
+                    lasting = await lasts()
 
     def cut_back(self, response_id: str, events: Sequence[Event]) -> tuple[list[Op], list[VersionIs]]:
         """What takes back `events`, the last ones, on the condition that nobody has read any."""

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol
 from llama_stack_responses.logs import get_logger
 
 from ..core.errors import ApiError
-from .records import Condition, Conflict, Delete, Ensure, Op, Record, VersionIs, after_prefix
+from .records import Condition, Conflict, Delete, Ensure, Op, Record, VersionIs, Write, after_prefix, writes_of
 
 logger = get_logger(__name__)
 
@@ -132,15 +132,19 @@ class KeyValueRecords:
             async with store.turn:
                 await self._finish(store)
                 now = self._clock()
-                known = await self._get(store, {each.key for each in (*ops, *_versions(conditions))})
+                writes = writes_of(ops)
+                known = await self._get(store, {each.key for each in (*writes, *_versions(conditions))})
                 if failed := [each for each in conditions if not await self._holds(store, each, known, now)]:
                     raise Conflict(failed)
-                await self._make(store, self._changes(known, ops, now))
+                await self._make(store, self._changes(known, writes, now))
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         with _trouble():
             lines = await self._lines(await self._ready(), start, end)
         return [(line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)]]
+
+    def watch(self) -> None:
+        """The store knows nothing of the kind."""
 
     async def now(self) -> float:
         return self._clock()
@@ -219,7 +223,7 @@ class KeyValueRecords:
         lines = await self._lines(store, condition.prefix, after_prefix(condition.prefix))
         return all(line.key == condition.but for line in lines)
 
-    def _changes(self, known: Mapping[str, _Line], ops: Sequence[Op], now: float) -> dict[str, str | None]:
+    def _changes(self, known: Mapping[str, _Line], ops: Sequence[Write], now: float) -> dict[str, str | None]:
         """What the ops come to: the value of each key of the store that they change, None for a key that goes."""
         lines: dict[str, _Line | None] = {}
         for op in ops:
@@ -268,7 +272,7 @@ class KeyValueRecords:
         store.unfinished = False
 
 
-def _written(op: Op, live: _Line | None) -> _Line | None:
+def _written(op: Write, live: _Line | None) -> _Line | None:
     if isinstance(op, Delete):
         return None
     expires_at = None if op.expires_at is None or math.isinf(op.expires_at) else float(op.expires_at)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Record, VersionIs
+from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Record, VersionIs, Write, writes_of
 
 _SWEEP = 1000
 
@@ -54,7 +54,7 @@ class MemoryRecords:
         now = self._clock()
         if failed := [condition for condition in conditions if not self._holds(condition, now)]:
             raise Conflict(failed)
-        for op in ops:
+        for op in writes_of(ops):
             self._apply(op, now)
         while len(self._entries) > self._max_records or self._bytes > self._max_bytes:
             self._remove(next(iter(self._entries)))
@@ -69,6 +69,9 @@ class MemoryRecords:
             if record := self._live(self._keys[index], now):
                 found.append((self._keys[index], record))
         return found
+
+    def watch(self) -> None:
+        """No other process knows of it."""
 
     async def now(self) -> float:
         return self._clock()
@@ -102,7 +105,7 @@ class MemoryRecords:
             index += 1
         return True
 
-    def _apply(self, op: Op, now: float) -> None:
+    def _apply(self, op: Write, now: float) -> None:
         old = self._live(op.key, now)
         if isinstance(op, Ensure) and old:
             return

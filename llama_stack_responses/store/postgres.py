@@ -5,17 +5,34 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import ssl
+import secrets
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from hashlib import blake2b
 from typing import Any, Final
 
 import asyncpg
 
 from ..core.errors import ApiError
-from .records import UNTRUSTED, Condition, Conflict, Delete, Empty, Ensure, Op, Put, Record, VersionIs, after_prefix
+from .postgres_trouble import Gone, trouble_as_503
+from .postgres_watch import NOTIFY, PostgresWatch, Waker, channel
+from .records import (
+    Condition,
+    Conflict,
+    Delete,
+    Empty,
+    Ensure,
+    Op,
+    Put,
+    Record,
+    VersionIs,
+    Watch,
+    Write,
+    after_prefix,
+    woken_by,
+    writes_of,
+)
 
 SCHEMA: Final = 1
 """The layout below, kept in the table `layout`."""
@@ -119,18 +136,6 @@ _LOCKS: Final = 64
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
 """Seconds before each further try while the server cannot be reached."""
 
-_GONE: Final = (
-    OSError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.CannotConnectNowError,
-    asyncpg.AdminShutdownError,
-    asyncpg.CrashShutdownError,
-    asyncpg.TooManyConnectionsError,
-)
-"""What a server that restarts looks like from here."""
-
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
     """A connection on which nothing is left behind that its next user could meet: no setting, cursor or lock."""
@@ -151,7 +156,7 @@ class PostgresRecords:
         url: `postgresql://USER@HOST:PORT/DATABASE`; for TLS with `?sslmode=verify-full`, and so on.
         password: the user's, if it does not stand in the URL.
         schema: the schema that holds the tables; it is made if need be.
-        connections: how many connections this process opens, at most.
+        connections: how many connections this process opens, at most, beside the one of a watch.
         timeout: seconds that connecting and one answer may each take.
         clock: seconds since the epoch; None takes the server's, which all processes share.
     """
@@ -176,6 +181,8 @@ class PostgresRecords:
         self._connections = connections
         self._timeout = timeout
         self._clock = clock
+        self._id = secrets.token_hex(8)
+        self._waker = Waker(self._notify)
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
@@ -184,14 +191,35 @@ class PostgresRecords:
         return dict(_records(await self._fetch(_GET_MANY, [key.encode() for key in keys])))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        arguments = (_locks(self._schema, ops, conditions), *_conditions(conditions), *_ops(ops))
-        rows = await self._fetch(_COMMIT, *arguments, before=(uuid.uuid4(),))
-        if failed := rows[0][0]:
-            raise Conflict([conditions[number] for number in failed])
+        writes = writes_of(ops)
+        if writes or conditions:
+            arguments = (_locks(self._schema, writes, conditions), *_conditions(conditions), *_ops(writes))
+            rows = await self._fetch(_COMMIT, *arguments, before=(uuid.uuid4(),))
+            if failed := rows[0][0]:
+                raise Conflict([conditions[number] for number in failed])
+        self._waker.wake(woken_by(ops))
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         sql = _RANGE_REVERSE if reverse else _RANGE
         return _records(await self._fetch(sql, start.encode(), end.encode(), limit))
+
+    def watch(self) -> AbstractAsyncContextManager[Watch]:
+        return self._watching()
+
+    @asynccontextmanager
+    async def _watching(self) -> AsyncIterator[Watch]:
+        with trouble_as_503():
+            connection = await asyncpg.connect(self._url, **self._settings())
+        watch = PostgresWatch(connection, self._schema, self._id, self._notify, self._timeout)
+        try:
+            await watch.open()
+            yield watch
+        finally:
+            await watch.close()
+
+    async def _notify(self, names: Sequence[str]) -> None:
+        channels = [channel(self._schema, name) for name in names]
+        await self._try(lambda pool: pool.fetch(NOTIFY, channels, self._id))
 
     async def now(self) -> float:
         if self._clock:
@@ -206,6 +234,7 @@ class PostgresRecords:
         return swept
 
     async def close(self) -> None:
+        await self._waker.close()
         opening, self._opening = self._opening, None
         if opening is None or opening.get_loop() is not asyncio.get_running_loop():
             return
@@ -219,17 +248,11 @@ class PostgresRecords:
     async def _try(self, call: Callable[[asyncpg.Pool], Awaitable[list[Any]]]) -> list[Any]:
         for pause in (*_PAUSES, None):
             try:
-                return await call(await self._pool())
-            except ssl.SSLCertVerificationError as error:
-                raise ApiError(503, UNTRUSTED, retry_after=1) from error
-            except TimeoutError as error:
-                # Not again: who waited for that long has waited enough.
-                raise ApiError(503, "The response store's server does not answer.", retry_after=1) from error
-            except _GONE as error:
+                with trouble_as_503():
+                    return await call(await self._pool())
+            except Gone:
                 if pause is None:
-                    raise ApiError(503, "The response store's server cannot be reached.", retry_after=1) from error
-            except asyncpg.PostgresError as error:
-                raise ApiError(503, _trouble(error), retry_after=1) from error
+                    raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only so that not all come at once
         raise AssertionError("the last try returns or raises")
 
@@ -244,13 +267,10 @@ class PostgresRecords:
     async def _open(self) -> asyncpg.Pool:
         pool = await asyncpg.create_pool(
             self._url,
-            password=self._password,
+            **self._settings(),
             min_size=0,
             max_size=self._connections,
-            timeout=self._timeout,
-            command_timeout=self._timeout,
             connection_class=_Connection,
-            server_settings={"application_name": "llama-stack-responses", "jit": "off"},
         )
         try:
             if await pool.fetchval("SELECT to_regclass($1)", f"{self._schema}.layout") is None:
@@ -267,6 +287,15 @@ class PostgresRecords:
             raise
         return pool
 
+    def _settings(self) -> dict[str, Any]:
+        """Those of each connection."""
+        return {
+            "password": self._password,
+            "timeout": self._timeout,
+            "command_timeout": self._timeout,
+            "server_settings": {"application_name": "llama-stack-responses", "jit": "off"},
+        }
+
     def _sql(self, sql: str) -> str:
         names = {"$schema": self._schema, "$lock": str(_lock(self._schema, "")), "$live": _LIVE}
         return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
@@ -280,7 +309,7 @@ def _records(rows: Sequence[Any]) -> list[tuple[str, Record]]:
     return [(key.decode(), Record(value, version)) for key, version, value in rows]
 
 
-def _locks(schema: str, ops: Sequence[Op], conditions: Sequence[Condition]) -> list[int] | None:
+def _locks(schema: str, ops: Sequence[Write], conditions: Sequence[Condition]) -> list[int] | None:
     """The locks of a commit, in the order in which all commits take them; None for the lock of everything."""
     groups = {_group(op.key) for op in ops}
     for condition in conditions:
@@ -309,11 +338,11 @@ def _conditions(conditions: Sequence[Condition]) -> tuple[list[Any], ...]:
     return *_columns(versions, 3), *_columns(empties, 4)
 
 
-def _ops(ops: Sequence[Op]) -> tuple[list[Any], ...]:
+def _ops(ops: Sequence[Write]) -> tuple[list[Any], ...]:
     return _columns([_row(op) for op in ops], 4)
 
 
-def _row(op: Op) -> tuple[str, bytes, bytes, float | None]:
+def _row(op: Write) -> tuple[str, bytes, bytes, float | None]:
     match op:
         case Put(key, value, expires_at):
             return "put", key.encode(), value, expires_at
@@ -325,22 +354,3 @@ def _row(op: Op) -> tuple[str, bytes, bytes, float | None]:
 
 def _columns(rows: Sequence[tuple[Any, ...]], width: int) -> tuple[list[Any], ...]:
     return tuple([row[column] for row in rows] for column in range(width))
-
-
-def _trouble(error: asyncpg.PostgresError) -> str:
-    """What is wrong with the server, without what may hold its address or password."""
-    for kind, sentence in _REFUSALS.items():
-        if isinstance(error, kind):
-            return sentence
-    return f"The response store's server refused a command ({type(error).__name__})."
-
-
-_REFUSALS: Final[dict[type[asyncpg.PostgresError], str]] = {
-    asyncpg.DiskFullError: "The response store has no room left: its server's disk is full.",
-    asyncpg.OutOfMemoryError: "The response store's server has no memory left.",
-    asyncpg.InvalidPasswordError: "The response store's server does not accept the password, or wants one.",
-    asyncpg.InvalidAuthorizationSpecificationError: "The response store's server does not accept the store's user.",
-    asyncpg.InvalidCatalogNameError: "The response store's database does not exist on its server.",
-    asyncpg.InsufficientPrivilegeError: "The response store's user may not make or change its tables.",
-    asyncpg.ReadOnlySQLTransactionError: "The response store's server is a read-only replica.",
-}

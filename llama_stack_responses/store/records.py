@@ -9,7 +9,8 @@ built above it, so a new backend is one small class that passes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -48,6 +49,13 @@ class Delete:
 
 
 @dataclass(frozen=True, slots=True)
+class Wake:
+    """Tell whoever watches for `name`, in any other process, once the commit is made. It may get lost."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class VersionIs:
     """`key` has exactly this version; None says that it is absent.
 
@@ -70,7 +78,8 @@ class Empty:
     but: str | None = None
 
 
-type Op = Put | Ensure | Delete
+type Write = Put | Ensure | Delete
+type Op = Write | Wake
 type Condition = VersionIs | Empty
 
 
@@ -80,6 +89,31 @@ class Conflict(Exception):  # noqa: N818 - a condition that did not hold is an a
     def __init__(self, failed: Sequence[Condition]) -> None:
         super().__init__(f"the store changed: {', '.join(map(repr, failed))}")
         self.failed = tuple(failed)
+
+
+class Watch(Protocol):
+    """Hears what other processes wake, over a connection of its own, which is lost with the first error."""
+
+    async def listen(self, names: Collection[str]) -> None:
+        """Hears what wakes these names too, as soon as `heard` has each for the first time.
+
+        Raises:
+            ApiError: 503, the connection is lost.
+        """
+
+    async def leave(self, names: Collection[str]) -> None:
+        """Hears no longer what wakes these names.
+
+        Raises:
+            ApiError: 503, the connection is lost.
+        """
+
+    async def heard(self) -> str:
+        """The next name: one that was woken, or is listened for from now on.
+
+        Raises:
+            ApiError: 503, the connection is lost.
+        """
 
 
 class Records(Protocol):
@@ -110,6 +144,12 @@ class Records(Protocol):
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         """At most `limit` records with start <= key < end, in the order of their keys, or from the last backwards."""
 
+    def watch(self) -> AbstractAsyncContextManager[Watch] | None:
+        """Hears each `Wake` of other processes; None if they cannot be heard on this store.
+
+        Entering it raises `ApiError` 503 if they cannot be heard now.
+        """
+
     async def now(self) -> float:
         """The time, in seconds since the epoch, on the one clock by which keys expire."""
 
@@ -130,3 +170,13 @@ UNTRUSTED: Final = (
 def after_prefix(prefix: str) -> str:
     """The first key behind all keys that begin with `prefix`: the `end` of their range."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+def writes_of(ops: Sequence[Op]) -> list[Write]:
+    """Those of a commit's ops that write, in their order."""
+    return [op for op in ops if not isinstance(op, Wake)]
+
+
+def woken_by(ops: Sequence[Op]) -> list[str]:
+    """The names that a commit wakes, each once."""
+    return list(dict.fromkeys(op.name for op in ops if isinstance(op, Wake)))

@@ -2,7 +2,8 @@
 
 Under a prefix lie: `r:KEY`, a string for each record, its version and expiry before its value; `index`, a sorted set of
 all keys in the order of their bytes; `expiry`, the keys that expire, by when they do; and for a minute `c:ID`, for each
-commit that was made. Scripts change them together, so a commit is one step and one round trip.
+commit that was made. Scripts change them together, so a commit is one step and one round trip. What a commit wakes is
+published by its script on `w:NAME`.
 """
 
 from __future__ import annotations
@@ -10,21 +11,34 @@ from __future__ import annotations
 import asyncio
 import math
 import secrets
-import ssl
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
-from redis.backoff import ExponentialWithJitterBackoff
+from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.commands.core import AsyncScript
-from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError
 
-from ..core.errors import ApiError
-from .records import UNTRUSTED, Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
+from .records import (
+    Condition,
+    Conflict,
+    Delete,
+    Ensure,
+    Op,
+    Put,
+    Record,
+    VersionIs,
+    Watch,
+    Write,
+    after_prefix,
+    woken_by,
+    writes_of,
+)
+from .redis_trouble import trouble_as_503
+from .redis_watch import RedisWatch
 
 # What the scripts share. A record is "VERSION EXPIRY VALUE", its expiry empty if it has none; `live` gives the version
 # of a record that has not expired, and where its value begins. ARGV[1] is the prefix, ARGV[2] the time, empty for the
@@ -89,7 +103,8 @@ return found
 )
 
 # ARGV[3]: the commit's id; ARGV[4]: how many conditions; then each condition as `version KEY VERSION` ('' is absent) or
-# `empty PREFIX END BUT`, then each op as `put KEY VALUE EXPIRY`, `ensure KEY VALUE EXPIRY` or `delete KEY`.
+# `empty PREFIX END BUT`, then each op as `put KEY VALUE EXPIRY`, `ensure KEY VALUE EXPIRY`, `delete KEY` or
+# `wake NAME SENDER`, which is in vain where the user may not publish: what is written shall stand all the same.
 # Gives the numbers of the conditions that do not hold.
 _COMMIT: Final = (
     _COMMON
@@ -122,13 +137,16 @@ end
 if #failed > 0 then return failed end
 while at <= #ARGV do
   local op, key = ARGV[at], ARGV[at + 1]
-  local version = live(key)
-  if op == 'delete' then
+  if op == 'wake' then
+    redis.pcall('PUBLISH', prefix .. 'w:' .. key, ARGV[at + 2])
+    at = at + 3
+  elseif op == 'delete' then
     redis.call('DEL', prefix .. 'r:' .. key)
     redis.call('ZREM', prefix .. 'index', key)
     redis.call('ZREM', prefix .. 'expiry', key)
     at = at + 2
   else
+    local version = live(key)
     if op == 'put' or not version then
       local expiry = ARGV[at + 3]
       local head = string.format('%d %s ', (version or 0) + 1, expiry)
@@ -176,7 +194,7 @@ class RedisRecords:
             the `redis` package, such as `ssl_ca_certs`.
         password: the user's, if it does not stand in the URL.
         prefix: what all keys begin with, so that several stacks can share a server.
-        connections: how many connections this process opens, at most.
+        connections: how many connections this process opens, at most, beside the one of a watch.
         timeout: seconds that connecting, one answer and waiting for a free connection may each take.
         clock: seconds since the epoch; None takes the server's, which all processes share.
     """
@@ -199,6 +217,7 @@ class RedisRecords:
         self._connections = connections
         self._timeout = timeout
         self._clock = clock
+        self._id = secrets.token_hex(8)
         self._scripts: _Scripts | None = None
 
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
@@ -212,8 +231,10 @@ class RedisRecords:
         args: list[Any] = [self._now(), secrets.token_bytes(16), len(conditions)]
         for condition in conditions:
             args += _condition(condition)
-        for op in ops:
+        for op in writes_of(ops):
             args += _op(op)
+        for name in woken_by(ops):
+            args += ["wake", name, self._id]
         failed = await self._call(lambda scripts: scripts.commit, args)
         if failed:
             raise Conflict([conditions[number] for number in failed])
@@ -223,6 +244,19 @@ class RedisRecords:
             return []
         args = [self._now(), start, end, limit, "REV" if reverse else ""]
         return _records(await self._call(lambda scripts: scripts.range, args))
+
+    def watch(self) -> AbstractAsyncContextManager[Watch]:
+        return self._watching()
+
+    @asynccontextmanager
+    async def _watching(self) -> AsyncIterator[Watch]:
+        settings = _settings(self._password, self._timeout) | {"retry": Retry(NoBackoff(), 0)}
+        watch = RedisWatch(Redis.from_url(self._url, **settings), f"{self._prefix}w:", self._id, self._timeout)
+        try:
+            await watch.open()
+            yield watch
+        finally:
+            await watch.close()
 
     async def now(self) -> float:
         return self._clock() if self._clock else float(await self._call(lambda scripts: scripts.now, [""]))
@@ -241,10 +275,8 @@ class RedisRecords:
 
     async def _call(self, choose: Callable[[_Scripts], AsyncScript], args: Sequence[Any]) -> Any:
         script = choose(self._ready())
-        try:
+        with trouble_as_503():
             return await script(args=[self._prefix, *args])
-        except RedisError as error:
-            raise ApiError(503, _trouble(error), retry_after=1) from error
 
     def _ready(self) -> _Scripts:
         """The connections of the running loop: those of another loop, which is gone, would never answer."""
@@ -263,11 +295,9 @@ class _Scripts:
         self.loop = loop
         pool = BlockingConnectionPool.from_url(
             url,
-            **({"password": password} if password else {}),
+            **_settings(password, timeout),
             max_connections=connections,
             timeout=timeout,
-            socket_timeout=timeout,
-            socket_connect_timeout=timeout,
             # Not after a timeout: who waited for that long has waited enough.
             retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _RETRIES, (RedisConnectionError,)),
         )
@@ -283,6 +313,12 @@ class _Scripts:
             await self._redis.aclose(close_connection_pool=True)
 
 
+def _settings(password: str | None, timeout: float) -> dict[str, Any]:
+    """Those of each connection."""
+    known = {"password": password} if password else {}
+    return {**known, "socket_timeout": timeout, "socket_connect_timeout": timeout}
+
+
 def _records(found: Sequence[Any]) -> list[tuple[str, Record]]:
     rows = zip(found[::3], found[1::3], found[2::3], strict=True)
     return [(key.decode("ascii"), Record(value, version)) for key, version, value in rows]
@@ -294,7 +330,7 @@ def _condition(condition: Condition) -> list[Any]:
     return ["empty", condition.prefix, after_prefix(condition.prefix), condition.but or ""]
 
 
-def _op(op: Op) -> list[Any]:
+def _op(op: Write) -> list[Any]:
     match op:
         case Put(key, value, expires_at):
             return ["put", key, value, _expiry(expires_at)]
@@ -306,26 +342,3 @@ def _op(op: Op) -> list[Any]:
 
 def _expiry(expires_at: float | None) -> str:
     return "" if expires_at is None or math.isinf(expires_at) else repr(expires_at)
-
-
-def _trouble(error: RedisError) -> str:
-    """What is wrong with the server, without what may hold its address or password."""
-    if isinstance(error, AuthenticationError):
-        return "The response store's server does not accept the password, or wants one."
-    if isinstance(error.__context__, ssl.SSLCertVerificationError):
-        return UNTRUSTED
-    if isinstance(error, RedisTimeoutError):
-        return "The response store's server does not answer."
-    if isinstance(error, ResponseError):
-        word = str(error).partition(" ")[0]
-        return _REFUSALS.get(word, "The response store's server refused a command.")
-    return "The response store's server cannot be reached."
-
-
-_REFUSALS: Final = {
-    "OOM": "The response store has no room left: its server is at its memory limit.",
-    "MISCONF": "The response store's server cannot write to its disk.",
-    "READONLY": "The response store's server is a read-only replica.",
-    "LOADING": "The response store's server is still loading its data.",
-    "NOPERM": "The response store's user may not run scripts on these keys.",
-}

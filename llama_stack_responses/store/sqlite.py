@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, after_prefix
+from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, Write, after_prefix, writes_of
 from .worker import Job, Worker
 
 logger = get_logger(__name__)
@@ -121,12 +121,15 @@ class SqliteRecords:
         return {key: Record(value, version) for key, value, version in rows}
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        await self._writer.submit(partial(_commit, ops, conditions, self._clock()))
+        await self._writer.submit(partial(_commit, writes_of(ops), conditions, self._clock()))
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         sql = _RANGE_REVERSE if reverse else _RANGE
         rows = await self._readers.submit(partial(_select, sql, (start, end, self._clock(), limit)))
         return [(key, Record(value, version)) for key, value, version in rows]
+
+    def watch(self) -> None:
+        """The file tells nobody of a change: to look into it is quick."""
 
     async def now(self) -> float:
         return self._clock()
@@ -151,7 +154,7 @@ def _get_many(keys: Sequence[str], now: float, connection: sqlite3.Connection) -
     return _select(_GET_MANY, (json.dumps(keys), now), connection)
 
 
-def _commit(ops: Sequence[Op], conditions: Sequence[Condition], now: float, connection: sqlite3.Connection) -> None:
+def _commit(ops: Sequence[Write], conditions: Sequence[Condition], now: float, connection: sqlite3.Connection) -> None:
     if failed := _failed(conditions, now, connection):
         raise Conflict(failed)
     for kind, batch in _batches(ops, now):
@@ -173,7 +176,7 @@ def _failed(conditions: Sequence[Condition], now: float, connection: sqlite3.Con
     return failed
 
 
-def _batches(ops: Sequence[Op], now: float) -> list[tuple[str, list[tuple[Any, ...]]]]:
+def _batches(ops: Sequence[Write], now: float) -> list[tuple[str, list[tuple[Any, ...]]]]:
     """The statements for `ops`, in their order; neighbours of one kind share one."""
     batches: list[tuple[str, list[tuple[Any, ...]]]] = []
     for op in ops:
@@ -184,7 +187,7 @@ def _batches(ops: Sequence[Op], now: float) -> list[tuple[str, list[tuple[Any, .
     return batches
 
 
-def _statement(op: Op, now: float) -> tuple[str, tuple[Any, ...]]:
+def _statement(op: Write, now: float) -> tuple[str, tuple[Any, ...]]:
     match op:
         case Put(key, value, expires_at):
             return _PUT, (key, value, expires_at, now)

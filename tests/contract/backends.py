@@ -10,7 +10,8 @@ from tempfile import mkdtemp
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from llama_stack.core.storage.datatypes import RedisKVStoreConfig, SqliteKVStoreConfig
+from llama_stack.core.storage.datatypes import PostgresKVStoreConfig, RedisKVStoreConfig, SqliteKVStoreConfig
+from llama_stack.core.storage.kvstore.postgres import PostgresKVStoreImpl
 from llama_stack.core.storage.kvstore.redis import RedisKVStoreImpl
 from llama_stack.core.storage.kvstore.sqlite import SqliteKVStoreImpl
 
@@ -53,7 +54,7 @@ class Place:
         return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
 
 
-type Capability = Literal["bulk", "work"]
+type Capability = Literal["bulk", "work", "wakes"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class Backend:
     """How to open a backend at a place, and what it can do beside the records that all have.
 
     Attributes:
-        capabilities: "bulk": it takes thousands of calls in a second or so; "work": work can be handed out over it.
+        capabilities: "bulk": it takes thousands of calls in a second or so; "work": work can be handed out over it;
+            "wakes": a commit wakes who watches in other processes.
         persistent: a second opening has what the first wrote.
     """
 
@@ -76,8 +78,12 @@ def _redis(place: Place, clock: Clock) -> Records:
 
 
 def _postgres(place: Place, clock: Clock) -> Records:
-    schema = f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
-    return PostgresRecords(place.url_of("postgres"), schema=schema, clock=clock)
+    return PostgresRecords(place.url_of("postgres"), schema=_short(place), clock=clock)
+
+
+def _short(place: Place) -> str:
+    """A name that PostgreSQL takes."""
+    return f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
 
 
 def _host_sqlite(place: Place, clock: Clock) -> Records:
@@ -99,11 +105,30 @@ def _host_redis(place: Place, clock: Clock) -> Records:
     return KeyValueRecords(connect, prefix=f"{place.name}:", clock=clock)
 
 
+def _host_postgres(place: Place, clock: Clock) -> Records:
+    async def connect() -> PostgresKVStoreImpl:
+        address = urlsplit(place.url_of("postgres"))
+        config = PostgresKVStoreConfig(
+            host=address.hostname or "",
+            port=address.port or 0,
+            db=address.path.removeprefix("/"),
+            user=address.username or "",
+            password=address.password,
+            table_name=_short(place),
+        )
+        opened = PostgresKVStoreImpl(config)
+        await opened.initialize()
+        return opened
+
+    return KeyValueRecords(connect, clock=clock)
+
+
 BACKENDS: Final = [
     Backend("memory", lambda _, clock: MemoryRecords(clock=clock), persistent=False),
     Backend("sqlite", lambda place, clock: SqliteRecords(place.folder / "records.db", clock=clock)),
-    Backend("redis", _redis),
-    Backend("postgres", _postgres),
+    Backend("redis", _redis, capabilities=("bulk", "work", "wakes")),
+    Backend("postgres", _postgres, capabilities=("bulk", "work", "wakes")),
     Backend("host-sqlite", _host_sqlite, capabilities=()),
     Backend("host-redis", _host_redis, capabilities=["bulk"]),
+    Backend("host-postgres", _host_postgres, capabilities=()),
 ]

@@ -16,7 +16,7 @@ import pytest
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.archive import Archive, StoredResponse
-from llama_stack_responses.store.records import Conflict, Delete, Op, Record, Records
+from llama_stack_responses.store.records import Conflict, Delete, Op, Record, Records, writes_of
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
@@ -70,7 +70,10 @@ class Counting:
         if self.commits > self.interrupt:
             raise InterruptedError
         await self._records.commit(ops, conditions)
-        self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in ops)
+        self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
+
+    def watch(self) -> None:
+        """Nobody waits here."""
 
     async def sweep(self, now: float) -> int:
         return await self._records.sweep(now)

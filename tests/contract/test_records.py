@@ -19,6 +19,7 @@ from llama_stack_responses.store.records import (
     Record,
     Records,
     VersionIs,
+    Wake,
     after_prefix,
 )
 from tests.contract.backends import Backend, Clock, Place
@@ -34,6 +35,7 @@ async def everything(records: Records) -> dict[str, bytes]:
 
 async def test_only_stores_with_transactions_hand_out_work(backend: Backend, records: Records) -> None:
     assert records.transactional == ("work" in backend.capabilities)
+    assert (records.watch() is not None) == ("wakes" in backend.capabilities)
 
 
 async def test_get_many_leaves_out_what_is_absent(records: Records) -> None:
@@ -269,6 +271,7 @@ OPS = st.one_of(
     st.builds(Put, KEYS, st.binary(max_size=3), TIMES),
     st.builds(Ensure, KEYS, st.binary(max_size=3), TIMES),
     st.builds(Delete, KEYS),
+    st.builds(Wake, KEYS),
 )
 CONDITIONS = st.one_of(
     st.builds(VersionIs, KEYS, st.none() | st.integers(1, 3)),
@@ -301,6 +304,8 @@ class Model:
         return [condition for condition in conditions if not holds(condition)]
 
     def apply(self, op: Op) -> None:
+        if isinstance(op, Wake):
+            return
         old = self.live().get(op.key)
         if isinstance(op, Delete):
             self.rows.pop(op.key, None)

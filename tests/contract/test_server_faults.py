@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pytest
+from redis import Redis
 
+from llama_stack_responses.background import bell, lookout
+from llama_stack_responses.background.bell import Bell
+from llama_stack_responses.background.lookout import Lookout
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store import postgres_watch, redis_watch
 from llama_stack_responses.store.postgres import PostgresRecords
-from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
+from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs, Wake, Watch
 from llama_stack_responses.store.redis import RedisRecords
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -130,3 +135,125 @@ async def test_a_wrong_password_is_said_so(kind: str, tmp_path: Path) -> None:
             await records.get_many(["a"])
         assert "sesame" not in str(error.value)
         await records.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        (("MAXMEMORY", "1"), "The response store has no room left: its server is at its memory limit."),
+        (("MIN-REPLICAS-TO-WRITE", "1"), "The response store's server refused a command."),
+    ],
+)
+async def test_a_valkey_that_takes_no_writes_says_why(tmp_path: Path, settings: tuple[str, str], sentence: str) -> None:
+    with Valkey(tmp_path / "server") as server:
+        records = RedisRecords(server.url)
+        await records.commit([Put("a", b"1")])
+        with Redis.from_url(server.url) as admin:
+            admin.config_set(*settings)
+        with pytest.raises(ApiError) as error:
+            await records.commit([Put("a", b"2"), Wake("a")])
+        assert (error.value.status, error.value.message) == (503, sentence)
+        with Redis.from_url(server.url) as admin:
+            admin.config_set(settings[0], "0")
+        assert (await records.get_many(["a"]))["a"].value == b"1"
+        await records.close()
+
+
+async def test_a_valkey_that_follows_another_is_no_store(tmp_path: Path) -> None:
+    with (
+        Valkey(tmp_path / "first") as first,
+        Valkey(tmp_path / "second", "--replicaof", "127.0.0.1", str(first.port)) as second,
+    ):
+        records = RedisRecords(second.url)
+        with pytest.raises(ApiError, match="is a read-only replica"):
+            await records.commit([Put("a", b"1")])
+        await records.close()
+
+
+async def test_a_watch_ends_with_its_server_and_the_next_hears_again(
+    kind: str, records: Records, server: DatabaseServer
+) -> None:
+    there = KINDS[kind][1](server.url)
+    async with hearing(there) as watch:
+        server.kill()
+        with pytest.raises(ApiError) as error:
+            await watch.heard()
+        assert error.value.status == 503
+    with pytest.raises(ApiError) as error:
+        async with hearing(there):
+            pass
+    assert (error.value.status, error.value.message) == (503, "The response store's server cannot be reached.")
+    await asyncio.to_thread(server.start)
+    async with hearing(there) as watch:
+        await records.commit([Wake("a")])
+        assert await watch.heard() == "a"
+    await there.close()
+
+
+async def test_a_watch_over_a_server_that_hangs_ends(
+    kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (postgres_watch, redis_watch):
+        monkeypatch.setattr(module, "_SILENCE", 0.1)
+    there = HASTY[kind](server.url, timeout=0.5)
+    async with hearing(there) as watch:
+        server.freeze()
+        with pytest.raises(ApiError, match="does not answer"):
+            await watch.heard()
+        server.thaw()
+    await there.close()
+
+
+async def test_a_watch_with_nothing_to_hear_goes_on(
+    kind: str, records: Records, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (postgres_watch, redis_watch):
+        monkeypatch.setattr(module, "_SILENCE", 0.01)
+    there = KINDS[kind][1](server.url)
+    async with hearing(there) as watch:
+        waits = asyncio.create_task(watch.heard())
+        await asyncio.wait([waits], timeout=0.3)
+        assert not waits.done()
+        await records.commit([Wake("a")])
+        assert await waits == "a"
+    await there.close()
+
+
+async def test_who_waits_is_told_again_once_the_server_is_back(
+    kind: str,
+    records: Records,
+    server: DatabaseServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever waits here looks by themselves only after an hour."""
+    monkeypatch.setattr(lookout, "_AGAIN", 0.01)
+    monkeypatch.setattr(bell, "SELDOM", 3600.0)
+    there, rings = KINDS[kind][1](server.url), Bell()
+    keeps_watch = asyncio.create_task(Lookout(there, rings).run())
+    with rings.listen("a") as ear:
+        async with asyncio.timeout(60):
+            assert await ear.wait(3600)  # it is watched from now on
+            for _ in range(2):
+                await records.commit([Wake("a")])
+                assert await ear.wait(3600)
+                server.kill()
+                assert await ear.wait(3600)  # it is not
+                await asyncio.to_thread(server.start)
+                assert await ear.wait(3600)
+    keeps_watch.cancel()
+    await asyncio.wait([keeps_watch])
+    await there.close()
+    said = [record.message.partition(":")[0] for record in caplog.records if "other servers' work" in record.message]
+    assert set(said) == {"other servers' work is looked for and not heard of"}
+
+
+@asynccontextmanager
+async def hearing(records: Records) -> AsyncIterator[Watch]:
+    """A watch that hears what wakes "a"."""
+    entering = records.watch()
+    assert entering is not None
+    async with asyncio.timeout(30), entering as watch:
+        await watch.listen(["a"])
+        assert await watch.heard() == "a"
+        yield watch

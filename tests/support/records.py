@@ -1,9 +1,10 @@
 """Records in whose calls a test has a hand."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.records import Condition, Op, Record, Records
+from llama_stack_responses.store.records import Condition, Op, Record, Records, Watch
 
 
 class WatchedRecords(Records):
@@ -42,6 +43,9 @@ class WatchedRecords(Records):
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         return await self._pass("range", lambda: self._records.range(start, end, limit=limit, reverse=reverse))
+
+    def watch(self) -> AbstractAsyncContextManager[Watch] | None:
+        return self._records.watch()
 
     async def now(self) -> float:
         return await self._pass("now", self._records.now)

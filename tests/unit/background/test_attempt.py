@@ -14,7 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.prompts import Template
 from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.store import codec
-from llama_stack_responses.store.records import Condition, Op
+from llama_stack_responses.store.records import Condition, Op, writes_of
 from llama_stack_responses.turn import TurnLimits
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
@@ -452,7 +452,7 @@ class Unsure(WatchedRecords):
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         prefix = self._prefix
-        if prefix is None or not any(op.key.startswith(prefix) for op in ops):
+        if prefix is None or not any(op.key.startswith(prefix) for op in writes_of(ops)):
             await super().commit(ops, conditions)
             return
         self._prefix = None

@@ -14,7 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords
-from tests.unit.background.office import ID, PATIENCE, ROUNDS, SAID, Office, said, shared, turns
+from tests.unit.background.office import ID, PATIENCE, ROUNDS, SAID, Office, said, shared, turns, until
 
 type Json = dict[str, Any]
 
@@ -99,15 +99,6 @@ async def start(records: WatchedRecords) -> AsyncIterator[Start]:
     records.away = False
     for process in started:
         await process.workers.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Waits until it holds."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            if holds():
-                return
-            await asyncio.sleep(0.001)
 
 
 async def until_ended(office: Office, response_id: str = ID) -> None:

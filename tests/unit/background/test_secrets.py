@@ -32,7 +32,10 @@ BY_PATH: Final[Json] = {
     "model": "m",
     "tools": [{"type": "mcp", "server_label": "s", "server_url": "https://a.example/s/path-canary-12/mcp"}],
 }
-PLAIN: Final[Json] = {"model": "m", "tools": [{"type": "mcp", "server_label": "s", "server_url": "https://a.example/mcp"}]}
+PLAIN: Final[Json] = {
+    "model": "m",
+    "tools": [{"type": "mcp", "server_label": "s", "server_url": "https://a.example/mcp"}],
+}
 
 
 def secrets(*known: bytes) -> JobSecrets:

@@ -1,0 +1,71 @@
+"""What a PostgreSQL server's errors mean for those who use the store."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import asyncpg
+
+from ..core.errors import ApiError
+from .records import UNTRUSTED
+
+_GONE: Final = (
+    OSError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.CannotConnectNowError,
+    asyncpg.AdminShutdownError,
+    asyncpg.CrashShutdownError,
+    asyncpg.TooManyConnectionsError,
+)
+"""What a server that restarts looks like from here."""
+
+
+class Gone(ApiError):  # noqa: N818 - a kind of 503
+    """The server cannot be reached, or went away: it may be back soon."""
+
+    def __init__(self) -> None:
+        super().__init__(503, "The response store's server cannot be reached.", retry_after=1)
+
+
+@contextmanager
+def trouble_as_503() -> Iterator[None]:
+    """Makes a 503 of whatever the server, or the way to it, is in trouble with.
+
+    Raises:
+        Gone: it is worth another try.
+    """
+    try:
+        yield
+    except ssl.SSLCertVerificationError as error:
+        raise ApiError(503, UNTRUSTED, retry_after=1) from error
+    except TimeoutError as error:
+        # No `Gone`: who waited for that long has waited enough.
+        raise ApiError(503, "The response store's server does not answer.", retry_after=1) from error
+    except _GONE as error:
+        raise Gone from error
+    except asyncpg.PostgresError as error:
+        raise ApiError(503, _sentence(error), retry_after=1) from error
+
+
+def _sentence(error: asyncpg.PostgresError) -> str:
+    """What is wrong with the server, without what may hold its address or password."""
+    for kind, sentence in _REFUSALS.items():
+        if isinstance(error, kind):
+            return sentence
+    return f"The response store's server refused a command ({type(error).__name__})."
+
+
+_REFUSALS: Final[dict[type[asyncpg.PostgresError], str]] = {
+    asyncpg.DiskFullError: "The response store has no room left: its server's disk is full.",
+    asyncpg.OutOfMemoryError: "The response store's server has no memory left.",
+    asyncpg.InvalidPasswordError: "The response store's server does not accept the password, or wants one.",
+    asyncpg.InvalidAuthorizationSpecificationError: "The response store's server does not accept the store's user.",
+    asyncpg.InvalidCatalogNameError: "The response store's database does not exist on its server.",
+    asyncpg.InsufficientPrivilegeError: "The response store's user may not make or change its tables.",
+    asyncpg.ReadOnlySQLTransactionError: "The response store's server is a read-only replica.",
+}

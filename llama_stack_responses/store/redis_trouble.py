@@ -1,0 +1,57 @@
+"""What a Redis server's errors mean for those who use the store."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from redis.exceptions import (
+    AuthenticationError,
+    BusyLoadingError,
+    NoPermissionError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from ..core.errors import ApiError
+from .records import UNTRUSTED
+
+SILENT: Final = "The response store's server does not answer."
+
+
+@contextmanager
+def trouble_as_503() -> Iterator[None]:
+    """Makes a 503 of whatever the server, or the way to it, is in trouble with."""
+    try:
+        yield
+    except RedisError as error:
+        raise ApiError(503, _sentence(error), retry_after=1) from error
+
+
+def _sentence(error: RedisError) -> str:
+    """What is wrong with the server, without what may hold its address or password."""
+    if isinstance(error.__context__, ssl.SSLCertVerificationError):
+        return UNTRUSTED
+    for kind, sentence in _TROUBLE.items():
+        if isinstance(error, kind):
+            return sentence
+    if str(error).startswith("MISCONF"):
+        return "The response store's server cannot write to its disk."
+    if isinstance(error, ResponseError):
+        return "The response store's server refused a command."
+    return "The response store's server cannot be reached."
+
+
+_TROUBLE: Final[dict[type[RedisError], str]] = {
+    AuthenticationError: "The response store's server does not accept the password, or wants one.",
+    BusyLoadingError: "The response store's server is still loading its data.",
+    NoPermissionError: "The response store's user may not run scripts on these keys, or not listen to these channels.",
+    OutOfMemoryError: "The response store has no room left: its server is at its memory limit.",
+    ReadOnlyError: "The response store's server is a read-only replica.",
+    RedisTimeoutError: SILENT,
+}
