@@ -64,7 +64,7 @@ def replicas(
         for kind, names in STACKS.items():
             folder = tmp_path_factory.mktemp(f"stacks-{kind}")
             config = REPOSITORY / "templates" / kind / "config.yaml"
-            where = env | _address(kind, servers[kind])
+            where = env | servers[kind].environment
             made[kind] = {name: LiveStack(config, where, folder / name, host=host) for name in names}
         stacks = [stack for each in made.values() for stack in each.values()]
         # A child ends with the thread that started it: these last as long as the stacks.
@@ -90,13 +90,6 @@ def wires(kind: str, replicas: dict[str, dict[str, LiveStack]], upstream: Upstre
         yield here, there
 
 
-def _address(kind: str, server: Server) -> dict[str, str]:
-    """What leads the template to a server."""
-    if kind == "redis":
-        return {"REDIS_URL": server.url}
-    return {"DATABASE_URL": server.url.replace(f":{server.password}@", "@"), "DATABASE_PASSWORD": server.password}
-
-
 def asking(wire: Wire, model: str = "m") -> Reader:
     """A reader of a new background response."""
     return Reader.asking(wire, model=f"local/{model}", input="Count.", background=True)
@@ -115,7 +108,7 @@ def queue(wire: Wire, model: str = "m", **body: Any) -> str:
     return str(checked(answer)["id"])
 
 
-def ended(wire: Wire, response_id: str, seconds: float = 5.0) -> Json:
+def ended(wire: Wire, response_id: str, seconds: float = 30.0) -> Json:
     """A response once it has ended."""
     wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"), seconds)
     return wire.retrieve(response_id)
@@ -345,7 +338,7 @@ def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
         after = here.create(model="local/echo", input="after", previous_response_id=kept[0]["id"])
         assert there.retrieve(after["id"]) == after
         assert [there.retrieve(each["id"]) for each in kept] == kept
-    assert spoken(ended(wires[1], work, seconds=30)) == [("completed", "one two three")]
+    assert spoken(ended(wires[1], work)) == [("completed", "one two three")]
     wait_until(lambda: wires[1].get(f"/{failed['id']}").is_success)
     assert wires[1].retrieve(failed["id"])["error"] == failed["error"]
 

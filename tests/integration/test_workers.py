@@ -1,47 +1,79 @@
-"""Two worker processes of one server: they share the store, and the death of one of them costs only what it ran."""
+"""Two worker processes of one server, on each store that they can share: the death of one costs only what it ran."""
 
 import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from itertools import cycle
 from pathlib import Path
 
-import httpx
 import pytest
 
+from tests.support.database import DatabaseServer
 from tests.support.leaver import Leaver
-from tests.support.stack import STARTER, Host, LiveStack
-from tests.support.strict import SseReader, check_stream
+from tests.support.postgres import Postgres
+from tests.support.reader import Reader
+from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
-from tests.support.wire import Json, Wire, error_of, final, output_text, said
-from tests.support.workers import Workers, WorkersStack, worker_behind, worker_of
+from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
+from tests.support.workers import Workers, WorkersStack, worker_of
 
 pytestmark = pytest.mark.live
 
+TEMPLATES = ["starter", "redis", "postgres"]
+HELD = reply(text("one ", "two ", "three"), hold=2)
+WHOLE = reply(text("one ", "two ", "three"))
 CLIENTS = 16
 TURNS = 6
 HOPS = 12
 
 
 @pytest.fixture(scope="module")
-def server(
-    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[LiveStack]:
-    """The template with two workers."""
-    folder = tmp_path_factory.mktemp("workers")
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
+    """A server for each template that needs one."""
+    with Valkey(tmp_path_factory.mktemp("redis")) as valkey, Postgres(tmp_path_factory.mktemp("postgres")) as postgres:
+        yield {"redis": valkey, "postgres": postgres}
+
+
+@pytest.fixture(scope="module")
+def servers(
+    host: Host,
+    stack_env: dict[str, str],
+    upstream_process: UpstreamProcess,
+    databases: dict[str, DatabaseServer],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[str, LiveStack]]:
+    """Each template with two workers, all started at the same time."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
-    with WorkersStack(STARTER, env, folder, host=host) as live:
-        yield live
+    folder = tmp_path_factory.mktemp("workers")
+    made: dict[str, LiveStack] = {}
+    for template in TEMPLATES:
+        config = REPOSITORY / "templates" / template / "config.yaml"
+        where = env | databases[template].environment if template in databases else env
+        made[template] = WorkersStack(config, where, folder / template, host=host)
+    # A child ends with the thread that started it: these last as long as the stacks.
+    with ExitStack() as running:
+        starters = running.enter_context(ThreadPoolExecutor(len(made)))
+        for each in made.values():
+            running.callback(each.stop)
+        list(starters.map(LiveStack.start, made.values()))
+        yield made
 
 
 @pytest.fixture
-def workers(server: LiveStack) -> Iterator[Workers]:
-    """A client of each worker."""
-    with Workers(server) as workers:
+def server(servers: dict[str, LiveStack]) -> LiveStack:
+    """That of the template that needs no database."""
+    return servers["starter"]
+
+
+@pytest.fixture(params=TEMPLATES)
+def workers(request: pytest.FixtureRequest, servers: dict[str, LiveStack]) -> Iterator[Workers]:
+    """A client of each worker of one of the servers."""
+    with Workers(servers[request.param]) as workers:
         yield workers
 
 
@@ -68,7 +100,7 @@ def test_a_response_deleted_by_one_worker_is_gone_for_the_other(workers: Workers
     workers.check()
 
 
-def test_under_load_nothing_is_lost(server: LiveStack, workers: Workers, upstream: Upstream) -> None:
+def test_under_load_nothing_is_lost(server: LiveStack, upstream: Upstream) -> None:
     def converse(client: int) -> tuple[int, list[Json]]:
         made: list[Json] = []
         with Wire(server) as wire:
@@ -80,49 +112,95 @@ def test_under_load_nothing_is_lost(server: LiveStack, workers: Workers, upstrea
 
     with ThreadPoolExecutor(CLIENTS) as clients:
         answers = list(clients.map(converse, range(CLIENTS)))
-    assert {pid for pid, _ in answers} == set(workers.wires)
     made = [response for _, responses in answers for response in responses]
     assert [output_text(each) for each in made] == [
         f"{each}/{turn}" for each in range(CLIENTS) for turn in range(TURNS)
     ]
-    for wire in workers.wires.values():
-        for response in made:
-            assert wire.retrieve(response["id"]) == response
+    with Workers(server) as workers:
+        assert {pid for pid, _ in answers} == set(workers.wires)
+        for wire in workers.wires.values():
+            for response in made:
+                assert wire.retrieve(response["id"]) == response
     assert max(len(request.body["messages"]) for request in upstream.requests("echo")) == 2 * TURNS - 1
 
 
+def test_what_one_worker_makes_the_other_follows_and_ends(workers: Workers, upstream: Upstream) -> None:
+    for turn, (here, there) in enumerate(both_ways(workers), 1):
+        upstream.script("held", HELD)
+        with Reader.asking(here, model="local/held", input="Count.", background=True) as reader:
+            reader.read_to("two ")
+            with Reader.of(there, reader.response_id) as other:
+                other.read_to("two ")
+                response = checked(there.http.post(f"/responses/{reader.response_id}/cancel"))
+                assert upstream.wait_for("held", turn, ended=True)[-1].ended == "client_gone"
+                assert reader.read_to_end() == other.read_to_end()
+        assert (response["status"], output_text(response)) == ("cancelled", "one two ")
+        assert (
+            check_stream(reader.events) == here.retrieve(response["id"]) == there.retrieve(response["id"]) == response
+        )
+
+
+class Struck:
+    """A server one of whose workers is killed while each streams a response."""
+
+    def __init__(self, kind: str, server: LiveStack, upstream: Upstream, open_all: ExitStack) -> None:
+        """Besides, there is one in the background, which the worker that dies was asked for."""
+        self._server = server
+        self._upstream = upstream
+        self._streamed, self._queued = f"{kind}-streamed", f"{kind}-queued"
+        upstream.script(self._streamed, HELD)
+        upstream.script(self._queued, [HELD, WHOLE])
+        workers = open_all.enter_context(Workers(server))
+        (self._dead, doomed), (_, self._other) = workers.wires.items()
+        self._kept = [wire.create(model="local/echo", input="kept") for wire in (doomed, self._other)]
+        body = {"model": f"local/{self._queued}", "input": "Count.", "background": True}
+        self._made = checked(doomed.post(body))["id"]
+        upstream.wait_for(self._queued, chunks=2)
+        workers.check()
+        self._cut, self._whole = (
+            open_all.enter_context(Reader.asking(wire, model=f"local/{self._streamed}", input="Count."))
+            for wire in (doomed, self._other)
+        )
+        self._cut.read_to("two ")
+        self._whole.read_to("two ")
+
+    def strike(self) -> None:
+        """Kill the worker."""
+        os.kill(self._dead, signal.SIGKILL)
+        self._cut.read_to_death()
+        for model in (self._streamed, self._queued):
+            self._upstream.release(model)
+
+    def check(self) -> None:
+        """The other went on; the dead worker is missed after its lease, and the server starts one in its place."""
+        self._kept.append(check_stream(self._whole.read_to_end()))
+        self._kept.append(
+            self._other.create(model="local/echo", input="go on", previous_response_id=self._kept[0]["id"])
+        )
+        wait_until(lambda: self._other.get(f"/{self._cut.response_id}").is_success, seconds=30)
+        wait_until(lambda: self._other.retrieve(self._made)["status"] == "completed", seconds=30)
+        self._kept.append(self._other.retrieve(self._made))
+        with Workers(self._server) as healed:
+            assert self._dead not in healed.wires
+            for wire in healed.wires.values():
+                assert [wire.retrieve(each["id"]) for each in self._kept] == self._kept
+                failed = wire.retrieve(self._cut.response_id)
+                assert (failed["status"], failed["output"]) == ("failed", [])
+                assert failed["error"]["message"] == "The server ended while it made this response."
+            check_hop(healed, self._kept[3])
+        assert [output_text(each) for each in self._kept] == ["kept", "kept", "one two three", "go on", "one two three"]
+
+
 def test_a_worker_that_is_killed_takes_only_its_own_streams_along(
-    server: LiveStack, workers: Workers, upstream: Upstream
+    servers: dict[str, LiveStack], upstream: Upstream
 ) -> None:
-    upstream.script("held", reply(text("one ", "two ", "three"), hold=2))
-    (dead, doomed), (alive, other) = workers.wires.items()
-    kept = [wire.create(model="local/echo", input="kept") for wire in (doomed, other)]
-    with Stream(doomed) as cut, Stream(other) as whole:
-        cut.read_to("two ")
-        whole.read_to("two ")
-        assert (worker_behind(cut.answer, server), worker_behind(whole.answer, server)) == (dead, alive)
-        os.kill(dead, signal.SIGKILL)
-        with pytest.raises(httpx.TransportError):
-            cut.read_to_end()
-        upstream.release("held")
-        kept.append(whole.read_to_end())
-        kept.append(other.create(model="local/echo", input="go on", previous_response_id=kept[0]["id"]))
-    with Workers(server) as healed:  # the server starts another in its place
-        assert dead not in healed.wires
-        for wire in healed.wires.values():
-            for response in kept:
-                assert wire.retrieve(response["id"]) == response
-            # The dead worker is missed after its lease; then its response is ended by another.
-            wait_until(partial(is_there, wire, cut.response_id), seconds=20)
-            failed = wire.retrieve(cut.response_id)
-            assert (failed["status"], failed["output"]) == ("failed", [])
-            assert failed["error"]["message"] == "The server ended while it made this response."
-            assert {each["status"] for each in wire.listed(limit=100)} == {"completed", "failed"}
-        check_hop(healed, kept[-1])
-
-
-def is_there(wire: Wire, response_id: str) -> bool:
-    return wire.get(f"/{response_id}").is_success
+    """Of each server at the same time, since it takes a while until a worker counts as dead."""
+    with ExitStack() as open_all:
+        struck = [Struck(kind, server, upstream, open_all) for kind, server in servers.items()]
+        for each in struck:
+            each.strike()
+        for each in struck:
+            each.check()
 
 
 def check_hop(workers: Workers, last: Json) -> None:
@@ -136,48 +214,6 @@ def both_ways(workers: Workers) -> list[tuple[Wire, Wire]]:
     """One worker and the other, and the other way round."""
     one, other = workers.wires.values()
     return [(one, other), (other, one)]
-
-
-class Stream:
-    """A stream that is read a bit at a time."""
-
-    def __init__(self, wire: Wire) -> None:
-        """It asks the model whose answers are held."""
-        body = {"model": "local/held", "input": "count", "stream": True}
-        self._asking = wire.http.stream("POST", "/responses", json=body)
-        self._reader = SseReader()
-        self._events: list[Json] = []
-
-    def __enter__(self) -> "Stream":
-        """Ask."""
-        self.answer = self._asking.__enter__()
-        self._bytes = self.answer.iter_bytes()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Leave."""
-        self._asking.__exit__(None, None, None)
-
-    @property
-    def response_id(self) -> str:
-        """The id of the response, which the first event names."""
-        found: str = self._events[0]["response"]["id"]
-        return found
-
-    def read_to(self, delta: str) -> None:
-        """Read until this much has come."""
-        while not any(event.get("delta") == delta for event in self._events):
-            self._take(next(self._bytes))
-
-    def read_to_end(self) -> Json:
-        """The final response."""
-        for data in self._bytes:
-            self._take(data)
-        self._reader.close()
-        return check_stream(self._events)
-
-    def _take(self, data: bytes) -> None:
-        self._events += [event for _, event in self._reader.feed(data)]
 
 
 def test_clients_that_do_not_read_keep_no_worker_from_ending(server: LiveStack, upstream: Upstream) -> None:

@@ -36,6 +36,11 @@ class DatabaseServer(ABC):
     def url(self) -> str:
         """Its address, with the password."""
 
+    @property
+    @abstractmethod
+    def environment(self) -> dict[str, str]:
+        """What leads the template for its kind to it."""
+
     def __enter__(self) -> Self:
         """Start it."""
         self.start()

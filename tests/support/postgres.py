@@ -28,6 +28,11 @@ class Postgres(DatabaseServer):
         """Its address, with the password."""
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/postgres"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads the template `postgres` to it."""
+        return {"DATABASE_URL": self.url.replace(f":{self.password}@", "@"), "DATABASE_PASSWORD": self.password}
+
     def command(self, options: tuple[str, ...]) -> list[str]:
         """On TCP alone; makes the data if need be."""
         data = self.folder / "data"

@@ -26,6 +26,11 @@ class Valkey(DatabaseServer):
         secret = f":{self.password}@" if self.password else ""
         return f"redis://{secret}127.0.0.1:{self.port}/0"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """What leads the template `redis` to it."""
+        return {"REDIS_URL": self.url}
+
     def command(self, options: tuple[str, ...]) -> list[str]:
         """Without snapshots, with a log of all writes."""
         command = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
