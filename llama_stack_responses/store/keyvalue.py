@@ -82,12 +82,14 @@ class _Store:
         turn: held by the commit that is under way.
         several: bounds the gets that are under way.
         unfinished: whether a commit may be written down that is not all in its place.
+        broken: whether it has to be connected to anew.
     """
 
     keys: KeyValue
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     several: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
     unfinished: bool = True
+    broken: bool = False
 
 
 class KeyValueRecords:
@@ -120,14 +122,14 @@ class KeyValueRecords:
     async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
         if not keys:
             return {}
-        with _trouble():
+        with self._trouble():
             store = await self._ready()
             lines = await self._get(store, keys)
         now = self._clock()
         return {key: line.record for key, line in lines.items() if line.is_live(now)}
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        with _trouble():
+        with self._trouble():
             store = await self._ready()
             async with store.turn:
                 await self._finish(store)
@@ -139,7 +141,7 @@ class KeyValueRecords:
                 await self._make(store, self._changes(known, writes, now))
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
-        with _trouble():
+        with self._trouble():
             lines = await self._lines(await self._ready(), start, end)
         return [(line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)]]
 
@@ -150,7 +152,7 @@ class KeyValueRecords:
         return self._clock()
 
     async def sweep(self, now: float) -> int:
-        with _trouble():
+        with self._trouble():
             store = await self._ready()
             rows = await store.keys.values_in_range(f"{self._prefix}e:", f"{self._prefix}e:{_LAST}")
             due = [row for row in rows if float(row.partition(" ")[0]) <= now][:_SWEEP]
@@ -174,7 +176,33 @@ class KeyValueRecords:
         opening = self._opening
         if opening is None or opening.get_loop() is not loop or (opening.done() and _failed(opening)):
             opening = self._opening = loop.create_task(self._open())
-        return await asyncio.shield(opening)
+        store = await asyncio.shield(opening)
+        if store.broken:
+            await self._mend(store)
+        return store
+
+    async def _mend(self, store: _Store) -> None:
+        """Connects anew: what lost its connection may never look for another."""
+        async with store.turn:
+            if store.broken:
+                store.keys = await self._connect()
+                store.unfinished = True
+                store.broken = False
+
+    @contextmanager
+    def _trouble(self) -> Iterator[None]:
+        """Makes a 503 of whatever kind of error the store raises."""
+        try:
+            yield
+        except (ApiError, Conflict):
+            raise
+        except Exception as error:
+            opening = self._opening
+            if opening is not None and opening.done() and not _failed(opening):
+                opening.result().broken = True
+            message = f"The response store, a key-value backend of the stack, does not answer ({type(error).__name__})."
+            logger.error("%s %s", message, error)
+            raise ApiError(503, message, retry_after=1) from error
 
     async def _open(self) -> _Store:
         store = _Store(await self._connect())
@@ -290,16 +318,3 @@ def _versions(conditions: Sequence[Condition]) -> list[VersionIs]:
 
 def _failed(task: asyncio.Task[_Store]) -> bool:
     return task.cancelled() or task.exception() is not None
-
-
-@contextmanager
-def _trouble() -> Iterator[None]:
-    """Makes a 503 of whatever kind of error the store raises."""
-    try:
-        yield
-    except (ApiError, Conflict):
-        raise
-    except Exception as error:
-        message = f"The response store, a key-value backend of the stack, does not answer ({type(error).__name__})."
-        logger.error("%s %s", message, error)
-        raise ApiError(503, message, retry_after=1) from error

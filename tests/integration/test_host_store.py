@@ -1,4 +1,4 @@
-"""Responses in a key-value backend of the stack's own: SQLite, as every stack has it, and Redis."""
+"""Responses in a key-value backend of the stack's own: SQLite, as every stack has it, Redis and PostgreSQL."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -6,6 +6,8 @@ from typing import Final
 
 import pytest
 
+from tests.support.database import DatabaseServer
+from tests.support.postgres import Postgres
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.upstream import Upstream, UpstreamProcess
@@ -16,14 +18,14 @@ from tests.support.wire import Json, Wire, error_of, final, output_text, said
 
 pytestmark = pytest.mark.live
 
-BACKENDS: Final = {"sqlite": "kv_default", "redis": "kv_redis"}
+BACKENDS: Final = {"sqlite": "kv_default", "redis": "kv_redis", "postgres": "kv_postgres"}
 
 
 @pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    """The server of one of the backends."""
-    with Valkey(tmp_path_factory.mktemp("valkey")) as running:
-        yield running
+def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
+    """The servers of two of the backends."""
+    with Valkey(tmp_path_factory.mktemp("valkey")) as valkey, Postgres(tmp_path_factory.mktemp("postgres")) as postgres:
+        yield {"redis": valkey, "postgres": postgres}
 
 
 @pytest.fixture(scope="module")
@@ -31,13 +33,24 @@ def stacks(
     host: Host,
     stack_env: dict[str, str],
     upstream_process: UpstreamProcess,
-    valkey: Valkey,
+    databases: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, LiveStack]]:
     """A stack on each backend."""
 
     def use(config: Json) -> None:
-        config["storage"]["backends"]["kv_redis"] = {"type": "kv_redis", "host": "127.0.0.1", "port": valkey.port}
+        redis, postgres = databases["redis"], databases["postgres"]
+        config["storage"]["backends"] |= {
+            "kv_redis": {"type": "kv_redis", "host": "127.0.0.1", "port": redis.port},
+            "kv_postgres": {
+                "type": "kv_postgres",
+                "host": "127.0.0.1",
+                "port": postgres.port,
+                "db": "postgres",
+                "user": "postgres",
+                "password": postgres.password,
+            },
+        }
         responses_config(config)["store"] = {"type": "host", "backend": "${env.BACKEND}"}
 
     config = variant(STARTER, tmp_path_factory.mktemp("config") / "config.yaml", use)
@@ -139,19 +152,19 @@ def test_background_responses_are_refused_with_the_stores_that_have_them(stack: 
         assert upstream.requests("echo") == []
 
 
+@pytest.mark.parametrize("kind", ["redis", "postgres"])
 def test_a_backend_that_is_away_is_a_503_until_it_is_back(
-    stacks: dict[str, LiveStack], valkey: Valkey, upstream: Upstream
+    kind: str, stacks: dict[str, LiveStack], databases: dict[str, DatabaseServer], upstream: Upstream
 ) -> None:
-    with Wire(stacks["redis"]) as wire:
+    with Wire(stacks[kind]) as wire:
         kept = wire.create(model="local/echo", input="kept")
-        valkey.kill()
+        databases[kind].kill()
         for answer in (wire.get(f"/{kept['id']}"), wire.post({"model": "local/echo", "input": "too early"})):
-            assert error_of(answer, 503)["message"] == (
-                "The response store, a key-value backend of the stack, does not answer (ConnectionError)."
-            )
+            message = error_of(answer, 503)["message"]
+            assert message.startswith("The response store, a key-value backend of the stack, does not answer (")
             assert answer.headers["retry-after"] == "1"
-        valkey.start()
-        # The host's client finds out about each of its connections by using it.
+        databases[kind].start()
+        # A backend finds out about each of its connections by using it.
         wait_until(lambda: wire.post({"model": "local/echo", "input": "after"}).is_success)
         after = wire.create(model="local/echo", input="after", previous_response_id=kept["id"])
         assert wire.retrieve(kept["id"]) == kept

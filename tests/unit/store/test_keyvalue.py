@@ -26,9 +26,11 @@ class Keys:
         """`rank` is what its ranges compare."""
         self.rows: dict[str, str] = {}
         self.left = MANY  # calls until it is away
+        self.connections = 0
         self._rank = rank
 
     async def connect(self) -> Keys:
+        self.connections += 1
         return self
 
     async def get(self, key: str) -> str | None:
@@ -168,3 +170,17 @@ async def test_a_store_that_finds_no_ranges_is_refused() -> None:
     records = KeyValueRecords(Keys(lambda key: key.replace("\x7f", "")).connect)
     with pytest.raises(ApiError, match="not in the order of their bytes"):
         await records.commit([Put("a", b"")])
+
+
+async def test_after_trouble_it_is_connected_to_anew() -> None:
+    keys = Keys()
+    records = KeyValueRecords(keys.connect)
+    await records.commit([Put("a", b"1")])
+    keys.left = 0
+    for _ in range(2):
+        with pytest.raises(ApiError):
+            await records.get_many(["a"])
+    keys.left, before = MANY, keys.connections
+    await asyncio.gather(*(records.commit([Put(f"b/{number}", b"")]) for number in range(8)))
+    assert (await records.get_many(["a"]))["a"].value == b"1"
+    assert keys.connections == before + 1
