@@ -73,6 +73,10 @@ bench-durability: $(READY) ## Kill servers while they make responses, and count 
 bench-stores: $(READY) ## Measure each store: responses a second, latencies, bytes
 	@$(PYTHON) -m benchmarks.stores $(BENCH)
 
+.PHONY: bench-wakes
+bench-wakes: $(READY) ## Measure how soon servers hear of one another's work, and what waiting asks of the store
+	@$(PYTHON) -m benchmarks.wakes $(BENCH)
+
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
 	.venv/bin/ruff check .

@@ -205,11 +205,6 @@ def sizes(grown: Mapping[str, int], turns: int) -> list[str]:
     ]
 
 
-def _postgres(server: DatabaseServer) -> dict[str, str]:
-    """How the template is led to it: the password stands beside the address."""
-    return {"DATABASE_URL": server.url.replace(f":{server.password}@", "@"), "DATABASE_PASSWORD": server.password}
-
-
 def main() -> int:
     """Measures, and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -235,8 +230,7 @@ def main() -> int:
             if backend.name in SIZED
         }
         shared = {
-            "redis": shares(servers["redis"], "redis", {"REDIS_URL": servers["redis"].url}, folder),
-            "postgres": shares(servers["postgres"], "postgres", _postgres(servers["postgres"]), folder),
+            kind: shares(servers[kind], kind, servers[kind].environment, folder) for kind in ("redis", "postgres")
         }
     text = "\n".join([*table(found), *shares_table(shared), *sizes(grown, arguments.turns)]) + "\n"
     sys.stdout.write(text)

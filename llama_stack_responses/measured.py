@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 
-from .store.records import Condition, Op, Record, Records
+from .store.records import Condition, Op, Record, Records, Watch
 from .telemetry.telemetry import Telemetry
 
 
@@ -34,6 +35,10 @@ class MeasuredRecords:
         """Timed."""
         with self._telemetry.storing("range"):
             return await self._records.range(start, end, limit=limit, reverse=reverse)
+
+    def watch(self) -> AbstractAsyncContextManager[Watch] | None:
+        """As ever: it waits, and for nothing that the store does."""
+        return self._records.watch()
 
     async def now(self) -> float:
         """Timed."""

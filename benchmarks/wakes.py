@@ -1,0 +1,188 @@
+"""How soon a reader on another server sees an event, and what waiting asks of the store, woken and looking.
+
+    .venv/bin/python -m benchmarks.wakes                       # about two minutes
+    .venv/bin/python -m benchmarks.wakes --events 50 --seconds 2
+
+Two processes' worth of journal and workers stand on one real Valkey, and on one real PostgreSQL: once each with a watch
+over what the other commits, and once without, as on a store that has none. The table goes to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+from llama_stack_responses.background.bell import Bell
+from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.background.lookout import Lookout
+from llama_stack_responses.store.records import Records
+from tests.contract.backends import BACKENDS, Clock, Place
+from tests.support.database import DatabaseServer
+from tests.support.postgres import Postgres
+from tests.support.records import WatchedRecords
+from tests.support.valkey import Valkey
+from tests.unit.background.office import Office
+
+type Json = dict[str, Any]
+
+READERS: Final = 32
+SILENCE: Final = 600.0
+
+
+class Counted(WatchedRecords):
+    """Records that count what is asked of them.
+
+    Args:
+        woken: whether there is a watch over them.
+    """
+
+    def __init__(self, records: Records, *, woken: bool) -> None:
+        self.calls = 0
+
+        async def count(_: str) -> None:
+            self.calls += 1
+
+        super().__init__(records, before=count)
+        self._woken = woken
+
+    def watch(self) -> Any:
+        return super().watch() if self._woken else None
+
+
+@dataclass(frozen=True)
+class Waited:
+    """What waiting came to.
+
+    Attributes:
+        took: seconds from before an event was written until the other process's reader had it.
+        reader: calls of the store a second of a reader that waits.
+        server: those of a server that has nothing to do.
+    """
+
+    took: list[float]
+    reader: float
+    server: float
+
+
+async def lasts() -> bool:
+    """The response is still made."""
+    return True
+
+
+@asynccontextmanager
+async def listening(records: Records) -> AsyncIterator[tuple[Journal, Bell]]:
+    """A journal in a process of its own."""
+    bell = Bell()
+    keeps_watch = asyncio.create_task(Lookout(records, bell).run())
+    try:
+        yield Journal(records, bell), bell
+    finally:
+        keeps_watch.cancel()
+        await asyncio.wait([keeps_watch])
+
+
+async def latency(here: Records, there: Records, events: int) -> list[float]:
+    """Writes events at random moments, one a time, and reads along in the other process."""
+    chance, took = random.Random(1), []  # noqa: S311 - no secret
+    writer = Journal(here, Bell())
+    async with listening(there) as (journal, _):
+        stream = journal.follow("r", -1, SILENCE, lasts)
+        for number in range(events):
+            kind = "response.completed" if number == events - 1 else "response.output_text.delta"
+            reading = asyncio.ensure_future(anext(stream))
+            await asyncio.sleep(chance.uniform(0.3, 0.6))
+            begun = time.perf_counter()
+            await here.commit(writer.batch("r", [{"type": kind, "sequence_number": number}]))
+            await reading
+            took.append(time.perf_counter() - begun)
+    return took
+
+
+async def idle_readers(records: Counted, seconds: float) -> float:
+    """Calls a second of one of several readers of responses of which nothing comes."""
+    async with listening(records) as (journal, _):
+        streams = [journal.follow(f"idle{number}", -1, SILENCE, lasts) for number in range(READERS)]
+        reading = [asyncio.ensure_future(anext(stream)) for stream in streams]
+        await asyncio.sleep(2)  # all of them are listened for
+        before = records.calls
+        await asyncio.sleep(seconds)
+        calls = records.calls - before
+        for each in reading:
+            each.cancel()
+        await asyncio.wait(reading)
+    return calls / seconds / READERS
+
+
+async def idle_server(records: Counted, seconds: float) -> float:
+    """Calls a second of workers that find nothing to do."""
+    crew = Office(records).crew()
+    crew.start()
+    await asyncio.sleep(2)
+    before = records.calls
+    await asyncio.sleep(seconds)
+    calls = records.calls - before
+    await crew.stop()
+    return calls / seconds
+
+
+async def measure(kind: str, place: Place, events: int, seconds: float, *, woken: bool) -> Waited:
+    """All of it on one store."""
+    sys.stderr.write(f"{kind}, {'woken' if woken else 'looking'}\n")
+    [backend] = [each for each in BACKENDS if each.name == kind]
+    place = place.fresh()
+    here, there = (Counted(backend.open(place, Clock(time.time())), woken=woken) for _ in range(2))
+    took = await latency(here, there, events)
+    found = Waited(took, await idle_readers(there, seconds), await idle_server(there, seconds))
+    await here.close()
+    await there.close()
+    return found
+
+
+def table(found: Mapping[tuple[str, bool], Waited]) -> list[str]:
+    """The lines of the table."""
+    lines = [
+        "| store | | an event is read after: median | 95th percentile | calls a second of a reader that waits "
+        "| of a server with nothing to do |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for (kind, woken), waited in found.items():
+        p95 = quantiles(waited.took, n=20, method="inclusive")[-1]
+        lines.append(
+            f"| {kind} | {'woken' if woken else 'looking'} | {median(waited.took) * 1e3:.1f} ms | {p95 * 1e3:.1f} ms "
+            f"| {waited.reader:.2f} | {waited.server:.2f} |"
+        )
+    return lines
+
+
+def main() -> None:
+    """Measures and prints."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=100, help="events that are written and read")
+    parser.add_argument("--seconds", type=float, default=10.0, help="for which nothing happens")
+    options = parser.parse_args()
+    with ExitStack() as running:
+        folder = Path(running.enter_context(tempfile.TemporaryDirectory()))
+        servers: dict[str, DatabaseServer] = {"redis": Valkey(folder / "redis"), "postgres": Postgres(folder / "pg")}
+        for server in servers.values():
+            running.enter_context(server)
+        place = Place(folder, lambda kind: servers[kind].url)
+        found = {
+            (kind, woken): asyncio.run(measure(kind, place, options.events, options.seconds, woken=woken))
+            for kind in servers
+            for woken in (False, True)
+        }
+    sys.stdout.write("\n".join(table(found)) + "\n")
+
+
+if __name__ == "__main__":
+    main()
