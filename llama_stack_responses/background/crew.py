@@ -307,9 +307,10 @@ class Crew:
         loop = asyncio.get_running_loop()
         said = loop.time()
         while True:
+            pause = _LOOK
             try:
                 await self._breathe()
-                said = loop.time()
+                said, pause = loop.time(), _BREATH
                 if await self._jobs.rescue() + await self._recover():
                     self._bell.ring(QUEUE)
                 await self._vouchers.bury()
@@ -322,7 +323,7 @@ class Crew:
                 self._alive = False
                 for attempt in self._attempts.values():
                     attempt.lose()
-            await asyncio.sleep(_BREATH)
+            await asyncio.sleep(pause)
 
     async def _recover(self) -> int:
         """Lets jobs wait again that this worker has and does not do, at the second look: a claim may be under way.
