@@ -26,7 +26,10 @@ _SILENCE: Final = 10.0
 _PAUSE: Final = 0.01
 """Seconds between two statements that wake: what comes meanwhile goes into one."""
 
-_DEAF = "Notifications do not come through, as behind a pooler that shares connections between transactions."
+_FAREWELL: Final = 1.0
+"""Seconds in which a server has to let the connection end: nothing is lost with it."""
+
+_DEAF: Final = "Notifications do not come through, as behind a pooler that shares connections between transactions."
 
 NOTIFY: Final = "SELECT pg_notify(channel, $2) FROM unnest($1::text[]) AS channel"
 """Takes the channels, and who notifies."""
@@ -116,7 +119,7 @@ class PostgresWatch:
     async def close(self) -> None:
         """Hangs up."""
         with suppress(Exception):
-            await self._connection.close(timeout=self._patience)
+            await self._connection.close(timeout=_FAREWELL)
 
     async def listen(self, names: Collection[str]) -> None:
         for name in names:
