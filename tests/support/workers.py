@@ -38,6 +38,11 @@ class WorkersStack(LiveStack):
         config = f"{host.upper()}_CONFIG={self._config}"
         return ["env", config, str(self._python), "-m", "uvicorn", app, *options]
 
+    def _health(self) -> bool | None:
+        """Once all have started: one that cannot start ends the others."""
+        started = self.log.read_text(errors="replace").count("Application startup complete.")
+        return super()._health() if started >= COUNT else None
+
 
 class Workers:
     """A client of each worker of a stack; use it in a `with` block."""
