@@ -50,6 +50,9 @@ class Lookout:
                 if not deaf:
                     logger.warning("other servers' work is looked for and not heard of: %s", errors.exceptions[0])
                 deaf = True
+            except* Exception:
+                logger.exception("other servers' work is not heard of")
+                deaf = True
             finally:
                 self._bell.cut_off(self._asked)
                 self._asked = set()
