@@ -34,7 +34,8 @@ class WorkersStack(LiveStack):
         host = self._host
         app = f"{host}.core.server.server:create_app"
         options = ["--factory", "--host", "127.0.0.1", "--port", str(self.port), "--workers", str(COUNT)]
-        options += ["--timeout-worker-healthcheck", "60"]
+        # A busy machine must not cost a worker, nor a client the connection that leads to its worker.
+        options += ["--timeout-worker-healthcheck", "20", "--timeout-keep-alive", "60"]
         config = f"{host.upper()}_CONFIG={self._config}"
         return ["env", config, str(self._python), "-m", "uvicorn", app, *options]
 
