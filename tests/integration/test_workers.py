@@ -47,20 +47,15 @@ def servers(
     databases: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, LiveStack]]:
-    """Each template with two workers, all started at the same time."""
+    """Each template with two workers. They take all cores to start: one server after the other."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     folder = tmp_path_factory.mktemp("workers")
     made: dict[str, LiveStack] = {}
-    for template in TEMPLATES:
-        config = REPOSITORY / "templates" / template / "config.yaml"
-        where = env | databases[template].environment if template in databases else env
-        made[template] = WorkersStack(config, where, folder / template, host=host)
-    # A child ends with the thread that started it: these last as long as the stacks.
     with ExitStack() as running:
-        starters = running.enter_context(ThreadPoolExecutor(len(made)))
-        for each in made.values():
-            running.callback(each.stop)
-        list(starters.map(LiveStack.start, made.values()))
+        for template in TEMPLATES:
+            config = REPOSITORY / "templates" / template / "config.yaml"
+            where = env | databases[template].environment if template in databases else env
+            made[template] = running.enter_context(WorkersStack(config, where, folder / template, host=host))
         yield made
 
 
