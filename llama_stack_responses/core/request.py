@@ -347,19 +347,12 @@ A request that asks for one of these is refused: doing something else without a 
 """
 
 
-REFUSED: Final = frozenset(name for name, (asks_for_it, _) in _UNSUPPORTED.items() if asks_for_it is bool)
-"""The fields that must not be there with any value but null."""
-
-
-_NOTHING: Final[Schema] = {"type": "null", "description": "Refused: this server cannot do it."}
-
-
 def request_schema() -> Schema:
     """What a request may hold, as JSON Schema. Whatever else is in it is ignored, or goes to the engine."""
     required = ("model",)
     fields = {**{name: schema_of(check) for name, check in _FIELDS.items()}, "input": INPUT_SCHEMA}
     properties = {name: schema if name in required else or_null(schema) for name, schema in fields.items()}
-    return {"type": "object", "properties": properties | dict.fromkeys(REFUSED, _NOTHING), "required": list(required)}
+    return {"type": "object", "properties": properties, "required": list(required)}
 
 
 def _refuse_unsupported(given: Mapping[str, Any]) -> None:

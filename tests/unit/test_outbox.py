@@ -77,12 +77,12 @@ async def test_the_end_wakes_a_reader() -> None:
 
 async def test_a_reader_that_went_away_leaves_the_events_to_the_next() -> None:
     outbox = Outbox(wanted=True)
-    reader = await started(outbox.take(0.01))
+    reader = await started(outbox.take(0.2))
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
     outbox.put(events(0))
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.25)
     assert await outbox.take(SILENCE) == events(0)
 
 
