@@ -29,7 +29,6 @@ from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.request import parse_create
@@ -38,11 +37,12 @@ from llama_stack_responses.core.transcript import Transcript
 from llama_stack_responses.files import NoFiles
 from llama_stack_responses.moderation.checks import Checks
 from llama_stack_responses.moderation.moderator import NoModerator
-from llama_stack_responses.outbox import Outbox
-from llama_stack_responses.run import Run
 from llama_stack_responses.sealing import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.turn.context_lengths import ContextLengths
+from llama_stack_responses.turn.loop import TurnLimits
+from llama_stack_responses.turn.outbox import Outbox
+from llama_stack_responses.turn.run import Run
 from llama_stack_responses.wire.answers import RunAsEvents
 from llama_stack_responses.workshop import Workshop
 from tests.support.frames import frames

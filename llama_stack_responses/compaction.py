@@ -12,7 +12,7 @@ from .core.listing import listed
 from .core.request import CreateRequest
 from .core.response import usage_of
 from .intake import Intake
-from .outbox import Outbox
+from .turn.outbox import Outbox
 from .workshop import Workshop
 
 Json = dict[str, Any]

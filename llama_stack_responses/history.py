@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .access import Access, Action
-from .chains import Chains, Link
+from .connections.chains import Chains, Link
 from .core.conversations import no_conversation
 from .core.errors import ApiError, bad_request
 from .core.exchanges import EXCHANGE

@@ -14,7 +14,7 @@ from .background.crew import Crew
 from .closing import Closing
 from .compaction import Compaction
 from .config import ResponsesConfig
-from .connection import OnConnection
+from .connections.beside import OnConnection
 from .conversations import Conversations
 from .core.errors import ApiError, bad_request, not_found
 from .core.events import TERMINAL, Event
@@ -28,14 +28,14 @@ from .health import Health
 from .history import Historian
 from .idempotency import Claim, Keys
 from .intake import Intake, Start, Stored
-from .outbox import Outbox
-from .run import Run
 from .sealing import Sealer
 from .signals import hear_end
 from .store.archive import Archive, StoredResponse
 from .store.records import Conflict, Put, Records, VersionIs
 from .surroundings import Surroundings
 from .sweeper import Sweeper
+from .turn.outbox import Outbox
+from .turn.run import Run
 from .workshop import equipped
 
 Json = dict[str, Any]

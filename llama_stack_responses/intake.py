@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from .access import Access
-from .chains import Chains
+from .connections.chains import Chains
 from .core.items import check_call_pairs, check_ids
 from .core.listing import with_ids
 from .core.mcp import check_approvals

@@ -7,19 +7,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .chains import Chains
 from .config import Limits
-from .connection import OnConnection
+from .connections.beside import OnConnection
+from .connections.chains import Chains
+from .connections.lanes import LaneLimits, Lanes, lane_of
+from .connections.steering import Steering, Successor, steered
 from .core.errors import ApiError, bad_request
 from .core.events import Event
 from .core.owner import Owner
 from .core.shapes import DEFAULT_LIMITS, At, boolean
 from .core.socket_events import refused
 from .impl import PATIENCE, OpenAIResponsesImpl
-from .lanes import LaneLimits, Lanes, lane_of
 from .logs import get_logger
-from .run import Run
-from .steering import Steering, Successor, steered
+from .turn.run import Run
 
 Json = dict[str, Any]
 Send = Callable[[list[Event], str | None], Awaitable[None]]

@@ -8,39 +8,39 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from .answering import Answering
-from .asking import Asking
 from .attachments import Attachments
-from .boundary import Boundary
 from .chat.inference import Inference
 from .chat.profile import Profile, profile_for
 from .chat.summary import Detail, summary_request
-from .compacting import Compacting
 from .config import ResponsesConfig
-from .connection import OnConnection
-from .context_lengths import ContextLengths
+from .connections.beside import OnConnection
 from .core.assembler import Assembler
 from .core.ids import new_id
 from .core.moderation import policy_of
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .core.response import new_response
-from .fitting import Fitting
-from .gates import Gate
 from .moderation.checks import Checks
 from .moderation.guard import Guard
-from .outbox import Outbox
-from .preparing import Preparing
 from .reasoning import PrivateReasoning, reasoning_sealer
 from .sealing import Sealer
 from .summaries import PrivateSummaries
-from .summarizing import Summarizing
 from .surroundings import Surroundings
 from .telemetry.telemetry import Telemetry
 from .tools.registry import tool_makers
 from .tools.toolset import Makers, Toolset
-from .turn import NOTHING_DONE, Progress, Turn, TurnLimits
-from .turnstile import Turnstile
+from .turn.answering import Answering
+from .turn.asking import Asking
+from .turn.boundary import Boundary
+from .turn.compacting import Compacting
+from .turn.context_lengths import ContextLengths
+from .turn.fitting import Fitting
+from .turn.gates import Gate
+from .turn.loop import NOTHING_DONE, Progress, Turn, TurnLimits
+from .turn.outbox import Outbox
+from .turn.preparing import Preparing
+from .turn.summarizing import Summarizing
+from .turn.turnstile import Turnstile
 
 Json = dict[str, Any]
 

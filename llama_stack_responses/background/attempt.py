@@ -19,11 +19,11 @@ from ..core.request import CreateRequest
 from ..core.transcript import Transcript
 from ..history import for_model
 from ..logs import get_logger
-from ..outbox import Outbox
 from ..store.archive import Archive, StoredResponse
 from ..store.records import Conflict, Op, Put, Records
 from ..telemetry.trace_context import within
-from ..turn import Progress, Turn
+from ..turn.loop import Progress, Turn
+from ..turn.outbox import Outbox
 from ..workshop import Bench, Workshop
 from .bell import Bell
 from .jobs import BEGUN, Held, Jobs, Work

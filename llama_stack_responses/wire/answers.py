@@ -14,7 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.events import Event
 from llama_stack_responses.impl import PATIENCE, LetGo
 from llama_stack_responses.logs import get_logger
-from llama_stack_responses.run import Run
+from llama_stack_responses.turn.run import Run
 
 from . import sse
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from llama_stack_responses.asking import Asking
-from llama_stack_responses.boundary import Boundary
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.compacting import Compacting
-from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.fitting import Fitting
-from llama_stack_responses.outbox import Outbox
 from llama_stack_responses.sealing import SECRET_BYTES, Sealer
 from llama_stack_responses.summaries import PrivateSummaries
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import NOTHING_DONE, Progress, Turn, TurnLimits
-from llama_stack_responses.turnstile import Turnstile
+from llama_stack_responses.turn.asking import Asking
+from llama_stack_responses.turn.boundary import Boundary
+from llama_stack_responses.turn.compacting import Compacting
+from llama_stack_responses.turn.context_lengths import ContextLengths
+from llama_stack_responses.turn.fitting import Fitting
+from llama_stack_responses.turn.loop import NOTHING_DONE, Progress, Turn, TurnLimits
+from llama_stack_responses.turn.outbox import Outbox
+from llama_stack_responses.turn.turnstile import Turnstile
 from tests.support.inference import FakeInference
 
 

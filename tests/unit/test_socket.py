@@ -13,18 +13,18 @@ from starlette.websockets import WebSocket
 
 from llama_stack_responses.closing import Closing
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.connection import OnConnection
+from llama_stack_responses.connections.beside import OnConnection
 from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
-from llama_stack_responses.outbox import Outbox
-from llama_stack_responses.run import Run
 from llama_stack_responses.session import Caller
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.turn.loop import TurnLimits
+from llama_stack_responses.turn.outbox import Outbox
+from llama_stack_responses.turn.run import Run
 from llama_stack_responses.wire.socket import Refused, socket_route
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.turns import make_turn

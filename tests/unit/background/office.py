@@ -17,7 +17,6 @@ from llama_stack_responses.background.jobs import Held, Jobs
 from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.background.secrets import JobSecrets
 from llama_stack_responses.config import ResponsesConfig
-from llama_stack_responses.context_lengths import ContextLengths
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.moderation import asked_texts, policy_of
 from llama_stack_responses.core.owner import Owner
@@ -32,7 +31,8 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put, Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers
-from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.turn.context_lengths import ContextLengths
+from llama_stack_responses.turn.loop import TurnLimits
 from llama_stack_responses.workshop import Workshop
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.moderation import FakeModerator, checks

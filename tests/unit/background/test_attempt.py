@@ -15,7 +15,7 @@ from llama_stack_responses.prompts import Template
 from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.records import Condition, Op, writes_of
-from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.turn.loop import TurnLimits
 from tests.support.inference import Round, call, finish, text
 from tests.support.records import WatchedRecords
 from tests.unit.background.office import ANNA, ID, KEEP, PATIENCE, ROUNDS, SAID, Office, said, turns
@@ -150,7 +150,7 @@ async def test_a_bug_of_ours_ends_it_as_failed(
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("llama_stack_responses.turn.Turn._hear", broken)
+    monkeypatch.setattr("llama_stack_responses.turn.loop.Turn._hear", broken)
     await office.work()
     final = await office.result()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."

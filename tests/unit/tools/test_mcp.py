@@ -15,7 +15,7 @@ from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.core.transcript import Transcript
 from llama_stack_responses.tools.mcp import McpTool
 from llama_stack_responses.tools.mcp_servers import McpError
-from llama_stack_responses.turn import TurnLimits
+from llama_stack_responses.turn.loop import TurnLimits
 from tests.support.inference import Round, call, finish, text
 from tests.support.mcp import Answer, FakeMcp, said, tool
 from tests.support.setting import COMPLETED, Setting

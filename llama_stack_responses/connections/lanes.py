@@ -1,0 +1,129 @@
+"""The requests of a connection: those of one lane one after the other, those of several side by side."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.errors import ApiError, bad_request
+
+Json = dict[str, Any]
+
+_NAME: Final = re.compile("[A-Za-z0-9_.-]{1,256}")
+
+
+@dataclass(frozen=True, slots=True)
+class LaneLimits:
+    """Bounds on what a connection asks for.
+
+    Attributes:
+        at_once: requests that are worked on.
+        waiting: requests that wait, beside those.
+        waiting_bytes: size of all these requests.
+        names: lanes that are named, over the life of the connection.
+    """
+
+    at_once: int
+    waiting: int
+    waiting_bytes: int
+    names: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    event: Json
+    size: int
+
+
+class Lanes:
+    """Takes requests and has each worked on when it is its turn.
+
+    Args:
+        limits: how much is taken.
+        work: is called with the lane and the request; raises nothing.
+    """
+
+    def __init__(self, limits: LaneLimits, work: Callable[[str | None, Json], Awaitable[None]]) -> None:
+        self._limits = limits
+        self._work = work
+        self._slots = asyncio.Semaphore(limits.at_once)
+        self._names: set[str] = set()
+        self._queues: dict[str | None, deque[_Request]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._count = 0
+        self._bytes = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether any request is not done."""
+        return bool(self._tasks)
+
+    def put(self, lane: str | None, event: Json, size: int) -> None:
+        """Takes a request of `size` bytes; None is the lane without a name.
+
+        Raises:
+            ApiError: 429 when there are too many; 400 when the lane is one too many.
+        """
+        self._check(lane, size)
+        self._count += 1
+        self._bytes += size
+        if lane in self._queues:
+            self._queues[lane].append(_Request(event, size))
+            return
+        self._queues[lane] = deque([_Request(event, size)])
+        task = asyncio.create_task(self._drain(lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check(self, lane: str | None, size: int) -> None:
+        limits = self._limits
+        if self._count >= limits.at_once + limits.waiting or self._bytes + size > limits.waiting_bytes:
+            message = "Too many requests wait on this connection. Send the next one when a response has ended."
+            raise ApiError(429, message, code="rate_limit_exceeded")
+        if lane is None or lane in self._names:
+            return
+        if len(self._names) >= limits.names:
+            message = f"A connection has at most {limits.names} named streams. Use one again, or open a connection."
+            raise bad_request(message, "stream_id", "websocket_stream_limit_reached")
+        self._names.add(lane)
+
+    async def _drain(self, lane: str | None) -> None:
+        queue = self._queues[lane]
+        try:
+            while queue:
+                async with self._slots:
+                    request = queue.popleft()
+                    await self._work(lane, request.event)
+                    self._count -= 1
+                    self._bytes -= request.size
+        finally:
+            del self._queues[lane]
+
+    async def finish(self) -> None:
+        """Waits until all requests are done."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def abandon(self) -> None:
+        """Ends the work on all of them."""
+        for task in self._tasks:
+            task.cancel()
+
+
+def lane_of(event: Json) -> str | None:
+    """The lane that a request names.
+
+    Raises:
+        ApiError: 400 `invalid_stream_id`.
+    """
+    lane = event.get("stream_id")
+    if lane is None:
+        return None
+    if not isinstance(lane, str) or not _NAME.fullmatch(lane):
+        message = "Invalid 'stream_id': expected 1 to 256 ASCII letters, digits, underscores, hyphens or periods."
+        raise bad_request(message, "stream_id", "invalid_stream_id")
+    return lane

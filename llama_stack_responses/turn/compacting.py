@@ -1,0 +1,115 @@
+"""How a conversation is compacted while a response is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from ..core.assembler import Assembler
+from ..core.calls import COMPACTION
+from ..core.compaction import Summary, before_question, has_news, open_message
+from ..core.deltas import Finish
+from ..core.errors import bad_request
+from ..core.request import CreateRequest
+from ..summaries import PrivateSummaries
+from ..telemetry.telemetry import RoundOperation
+from ..tools.tool import Stagehand
+from .asking import Asking
+from .outbox import Outbox
+
+Json = dict[str, Any]
+
+Compact = Callable[[Sequence[Json], int | None, Stagehand, RoundOperation], Awaitable[list[Json]]]
+"""Compacts a conversation, the answer having so many tokens; what the model goes on from."""
+
+_SEALED: Final = "encrypted_content"
+
+
+class Compacting:
+    """Puts a summary in the place of a conversation.
+
+    Args:
+        request: what the client asked for.
+        asking: asks the model.
+        assembler, outbox: build the response, and take its events.
+        summaries: seals what the model writes.
+    """
+
+    def __init__(
+        self,
+        request: CreateRequest,
+        *,
+        asking: Asking,
+        assembler: Assembler,
+        outbox: Outbox,
+        summaries: PrivateSummaries,
+    ) -> None:
+        self._entries = request.context_management
+        self._asking = asking
+        self._assembler = assembler
+        self._outbox = outbox
+        self._summaries = summaries
+
+    async def due(self, items: Sequence[Json], max_tokens: int | None) -> bool:
+        """Whether the conversation has grown past the threshold, or past what the model takes.
+
+        Args:
+            max_tokens: what the answer may have, or None.
+        """
+        if not self.possible(items):
+            return False
+        thresholds = [entry["compact_threshold"] for entry in self._entries if "compact_threshold" in entry]
+        return await self._asking.passes(items, min(thresholds, default=None), max_tokens)
+
+    def possible(self, items: Sequence[Json]) -> bool:
+        """Whether the client wants it, and there is something to compact."""
+        return bool(self._entries) and has_news(before_question(items)[0], self._summaries.read)
+
+    async def before_answer(
+        self, items: Sequence[Json], max_tokens: int | None, stagehand: Stagehand, told: RoundOperation
+    ) -> list[Json]:
+        """Compacts what came before a round; what the model goes on from.
+
+        What the user asked last, and nobody has answered, is not summarised but stays.
+
+        Raises:
+            ApiError: the model wrote no summary.
+        """
+        settled, question = before_question(items)
+        asked = open_message(items, self._summaries.read)
+        return [await self._made(settled, asked, max_tokens, stagehand, told), *question]
+
+    async def alone(
+        self, items: Sequence[Json], max_tokens: int | None, stagehand: Stagehand, told: RoundOperation
+    ) -> list[Json]:
+        """Compacts all of the conversation, since the client asked for that and nothing else.
+
+        Raises:
+            ApiError: there is nothing to compact, or the model wrote no summary.
+        """
+        if not items:
+            raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
+        asked = open_message(items, self._summaries.read)
+        return [await self._made(items, asked, max_tokens, stagehand, told)]
+
+    async def _made(
+        self,
+        items: Sequence[Json],
+        asked: str | None,
+        max_tokens: int | None,
+        stagehand: Stagehand,
+        told: RoundOperation,
+    ) -> Json:
+        index = -1
+
+        def begun() -> None:
+            nonlocal index
+            index = stagehand.begin(COMPACTION, {})
+            stagehand.advance(index, "compacting")
+
+        written = await self._asking.summarise(items, max_tokens, begun, told)
+        told.ended(written.finish, ())
+        self._outbox.put(self._assembler.feed(Finish("stop", written.finish.usage)))
+        stagehand.conclude(index, {_SEALED: self._summaries.seal(Summary(written.text, asked))})
+        made: Json = self._assembler.response["output"][index]
+        return made

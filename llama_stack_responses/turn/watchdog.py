@@ -1,0 +1,61 @@
+"""A bound on silence that costs next to nothing while there is none."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Self
+
+from ..core.errors import ApiError
+
+
+class Watchdog:
+    """Cancels the task that made it when it has not been patted for `seconds`; the block then ends with a 504.
+
+    `asyncio.timeout` would want a timer for every chunk; this one keeps a single timer and looks, when it
+    goes off, at how long ago the last pat was.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._last = self._loop.time()
+        self._barked = False
+        self._sleeping = False
+        self._timer = self._loop.call_later(seconds, self._look)
+
+    def pat(self) -> None:
+        """Says that there was a sign of life."""
+        self._last = self._loop.time()
+
+    @contextmanager
+    def asleep(self) -> Iterator[None]:
+        """A time in which silence is nobody's fault."""
+        self._sleeping = True
+        try:
+            yield
+        finally:
+            self._sleeping = False
+            self.pat()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        # Whatever the block made of the cancellation, it has to be taken back, and silence was the cause.
+        if self._barked and self._task and self._task.uncancel() == 0 and error is not None:
+            raise ApiError(504, f"The inference provider was silent for {self._seconds:g} seconds.") from error
+
+    def _look(self) -> None:
+        silent = 0.0 if self._sleeping else self._loop.time() - self._last
+        if silent < self._seconds:
+            self._timer = self._loop.call_later(self._seconds - silent, self._look)
+        elif self._task:
+            self._barked = True
+            self._task.cancel()
