@@ -43,6 +43,7 @@ from llama_stack_responses.turn.context_lengths import ContextLengths
 from llama_stack_responses.turn.loop import TurnLimits
 from llama_stack_responses.turn.outbox import Outbox
 from llama_stack_responses.turn.run import Run
+from llama_stack_responses.turn.token_counts import TokenCounts
 from llama_stack_responses.wire.answers import RunAsEvents
 from llama_stack_responses.workshop import Workshop
 from tests.support.frames import frames
@@ -141,7 +142,9 @@ async def stream(chunks: list[Chunk]) -> bytes:
     sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
     attachments = open_attachments(NoFiles(), ResponsesConfig())
     checks = Checks(NoModerator(), seconds=30, held=200)
-    workshop = Workshop(inference, attachments, client_tools(), [], limits, sealer, lengths, checks)
+    workshop = Workshop(
+        inference, attachments, client_tools(), [], limits, sealer, lengths, TokenCounts(inference, []), checks
+    )
     bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     outbox = Outbox(wanted=True, transcript=Transcript())
     run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from .chat.estimate import estimated_tokens
 from .core.errors import bad_request
 from .core.request import CreateRequest
 from .intake import Intake
@@ -35,7 +34,7 @@ class Counting:
     async def count(self, body: Json) -> Json:
         """The count, as `openai.types.responses.InputTokenCountResponse` has it.
 
-        The model server's tokenizer counts where it can be asked; else it is an estimate.
+        The model server's tokenizer counts where it can be asked, else the profile's; else it is an estimate.
 
         Raises:
             ApiError: the request is wrong, or names what is not there.
@@ -44,10 +43,8 @@ class Counting:
             message = "Unsupported parameter: 'personality' is not supported by this server."
             raise bad_request(message, "personality", "unsupported_parameter")
         asked = self._parse({name: value for name, value in body.items() if name not in _NOT_COUNTED})
-        inference = self._workshop.inference
-        await inference.check_model(asked.model)
+        await self._workshop.inference.check_model(asked.model)
         start = await self._intake.take(asked)
         bench = self._workshop.bench(start.request, self._workshop.begin(start.request), start.owner)
         chat = await bench.chat(start.items)
-        tokens = await inference.count_tokens(chat)
-        return {"object": "response.input_tokens", "input_tokens": estimated_tokens(chat) if tokens is None else tokens}
+        return {"object": "response.input_tokens", "input_tokens": await self._workshop.counts.of(chat)}

@@ -40,6 +40,7 @@ from .turn.loop import NOTHING_DONE, Progress, Turn, TurnLimits
 from .turn.outbox import Outbox
 from .turn.preparing import Preparing
 from .turn.summarizing import Summarizing
+from .turn.token_counts import TokenCounts
 from .turn.turnstile import Turnstile
 
 Json = dict[str, Any]
@@ -57,6 +58,7 @@ class Workshop:
         limits: bounds on one response.
         sealer: seals reasoning.
         lengths: what is known of models' contexts.
+        counts: counts tokens.
         checks: has texts checked.
         turnstile: where streams take turns.
         telemetry: is told what is done.
@@ -69,6 +71,7 @@ class Workshop:
     limits: TurnLimits
     sealer: Sealer
     lengths: ContextLengths
+    counts: TokenCounts
     checks: Checks
     turnstile: Turnstile = field(default_factory=Turnstile)
     telemetry: Telemetry = field(default_factory=Telemetry)
@@ -107,6 +110,7 @@ def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer
         TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds),
         reasoning_sealer(sealer),
         ContextLengths(surroundings.inference),
+        TokenCounts(surroundings.inference, config.profiles),
         Checks(surroundings.moderator, moderation.seconds, moderation.held_characters),
         telemetry=surroundings.telemetry,
     )
@@ -192,7 +196,7 @@ class Bench:
             profile=profile,
             toolset=self.toolset,
             inference=shop.inference,
-            fitting=Fitting(model, profile, shop.inference, shop.lengths),
+            fitting=Fitting(model, profile, shop.counts, shop.lengths),
             outbox=outbox,
             idle_seconds=shop.limits.idle_seconds,
             turnstile=shop.turnstile,

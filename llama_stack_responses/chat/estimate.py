@@ -1,8 +1,10 @@
-"""How many tokens a chat request has, guessed without its model's tokenizer."""
+"""How many tokens a chat request has, guessed where its model server cannot say."""
 
 from __future__ import annotations
 
 from typing import Any, Final
+
+from .tokenizer import Tokenizer
 
 Json = dict[str, Any]
 
@@ -19,23 +21,37 @@ _OF_MEDIA: Final = 1_000
 _MEDIA: Final = frozenset({"image_url", "file", "input_audio"})
 
 
-def estimated_tokens(chat: Json) -> int:
-    """The tokens of a chat request's messages, tools and answer format, about."""
-    messages = chat["messages"]
-    size = _size(messages) + _size(chat.get("tools")) + _size(chat.get("response_format"))
-    return size // _BYTES_A_TOKEN + _OF_A_MESSAGE * len(messages)
+_READ: Final = ("messages", "tools", "response_format")
 
 
-def _size(value: Any) -> int:
-    """The bytes of all text in a value."""
+def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
+    """The tokens of a chat request's messages, tools and answer format, about.
+
+    Args:
+        tokenizer: counts the texts; the names of fields, what a chat template adds and media are guessed all the same.
+    """
+    texts: list[str] = []
+    around = sum(_gather(chat.get(name), texts) for name in _READ)
+    of_messages = _OF_A_MESSAGE * len(chat["messages"])
+    if tokenizer is None:
+        return (around + sum(map(_size, texts))) // _BYTES_A_TOKEN + of_messages
+    return around // _BYTES_A_TOKEN + sum(map(tokenizer, texts)) + of_messages
+
+
+def _gather(value: Any, texts: list[str]) -> int:
+    """Adds all texts in a value to `texts`; the bytes of what else is in it."""
     match value:
         case str():
-            return len(value) if value.isascii() else len(value.encode(errors="replace"))
+            texts.append(value)
         case dict():
             return sum(
-                _OF_MEDIA * _BYTES_A_TOKEN if name in _MEDIA else len(name) + _size(member)
+                _OF_MEDIA * _BYTES_A_TOKEN if name in _MEDIA else len(name) + _gather(member, texts)
                 for name, member in value.items()
             )
         case list():
-            return sum(map(_size, value))
+            return sum(_gather(member, texts) for member in value)
     return 0
+
+
+def _size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode(errors="replace"))

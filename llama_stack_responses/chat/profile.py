@@ -49,6 +49,8 @@ class Profile(BaseModel):
         web_search: how the model is shown the web search: as `functions` that any model understands, or as the
             `browser` that gpt-oss has learned.
         context_length: the tokens that the model's context has, where neither the host nor the model server says so.
+        tokenizer: counts the tokens of texts where the model server does not: the path of a `tokenizer.json`, or the
+            name of an encoding of tiktoken's.
         max_tokens_field: the chat request's name for the bound on output tokens.
     """
 
@@ -72,6 +74,7 @@ class Profile(BaseModel):
     custom_tools: Literal["function", "custom"] = "function"
     web_search: Literal["functions", "browser"] = "functions"
     context_length: int | None = Field(default=None, ge=1)
+    tokenizer: str | None = Field(default=None, min_length=1)
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
 
     def replayed_reasoning(self, asked: Mapping[str, Any] | None) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from ..chat.estimate import estimated_tokens
-from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.errors import TooLongError
 from ..core.truncation import droppable, without
 from .context_lengths import ContextLengths
+from .token_counts import TokenCounts
 
 Json = dict[str, Any]
 Make = Callable[[Sequence[Json]], Json]
@@ -30,18 +30,19 @@ _SHORTER: Final = 0.7
 class Fitting:
     """Makes requests that fit.
 
-    Sizes are estimated. Near a bound, the estimates are corrected once by what the model server counts, or by what it
-    says when it refuses.
+    Sizes are estimated. Near a bound, the estimates are corrected once by a count, or by what the model server says
+    when it refuses.
 
     Args:
         model: the model's whole name.
+        counts: counts more exactly than an estimate, where it can.
         lengths: what is known of models' contexts.
     """
 
-    def __init__(self, model: str, profile: Profile, inference: Inference, lengths: ContextLengths) -> None:
+    def __init__(self, model: str, profile: Profile, counts: TokenCounts, lengths: ContextLengths) -> None:
         self._model = model
         self._profile = profile
-        self._inference = inference
+        self._counts = counts
         self._lengths = lengths
         self._scale: float | None = None  # tokens for each that was estimated
         self._told = False
@@ -81,8 +82,7 @@ class Fitting:
         """The tokens of a request: estimated, and near the bound as exact as can be."""
         estimate = estimated_tokens(chat)
         if self._scale is None and bound is not None and estimate > bound * _NEAR:
-            counted = await self._inference.count_tokens(chat)
-            self._scale = counted / estimate if counted else 1.0
+            self._scale = await self._counts.of(chat) / estimate
         return estimate * (self._scale or 1)
 
     def shorten(self, refusal: TooLongError) -> bool:

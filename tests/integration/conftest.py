@@ -23,6 +23,7 @@ from tests.support.variants import (
     add_moderation,
     add_vector_stores,
     let_browse,
+    let_count,
     let_read,
     let_summarize,
     open_this_machine,
@@ -110,6 +111,7 @@ def stack(
         let_browse(config)
         let_summarize(config)
         let_read(config)
+        let_count(config)
         add_vector_stores(config)
         add_moderation(config, host)
 

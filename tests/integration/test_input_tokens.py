@@ -48,6 +48,16 @@ def test_without_a_tokenizer_it_is_an_estimate(client: openai.OpenAI) -> None:
     assert 900 < estimated < 1_300
 
 
+def test_a_profiles_tokenizer_counts_where_the_model_server_does_not(client: openai.OpenAI) -> None:
+    """A word is a token, and a token and a half as it is estimated."""
+    short, long = (
+        client.responses.input_tokens.count(model="vllm/tokenized", input=" hello" * words).input_tokens
+        for words in (500, 5_000)
+    )
+    assert 500 < short < 520
+    assert long - short == 4_500
+
+
 def test_what_is_wrong_is_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     count = client.responses.input_tokens.count
     wrong: list[tuple[Json, type[openai.APIStatusError], str, str]] = [

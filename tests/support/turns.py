@@ -20,6 +20,7 @@ from llama_stack_responses.turn.context_lengths import ContextLengths
 from llama_stack_responses.turn.fitting import Fitting
 from llama_stack_responses.turn.loop import NOTHING_DONE, Progress, Turn, TurnLimits
 from llama_stack_responses.turn.outbox import Outbox
+from llama_stack_responses.turn.token_counts import TokenCounts
 from llama_stack_responses.turn.turnstile import Turnstile
 from tests.support.inference import FakeInference
 
@@ -47,7 +48,7 @@ def make_turn(
         profile=profile,
         toolset=toolset,
         inference=inference,
-        fitting=Fitting(request.model, profile, inference, ContextLengths(inference)),
+        fitting=Fitting(request.model, profile, TokenCounts(inference, [profile]), ContextLengths(inference)),
         outbox=outbox,
         idle_seconds=limits.idle_seconds,
         turnstile=turnstile or Turnstile(),

@@ -72,6 +72,11 @@ def let_read(config: Json) -> None:
     _add_profile(config, "offline", image_urls="fetch")
 
 
+def let_count(config: Json) -> None:
+    """Has a tokenizer for the model `tokenized`."""
+    _add_profile(config, "tokenized", tokenizer="o200k_base")
+
+
 def _add_profile(config: Json, model: str, **settings: Any) -> None:
     responses_config(config).setdefault("profiles", []).append({"match": f"*/{model}", **settings})
 

@@ -41,7 +41,7 @@ LAYERS: Final = {
     ),
     f"{PACKAGE}.turn": (
         {"boundary", "gates", "hangup", "outbox", "turnstile", "watchdog"},
-        {"answering", "context_lengths", "summarizing"},
+        {"answering", "context_lengths", "summarizing", "token_counts"},
         {"fitting"},
         {"asking"},
         {"compacting"},
@@ -97,6 +97,8 @@ ONLY_IN: Final = {
         "mcp_types": {"mcp_client"},
         "opentelemetry": {"logs", "telemetry"},
         "pypdf": {"documents"},
+        "tiktoken": {"chat"},
+        "tokenizers": {"chat"},
         "trafilatura": {"fetch"},
         CHAT: set(),
     },

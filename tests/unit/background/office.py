@@ -33,6 +33,7 @@ from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers
 from llama_stack_responses.turn.context_lengths import ContextLengths
 from llama_stack_responses.turn.loop import TurnLimits
+from llama_stack_responses.turn.token_counts import TokenCounts
 from llama_stack_responses.workshop import Workshop
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.moderation import FakeModerator, checks
@@ -145,6 +146,7 @@ class Office:
             limits,
             Sealer([SECRET]),
             lengths,
+            TokenCounts(self.inference, []),
             checks(moderator),
         )
         self.sealer = Sealer([SECRET])

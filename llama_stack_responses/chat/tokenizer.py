@@ -1,0 +1,80 @@
+"""Tokenizers that a configuration names. All is read when the server starts, and nothing later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+Tokenizer = Callable[[str], int]
+"""Says how many tokens a text has, without those of a chat template."""
+
+_AT_ONCE: Final = 100_000
+"""Characters that a tokenizer is given: longer runs of blanks overflow the stack of tiktoken's regular expressions."""
+
+
+def open_tokenizer(name: str) -> Tokenizer:
+    """A tokenizer by its file, a `tokenizer.json`, or by the name of an encoding of tiktoken's.
+
+    Raises:
+        ValueError: it cannot be had; the text says what to do.
+    """
+    is_file = name.endswith(".json") or "/" in name
+    return _in_pieces(_of_file(name) if is_file else _of_encoding(name))
+
+
+def _of_file(name: str) -> Tokenizer:
+    path = Path(name).expanduser()
+    if not path.is_file():
+        raise _wrong(f"there is no file '{name}': download the model's tokenizer.json, or mend the path")
+    if find_spec("tokenizers") is None:
+        raise _not_installed(name, "tokenizers")
+    import tokenizers
+
+    try:
+        tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the package has no class of its own for it
+        raise _wrong(f"'{name}' is no tokenizer.json of Hugging Face's ({error}): download it again") from error
+    # A file may ask for texts of one length, cut or filled up.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _of_encoding(name: str) -> Tokenizer:
+    if find_spec("tiktoken") is None:
+        raise _not_installed(name, "tiktoken")
+    import tiktoken
+
+    known = tiktoken.list_encoding_names()
+    if name not in known:
+        raise _wrong(f"'{name}' is neither the path of a tokenizer.json nor one of {', '.join(known)}")
+    try:
+        encoding = tiktoken.get_encoding(name)
+    except (OSError, ValueError) as error:
+        raise _wrong(
+            f"the vocabulary of '{name}' is not in the folder that TIKTOKEN_CACHE_DIR names and cannot be downloaded "
+            f"({type(error).__name__}): load it where there is a network, and bring the folder"
+        ) from error
+    return lambda text: len(encoding.encode_ordinary(text))
+
+
+def _not_installed(name: str, package: str) -> ValueError:
+    extra = "llama-stack-responses[tokenizers]"
+    return _wrong(f"'{name}' needs the package {package}, which is not installed: pip install '{extra}'")
+
+
+def _wrong(what: str) -> ValueError:
+    return ValueError(f"The setting 'tokenizer' of a profile: {what}.")
+
+
+def _in_pieces(tokenizer: Tokenizer) -> Tokenizer:
+    """Counts texts of any length and content; where a long one is cut, it may have a token too many."""
+
+    def count(text: str) -> int:
+        if not text.isascii():
+            text = text.encode(errors="replace").decode()  # half a character is no text to a tokenizer
+        return sum(tokenizer(text[start : start + _AT_ONCE]) for start in range(0, len(text), _AT_ONCE))
+
+    return count
