@@ -1,17 +1,30 @@
-"""The command `llama-stack-responses`: it writes a template's files, a config.yaml for `llama stack run` among them."""
+"""The command `llama-stack-responses`.
+
+It writes a template's files, a config.yaml for `llama stack run` among them, and imports the host's conversations.
+"""
 
 import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
 
 
 class CommandError(Exception):
-    """What the command could not do, in one sentence for the person who typed it."""
+    """What the command could not do, in one sentence for the person who typed it.
+
+    Attributes:
+        code: what the command exits with.
+    """
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def templates_folder() -> Path:
@@ -49,6 +62,22 @@ def init(arguments: argparse.Namespace) -> None:
     print(f"  llama stack run {shlex.quote(str(config))}")
 
 
+def import_conversations(arguments: argparse.Namespace) -> None:
+    """Run `llama-stack-responses import-conversations`."""
+    if find_spec("ogx"):
+        # The host's names come from the package that is there already.
+        import_module("ogx")
+    elif not find_spec("llama_stack"):
+        raise CommandError("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
+    from .host.conversations import import_from
+    from .importing import CannotImport
+
+    try:
+        print(import_from(arguments.config))
+    except CannotImport as error:
+        raise CommandError(str(error), 2) from error
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
@@ -63,15 +92,22 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("dir", metavar="DIR", type=Path, help="the folder to write to; it is made if need be")
     command.add_argument("--force", action="store_true", help="overwrite files that are already there")
     command.set_defaults(run=init)
+    command = commands.add_parser(
+        "import-conversations",
+        help="copy the conversations that the host kept into the store of the responses provider",
+        description="Copy the conversations that the host kept, unless they are there already.",
+    )
+    command.add_argument("config", metavar="CONFIG", type=Path, help="the stack's config.yaml")
+    command.set_defaults(run=import_conversations)
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command: 0 when it is done, 1 when it cannot be, 2 when it was typed wrong."""
+    """Run the command: 0 when it is done, 1 when it cannot be, 2 when it was typed wrong or nothing can be imported."""
     arguments = build_parser().parse_args(argv)
     try:
         arguments.run(arguments)
     except CommandError as error:
         print(f"llama-stack-responses: {error}", file=sys.stderr)
-        return 1
+        return error.code
     return 0

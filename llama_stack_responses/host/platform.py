@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.access_control.access_control import is_action_allowed
-    from llama_stack.core.datatypes import AccessRule, User
+    from llama_stack.core.configure import parse_and_maybe_upgrade_config
+    from llama_stack.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
+    from llama_stack.core.datatypes import AccessRule, StackConfig, User
     from llama_stack.core.request_headers import (
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
         get_authenticated_user,
     )
     from llama_stack.core.server import fastapi_router_registry
+    from llama_stack.core.stack import _initialize_storage as initialize_storage
     from llama_stack.core.storage.datatypes import KVStoreReference
     from llama_stack.core.storage.kvstore import kvstore_impl
     from llama_stack_api import (
@@ -47,13 +50,16 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     SAFETY: Final[Api | None] = Api.safety
 else:
     from ogx.core.access_control.access_control import is_action_allowed
-    from ogx.core.datatypes import AccessRule, User
+    from ogx.core.configure import parse_and_maybe_upgrade_config
+    from ogx.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
+    from ogx.core.datatypes import AccessRule, StackConfig, User
     from ogx.core.request_headers import (
         PROVIDER_DATA_VAR,
         RequestProviderDataContext,
         get_authenticated_user,
     )
     from ogx.core.server import fastapi_router_registry
+    from ogx.core.stack import _initialize_storage as initialize_storage
     from ogx.core.storage.datatypes import KVStoreReference
     from ogx.core.storage.kvstore import kvstore_impl
     from ogx_api import (
@@ -81,6 +87,8 @@ __all__ = [
     "AccessRule",
     "Api",
     "ChatRequest",
+    "ConversationServiceConfig",
+    "ConversationServiceImpl",
     "GetPromptRequest",
     "InlineProviderSpec",
     "KVStoreReference",
@@ -99,12 +107,15 @@ __all__ = [
     "RunModerationRequest",
     "RunShieldRequest",
     "SearchRankingOptions",
+    "StackConfig",
     "ToolDef",
     "ToolInvocationResult",
     "UnsupportedModelError",
     "User",
     "fastapi_router_registry",
     "get_authenticated_user",
+    "initialize_storage",
     "is_action_allowed",
     "kvstore_impl",
+    "parse_and_maybe_upgrade_config",
 ]

@@ -29,7 +29,7 @@ LAYERS: Final = {
         {"turn"},
         {"connections"},
         {"attachments", "containers", "history", "prompts", "reasoning", "stores"},
-        {"conversations", "intake", "surroundings"},
+        {"conversations", "importing", "intake", "surroundings"},
         {"workshop"},
         {"background", "compaction", "counting"},
         {"health"},
