@@ -106,7 +106,8 @@ class Crew:
         if not self._tasks:
             return
         await self._come_alive()
-        if any(task.done() for task in self._tasks):
+        # One that has ended by itself had nothing to do: not every store can be listened to.
+        if any(task.done() and (task.cancelled() or task.exception()) for task in self._tasks):
             raise ApiError(503, "Background responses are not made by this server any more. Restart it.")
 
     def hang_up(self) -> None:

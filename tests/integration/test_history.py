@@ -214,7 +214,7 @@ def test_items_are_named_by_id(client: openai.OpenAI, upstream: Upstream) -> Non
         "refer",
         [reply(reasoning("hm"), text("forty-two"), tool_call(0, "call_1", "weather", "{}")), reply(text("fine"))],
     )
-    question: Any = [{"role": "user", "content": "The question?", "id": "msg_mine"}]
+    question: Any = [{"role": "user", "content": "The question?", "id": "msg_of_the_question"}]
     first = client.responses.create(model="local/refer", input=question, tools=[WEATHER])
     stored = client.responses.input_items.list(first.id).data[0]
     references: Any = [{"type": "item_reference", "id": item.id} for item in [stored, *first.output]]

@@ -121,6 +121,18 @@ async def test_what_is_queued_is_made(records: WatchedRecords, start: Start) -> 
     assert events == await here.journal.read_all(ID, -1)
 
 
+async def test_all_is_well_while_everybody_is_at_work_and_only_then(start: Start) -> None:
+    here = start(*ROUNDS)
+    await here.submit(here.workers)
+    await until_ended(here)
+    await here.workers.check()
+    here.workers._tasks[0].cancel()
+    await turns(2)
+    with pytest.raises(ApiError, match="Restart it") as refused:
+        await here.workers.check()
+    assert refused.value.status == 503
+
+
 async def test_what_another_process_queued_is_made(records: WatchedRecords, start: Start) -> None:
     there = Process(records)
     await there.submit(there.workers)
