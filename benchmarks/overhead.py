@@ -293,8 +293,9 @@ def measure(host: Host, size: Size, folder: Path) -> Json:
         bench.script(size.turns)
         with running(host, bench.upstream.base_url, folder / "rounds", KINDS) as servers:
             rounds = bench.rounds(servers, size)
-            newcomers = bench.newcomers(servers, size.rounds)
+            # First: what long streams have left in memory would hide what slow ones take.
             crowd = bench.crowd(servers[OURS], size.crowd)
+            newcomers = bench.newcomers(servers, size.rounds)
         chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
         machine = {**began, "load_after": os.getloadavg()[0]}
         return {"machine": machine, "chains": chains, "crowd": crowd, "newcomers": newcomers, **rounds}
