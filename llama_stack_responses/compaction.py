@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-from .core.compaction import Summary, open_message
-from .core.errors import bad_request
+from .core.compaction import Summary, check_not_empty, open_message
 from .core.ids import new_id
 from .core.listing import listed
 from .core.request import CreateRequest
@@ -57,8 +56,7 @@ class Compaction:
         """
         start = await self._intake.take(self._parse({name: body[name] for name in self._fields & body.keys()}))
         request = start.request
-        if not start.items:
-            raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
+        check_not_empty(start.items)
         response, telemetry = self._workshop.begin(request), self._workshop.telemetry
         bench = self._workshop.bench(request, response, start.owner)
         shown = await bench.shown(start.items)

@@ -10,13 +10,12 @@ from typing import Any, Final
 from .core.owner import Owner
 from .core.thoughts import Thought, decoded, encoded, plain_thoughts
 from .logs import get_logger
-from .sealing import SECRET_BYTES, Sealer, Unopened, unverified
+from .sealing import SEALED, SECRET_BYTES, Sealer, Unopened, check_seals
 
 Json = dict[str, Any]
 logger = get_logger(__name__)
 
 _PURPOSE: Final = "reasoning"
-_SEALED: Final = "encrypted_content"
 
 
 def reasoning_sealer(sealer: Sealer) -> Sealer:
@@ -43,7 +42,7 @@ class PrivateReasoning:
 
     def read(self, item: Json) -> list[Thought]:
         """What a reasoning item holds; where its seal can no longer be opened, what it shows."""
-        if seal := item.get(_SEALED):
+        if seal := item.get(SEALED):
             try:
                 return self._open(seal)
             except Unopened:
@@ -52,12 +51,7 @@ class PrivateReasoning:
 
     def check(self, items: Iterable[Json]) -> None:
         """A 400 unless all reasoning that a client sends was sealed for the user who sends it."""
-        for item in items:
-            if item["type"] == "reasoning" and (seal := item.get(_SEALED)):
-                try:
-                    self._open(seal)
-                except Unopened as reason:
-                    raise unverified(item, reason) from None
+        check_seals(items, "reasoning", self._open)
 
     def _open(self, seal: str) -> list[Thought]:
         return decoded(self.sealer.open(seal, purpose=_PURPOSE, owner=self.owner))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ from .core.owner import Owner
 SECRET_BYTES: Final = 32
 """Bytes of a secret."""
 
+SEALED: Final = "encrypted_content"
+"""The field of an item that holds what is sealed."""
+
 _FORMAT: Final = b"\1"
 _ID_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
@@ -32,9 +35,19 @@ class Unopened(Exception):  # noqa: N818 - the caller knows what kind of error i
     """A seal that does not open; the text says why, without what was in it."""
 
 
-def unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
+def check_seals(items: Iterable[Mapping[str, Any]], kind: str, unseal: Callable[[str], object]) -> None:
+    """A 400 unless `unseal` opens what all items of this type hold, as far as they are sealed."""
+    for item in items:
+        if item["type"] == kind and (seal := item.get(SEALED)):
+            try:
+                unseal(seal)
+            except Unopened as reason:
+                raise _unverified(item, reason) from None
+
+
+def _unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
     """The 400 of an item whose `encrypted_content` does not open."""
-    seal = item["encrypted_content"]
+    seal = item[SEALED]
     which = item.get("id") or f"{seal[:4]}...{seal[-4:]}"
     message = f"The encrypted content for item {which} could not be verified. Reason: {reason}"
     return bad_request(message, code="invalid_encrypted_content")

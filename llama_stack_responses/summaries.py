@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from .core.compaction import Summary
 from .core.items import COMPACTION
 from .core.owner import Owner
 from .logs import get_logger
-from .sealing import Sealer, Unopened, unverified
+from .sealing import SEALED, Sealer, Unopened, check_seals
 
 Json = dict[str, Any]
 logger = get_logger(__name__)
-
-_SEALED: Final = "encrypted_content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +30,14 @@ class PrivateSummaries:
     def read(self, item: Json) -> Summary | None:
         """What a compaction item holds; None if it was cut off, or its seal can no longer be opened."""
         try:
-            return self._open(item[_SEALED]) if item[_SEALED] else None
+            return self._open(item[SEALED]) if item[SEALED] else None
         except Unopened:
             logger.info("the summary of %s is sealed with a secret that is gone", item.get("id"))
             return None
 
     def check(self, items: Iterable[Json]) -> None:
         """A 400 unless all summaries that a client sends were sealed for the user who sends them."""
-        for item in items:
-            if item["type"] == COMPACTION and item[_SEALED]:
-                try:
-                    self._open(item[_SEALED])
-                except Unopened as reason:
-                    raise unverified(item, reason) from None
+        check_seals(items, COMPACTION, self._open)
 
     def _open(self, seal: str) -> Summary:
         return Summary.decode(self.sealer.open(seal, purpose=COMPACTION, owner=self.owner))

@@ -9,12 +9,19 @@ from typing import Any, Final
 
 import orjson
 
+from .errors import bad_request
 from .items import COMPACTION
 from .truncation import PINNED
 
 Json = dict[str, Any]
 
 _INSTRUCTING: Final = ("system", "developer")
+
+
+def check_not_empty(items: Sequence[Json]) -> None:
+    """A 400 where there is nothing to compact."""
+    if not items:
+        raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from ..core.owner import Owner
 from . import codec
 from .hashing import Hasher
 from .layout import Json, item_pointer, read_pointer
-from .records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, after_prefix
+from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed
 from .tries import Tries
 
 _STAND_IN: Final = "conversation"
@@ -150,7 +150,7 @@ class ConversationStore:
         while found := await self._head(conversation_id):
             await tries.another()
             conversation, unchanged = replace(found[0], metadata=metadata), found[1]
-            if await self._commit([Put(conversation.key, conversation.encode())], [unchanged]):
+            if await committed(self._records, [Put(conversation.key, conversation.encode())], [unchanged]):
                 return conversation
         return None
 
@@ -167,7 +167,7 @@ class ConversationStore:
             if taken := joining.taken(known):
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
             ops, conditions = joining.plan(known)
-            if not ops or await self._commit(ops, conditions):
+            if not ops or await committed(self._records, ops, conditions):
                 return bool(ops)
 
     async def items(self, conversation_id: str, end: int) -> list[Json]:
@@ -205,7 +205,7 @@ class ConversationStore:
             return False
         place, unchanged = found
         gone = await self._gone(conversation.owner, conversation.id, {_row(conversation.id, place): item_id})
-        return await self._commit(gone, [unchanged])
+        return await committed(self._records, gone, [unchanged])
 
     async def delete(self, conversation_id: str) -> bool:
         """Deletes the conversation with all its items; False if it is not there."""
@@ -215,7 +215,7 @@ class ConversationStore:
             conversation, unchanged = found
             left = f"w/{conversation_id}"
             ops: list[Op] = [Delete(conversation.key), Put(left, codec.encode(conversation.owner.encode()))]
-            if await self._commit(ops, [unchanged]):
+            if await committed(self._records, ops, [unchanged]):
                 await self._clear(left, conversation.owner)
                 return True
         return False
@@ -267,13 +267,6 @@ class ConversationStore:
             if pointer in found and read_pointer(found[pointer].value)[0] == row:
                 ops.append(Delete(pointer))
         return ops
-
-    async def _commit(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
-        try:
-            await self._records.commit(ops, conditions)
-        except Conflict:
-            return False
-        return True
 
 
 def _row(conversation_id: str, place: int) -> str:

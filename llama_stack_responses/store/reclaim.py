@@ -11,7 +11,7 @@ from . import codec
 from .hashing import Hasher
 from .layout import pointers, read_pointer, reference, unsettled
 from .nodes import Node, read_chain
-from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix
+from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix, committed
 
 _BATCHES: Final = (8, 64)
 
@@ -48,13 +48,13 @@ class Reclaim:
         if needed := await self._records.range(prefix, after_prefix(prefix), limit=1):
             # If this reference goes meanwhile, the row stays for whoever lets it go.
             still = VersionIs(needed[0][0], needed[0][1].version)
-            return None if await self._commit([Delete(f"g/{key}")], [still]) else key
+            return None if await committed(self._records, [Delete(f"g/{key}")], [still]) else key
         if kind == "b":
             ops: list[Op] = [Delete(key), Delete(f"g/{key}")]
-            return None if await self._commit(ops, [Empty(prefix)]) else key
+            return None if await committed(self._records, ops, [Empty(prefix)]) else key
         chain = await read_chain(self._records, name, size)
         if not chain:
-            await self._commit([Delete(f"g/{key}")], [])
+            await committed(self._records, [Delete(f"g/{key}")], [])
             return None
         return await self._drop_chain(chain[::-1], owner)
 
@@ -84,13 +84,6 @@ class Reclaim:
         found = await self._records.get_many([row for of_node in rows.values() for row in of_node])
         target = {row: read_pointer(record.value)[0] for row, record in found.items()}
         return {name: [row for row in of_node if target.get(row) == f"n/{name}"] for name, of_node in rows.items()}
-
-    async def _commit(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
-        try:
-            await self._records.commit(ops, conditions)
-        except Conflict:
-            return False
-        return True
 
 
 def _unneeded(chain: Sequence[tuple[str, Node]]) -> list[Condition]:

@@ -160,6 +160,15 @@ class Records(Protocol):
         """Give back threads, files and connections. The next call opens them again."""
 
 
+async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
+    """Makes a commit if its conditions hold; whether they did."""
+    try:
+        await records.commit(ops, conditions)
+    except Conflict:
+        return False
+    return True
+
+
 UNTRUSTED: Final = (
     "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "
     "and the authority that the store's url trusts."

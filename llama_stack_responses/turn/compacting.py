@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from ..core.assembler import Assembler
 from ..core.calls import COMPACTION
-from ..core.compaction import Summary, before_question, has_news, open_message
+from ..core.compaction import Summary, before_question, check_not_empty, has_news, open_message
 from ..core.deltas import Finish
-from ..core.errors import bad_request
 from ..core.request import CreateRequest
+from ..sealing import SEALED
 from ..summaries import PrivateSummaries
 from ..telemetry.telemetry import RoundOperation
 from ..tools.tool import Stagehand
@@ -21,8 +21,6 @@ Json = dict[str, Any]
 
 Compact = Callable[[Sequence[Json], int | None, Stagehand, RoundOperation], Awaitable[list[Json]]]
 """Compacts a conversation, the answer having so many tokens; what the model goes on from."""
-
-_SEALED: Final = "encrypted_content"
 
 
 class Compacting:
@@ -87,8 +85,7 @@ class Compacting:
         Raises:
             ApiError: there is nothing to compact, or the model wrote no summary.
         """
-        if not items:
-            raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
+        check_not_empty(items)
         asked = open_message(items, self._summaries.read)
         return [await self._made(items, asked, max_tokens, stagehand, told)]
 
@@ -110,6 +107,6 @@ class Compacting:
         written = await self._asking.summarise(items, max_tokens, begun, told)
         told.ended(written.finish, ())
         self._outbox.put(self._assembler.feed(Finish("stop", written.finish.usage)))
-        stagehand.conclude(index, {_SEALED: self._summaries.seal(Summary(written.text, asked))})
+        stagehand.conclude(index, {SEALED: self._summaries.seal(Summary(written.text, asked))})
         made: Json = self._assembler.response["output"][index]
         return made
