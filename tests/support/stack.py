@@ -34,6 +34,9 @@ class LiveStack:
     is the state folder unless given, so that nothing depends on the folder that the tests run in.
     """
 
+    BAD_LUCK: tuple[str, ...] = ("address already in use",)
+    """What its log says where the same start may well succeed the next time."""
+
     def __init__(
         self,
         config_path: Path,
@@ -55,6 +58,7 @@ class LiveStack:
         self._cwd = cwd or state_dir
         self._observed = observed
         self._child: Child | None = None
+        self._said_before = 0
 
     def __enter__(self) -> Self:
         """Start it."""
@@ -89,8 +93,8 @@ class LiveStack:
             try:
                 self._start_once()
                 return
-            except StartError as problem:
-                if attempt == START_ATTEMPTS or "address already in use" not in str(problem):
+            except StartError:
+                if attempt == START_ATTEMPTS or not any(luck in self._said() for luck in self.BAD_LUCK):
                     raise
 
     def stop(self, grace: float = GRACE) -> int | None:
@@ -115,6 +119,7 @@ class LiveStack:
 
     def _start_once(self) -> None:
         self.port = free_port()
+        self._said_before = self.log.stat().st_size if self.log.exists() else 0
         child = Child(self._command(), log=self.log, env=self._env, cwd=self._cwd)
         try:
             child.wait_ready(self._health, seconds=READY_SECONDS)
@@ -122,6 +127,12 @@ class LiveStack:
             child.kill()
             raise
         self._child = child
+
+    def _said(self) -> str:
+        """Its log since it was started last."""
+        with self.log.open("rb") as log:
+            log.seek(self._said_before)
+            return log.read().decode(errors="replace")
 
     def _command(self) -> list[str]:
         command = run_command(self._host, self._python, self._config, self.port)
