@@ -259,6 +259,7 @@ class Attempt:
             waiting=[asdict(call) for call in progress.waiting],
             ends=progress.ends,
             numbered=assembler.numbered,
+            tries=self.held.job.tries,
         )
         self._due = [Put(f"k/{self.held.response_id}", done.encode())]
         await self._write()

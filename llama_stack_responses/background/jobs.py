@@ -33,7 +33,7 @@ LEASE: Final = 10.0
 """Seconds for which a worker counts as alive after it last said so, on the store's clock."""
 
 TRIES: Final = 3
-"""How often a job is begun, at most: work that keeps ending its server is not begun again."""
+"""How often a job is begun at one step, at most: work that keeps ending its server is not begun again."""
 
 BEGUN: Final = 2
 """The events of a response that waits: those of `Assembler.enqueue`."""
@@ -96,6 +96,7 @@ class Work:
         numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`,
             or none if the response never waited.
         sealed: what of the request only this job may know, if there is any.
+        tries: how often the job had been begun when its last step was finished: who gets on is not what ends servers.
         trace: the headers that name the trace which the request was part of.
         queued_at: when it began to wait, in seconds since the epoch; None if it never did.
     """
@@ -109,6 +110,7 @@ class Work:
     ends: bool = False
     numbered: int = BEGUN
     sealed: str | None = None
+    tries: int = 0
     trace: Mapping[str, str] = field(default_factory=dict)
     queued_at: float | None = None
 
@@ -222,10 +224,16 @@ class Jobs:
             await self._drop(row, response_id, found)
             return None
         job = replace(found.job, worker=worker, tries=found.job.tries + 1)
-        if job.tries > TRIES:
+        if await self._is_hopeless(response_id, job.tries):
             job = replace(job, verdict=job.verdict or "failed")
         ops: list[Op] = [Delete(row), Put(f"j/{response_id}", job.encode()), Put(f"h/{worker}/{response_id}", b"")]
         return await self._change(found, job, ops, [])
+
+    async def _is_hopeless(self, response_id: str, tries: int) -> bool:
+        if tries <= TRIES:
+            return False
+        work = await self.work(response_id)
+        return work is not None and tries - work.tries > TRIES
 
     async def find(self, response_id: str) -> Held | None:
         """The job as it is now, whoever has it; None if there is none any longer."""
