@@ -231,9 +231,10 @@ class Bench:
     # turns
 
     def chain(self, servers: Servers, name: str, turns: int) -> dict[str, Json]:
-        """How long each turn of one conversation took on each server, and how many had to be asked for again."""
+        """How long each turn of one conversation took on each server, how many had to be asked for again, or went on
+        from nothing because the one before was lost."""
         inputs = texts(turns, TURN_CHARACTERS)
-        found: dict[str, Json] = {kind: {"took": [], "again": 0} for kind in servers}
+        found: dict[str, Json] = {kind: {"took": [], "again": 0, "lost": 0} for kind in servers}
         last: dict[str, str | None] = dict.fromkeys(servers)
         for number, segment in enumerate(batched(inputs, SEGMENT)):
             say(f"{name} chain: {number * SEGMENT} of {turns} turns")
@@ -243,6 +244,7 @@ class Bench:
                 [answers] = self.load.ask({"port": server.port, "lanes": [steps], "previous": last[kind]})
                 found[kind]["took"] += [answer["total"] for answer in answers]
                 found[kind]["again"] += sum(answer.get("again", 0) > 0 for answer in answers)
+                found[kind]["lost"] += sum("lost" in answer for answer in answers)
                 last[kind] = answers[-1]["id"]
         return found
 

@@ -174,10 +174,13 @@ def _chain(name: str, chain: Json) -> list[Row]:
         Row(f"{name}: bytes stored for {_kb(chain['content'])}", stored, _kb, {OURS: 1.5 * chain["content"]}),
         Row(f"{name}: turns 1 to {_ENDS}", first, _ms),
         Row(f"{name}: turns {turns - _ENDS + 1} to {turns}", last, _ms),
-        Row(
-            f"{name}: turns that first got a 404", {kind: [server["again"]] for kind, server in servers.items()}, _count
-        ),
+        _counted(f"{name}: turns that first got a 404", servers, "again"),
+        _counted(f"{name}: turns whose predecessor was never found", servers, "lost"),
     ]
+
+
+def _counted(name: str, servers: Json, of: str) -> Row:
+    return Row(name, {kind: [server[of]] for kind, server in servers.items()}, _count)
 
 
 def _reader(loads: Json, reader: str) -> list[str]:

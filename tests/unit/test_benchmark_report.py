@@ -26,7 +26,7 @@ def findings(**on_host: float) -> Json:
         cpu[load.replace("_", "-")][ON_HOST] = seconds
     turns = [0.020] * 10 + [0.030] * 10
     servers = {
-        kind: {"empty": 4096, "bytes": size, "took": turns, "again": 0}
+        kind: {"empty": 4096, "bytes": size, "took": turns, "again": 0, "lost": 0}
         for kind, size in ((OURS, 60_000), (BUILTIN, 10**6))
     }
     chain = {"turns": 20, "content": 50_000, "sent": 50_000, "servers": servers}
