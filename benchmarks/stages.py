@@ -22,7 +22,7 @@ from linecache import getline
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.overhead import Bench, Load, describe, running, say
+from benchmarks.overhead import SETTLE, Bench, Load, describe, running, say
 from benchmarks.report import markdown_table
 from benchmarks.servers import ON_HOST, OURS, Worker, cpu_seconds
 from tests.support.upstream import UpstreamProcess
@@ -49,6 +49,7 @@ STAGES: Final[dict[str, tuple[str, ...]]] = {
 """What a stage's frames look like, by their files; the first that fits."""
 
 ELSE: Final = "event loop and kernel"
+REPEATS: Final = 8  # of a load, for what it costs
 _FRAME: Final = re.compile(r"\(([^()]+):(\d+)\)$")
 _WAITS: Final = re.compile(r"\.(get|wait|acquire)\(")
 
@@ -88,16 +89,18 @@ def sample(pid: int, seconds: int, rate: int, output: Path) -> list[str]:
 
 
 def profile(bench: Bench, pid: int, load: Load, port: int, options: argparse.Namespace, folder: Path) -> Json:
-    """CPU seconds a unit of a load that lasts as long as the sampling, and each stage's share of it."""
+    """CPU seconds a unit of a load, and each stage's share of it: looked at afterwards, since that has its cost too."""
     bench.load.ask(load.job(port))
-    units, before = 0, cpu_seconds(pid)
+    before = cpu_seconds(pid)
+    for _ in range(REPEATS):
+        bench.load.ask(load.job(port))
+    time.sleep(SETTLE)
+    cpu = (cpu_seconds(pid) - before) / (REPEATS * load.units)
     with ThreadPoolExecutor(1) as sampling:
         samples = sampling.submit(sample, pid, options.seconds, options.rate, folder / "stacks")
         while not samples.done():
             bench.load.ask(load.job(port))
-            units += load.units
-    time.sleep(0.3)
-    return {"cpu": (cpu_seconds(pid) - before) / units, "shares": shares(samples.result())}
+    return {"cpu": cpu, "shares": shares(samples.result())}
 
 
 def table(profiles: dict[str, Json], scale: float, unit: str) -> str:
