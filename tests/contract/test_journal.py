@@ -87,7 +87,7 @@ async def test_readers_that_come_at_any_time_see_each_event_once(here: Setting, 
     readers = [asyncio.create_task(here.follow(after)) for after in starts]
     await here.write_all(sizes)
     readers += [asyncio.create_task(here.follow(after)) for after in starts]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         seen = await asyncio.gather(*readers)
     assert seen == [EVENTS[after + 1 :] for after in starts] * 2
 
@@ -98,7 +98,7 @@ async def test_readers_in_another_process_see_the_same(here: Setting) -> None:
     readers = [asyncio.create_task(there.follow(after)) for after in (-1, 3)]
     readers += [asyncio.create_task(here.follow(-1))]
     await here.write_all([5])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await asyncio.gather(*readers) == [EVENTS, EVENTS[4:], EVENTS]
 
 
@@ -139,7 +139,7 @@ async def test_silence_is_said(here: Setting) -> None:
 
 async def test_a_journal_without_an_end_is_read_until_its_response_has_ended(here: Setting) -> None:
     await here.write(EVENTS[:3])
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         seen = [event async for events in here.journal.follow(ID, -1, SILENCE, ended) for event in events]
         assert seen == EVENTS[:3]
         assert [events async for events in here.journal.follow("resp_2", -1, SILENCE, ended)] == []
@@ -231,7 +231,7 @@ async def test_of_a_reader_and_who_takes_back_the_reader_sees_only_what_stays(he
             stands = 6
         again = [event | {"delta": "again"} for event in EVENTS[stands:LAST]] + EVENTS[LAST:]
         await here.write(again)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await reader == EVENTS[:stands] + again
         await drop(here)
 

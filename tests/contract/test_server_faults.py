@@ -253,7 +253,7 @@ async def hearing(records: Records) -> AsyncIterator[Watch]:
     """A watch that hears what wakes "a"."""
     entering = records.watch()
     assert entering is not None
-    async with asyncio.timeout(30), entering as watch:
+    async with asyncio.timeout(60), entering as watch:
         await watch.listen(["a"])
         assert await watch.heard() == "a"
         yield watch

@@ -428,7 +428,7 @@ def test_a_users_own_key_is_sealed_for_who_makes_the_response(
         assert traces(guarded.state_dir, "canary-key-of") == []
         guarded.kill()
     guarded.start()
-    upstream.wait_for("sealed", 8, ended=True, seconds=20)
+    upstream.wait_for("sealed", 8, ended=True, seconds=90)
     for token, response_id in made:
         with Wire(guarded, token) as wire, Reader.of(wire, response_id) as again:
             assert output_text(check_stream(again.read_to_end())) == "one one two"

@@ -460,7 +460,7 @@ def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstr
         assert upstream.wait_for(model, ended=True)[0].ended == "client_gone"
     small.start()
     for model, times in (("waiting", 1), ("read", 2), ("unread", 2)):
-        upstream.wait_for(model, times, ended=True, seconds=20)
+        upstream.wait_for(model, times, ended=True, seconds=90)
     with Wire(small) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
         assert check_stream(events) == ended(wire, reader.response_id)

@@ -352,12 +352,12 @@ def test_two_requests_at_once_are_both_heard(wire: Wire, upstream: Upstream, bod
     with ThreadPoolExecutor(2) as clients:
         answers = clients.map(ask, (NAME, "other"))
         for model in (NAME, "other"):
-            upstream.wait_for(model, chunks=1, seconds=30)
+            upstream.wait_for(model, chunks=1, seconds=90)
         upstream.release("other")
-        wait_until(lambda: len(words(wire, conversation_id)) == 3, seconds=30)
+        wait_until(lambda: len(words(wire, conversation_id)) == 3, seconds=90)
         upstream.release(NAME)
         assert list(answers) == [200, 200]
-    wait_until(lambda: len(words(wire, conversation_id)) == 5, seconds=30)
+    wait_until(lambda: len(words(wire, conversation_id)) == 5, seconds=90)
     assert words(wire, conversation_id) == ["hello", "to other", "three four", f"to {NAME}", "one two"]
     for model in (NAME, "other"):
         assert said(upstream.requests(model)[0].body["messages"]) == [("user", "hello"), ("user", f"to {model}")]
@@ -397,6 +397,6 @@ def test_a_cancelled_response_adds_nothing(wire: Wire, upstream: Upstream) -> No
     upstream.script(NAME, reply(text("one ", "two"), hold=1))
     conversation_id = begin(wire, user("hello"))
     response = wire.create(model=MODEL, input="q", conversation=conversation_id, background=True)
-    upstream.wait_for(NAME, chunks=1, seconds=30)
+    upstream.wait_for(NAME, chunks=1, seconds=90)
     assert wire.http.post(f"/responses/{response['id']}/cancel").json()["status"] == "cancelled"
     assert words(wire, conversation_id) == ["hello"]

@@ -364,7 +364,7 @@ async def test_no_log_tells_what_opens_a_server(
     for answer in (lambda _: Answer(status=500), lambda _: Answer(status=401), lambda _: said([])):
         hostile.answers["tools/call"] = answer
         with pytest.raises(McpError):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await call(session)
     old_server(hostile.web, lambda _: Answer(status=500))
     await failure(servers().session(address(hostile.web.url("/canary/sse?key=canary"))).list_tools())

@@ -118,7 +118,7 @@ def test_an_answer_is_cut_off_where_it_strikes(
     assert "violence" in response["output"][0]["content"][1]["refusal"]
     assert "A bad" not in json.dumps(streamed.events)
     assert response["moderation"]["output"]["flagged"]
-    wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone", seconds=30)
+    wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone", seconds=90)
 
 
 def test_a_model_that_sends_what_is_held_goes_on(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -143,7 +143,7 @@ def test_reasoning_and_arguments_are_checked_too(client: openai.OpenAI, upstream
 
 def test_a_background_response_whose_input_is_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
     begun = client.responses.create(model=MODEL, input="bad", background=True, **BLOCKED["moderation"])
-    wait_until(lambda: client.responses.retrieve(begun.id).status == "incomplete", seconds=30)
+    wait_until(lambda: client.responses.retrieve(begun.id).status == "incomplete", seconds=90)
     assert kinds(stored(client, begun.id)) == [["refusal"]]
     assert upstream.requests(NAME) == []
 

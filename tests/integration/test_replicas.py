@@ -108,7 +108,7 @@ def queue(wire: Wire, model: str = "m", **body: Any) -> str:
     return str(checked(answer)["id"])
 
 
-def ended(wire: Wire, response_id: str, seconds: float = 30.0) -> Json:
+def ended(wire: Wire, response_id: str, seconds: float = 90.0) -> Json:
     """A response once it has ended."""
     wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"), seconds)
     return wire.retrieve(response_id)
@@ -269,7 +269,7 @@ class Load:
     def wait_for(self, more: int) -> None:
         """Wait until so many more were acknowledged."""
         enough = len(self.made) + more
-        wait_until(lambda: len(self.made) >= enough or any(each.done() for each in self._asking), seconds=30)
+        wait_until(lambda: len(self.made) >= enough or any(each.done() for each in self._asking), seconds=90)
 
     def _ask(self) -> None:
         while not self._done.is_set():

@@ -112,7 +112,7 @@ def test_a_websocket_behind_the_address(address: Nginx, wire: Wire, upstream: Up
         stored = talk.response()
         talk.ask(model="local/m", input="Count.")
         talk.until("response.output_text.delta")
-    assert upstream.wait_for("m", ended=True, seconds=30)[0].ended == "client_gone"
+    assert upstream.wait_for("m", ended=True, seconds=90)[0].ended == "client_gone"
     for _ in range(2):
         wire.create(model="local/echo", input="third", previous_response_id=stored["id"])
         contents = [content for _, content in said(upstream.requests("echo")[-1].body["messages"])]
@@ -142,10 +142,10 @@ def test_a_server_that_dies_is_passed_over_and_its_work_goes_on(
     for number in range(4):
         with Wire(address) as another:
             assert output_text(another.create(model="local/echo", input=f"number {number}")) == f"number {number}"
-    wait_until(lambda: wire.retrieve(work)["status"] == "completed", seconds=20)
+    wait_until(lambda: wire.retrieve(work)["status"] == "completed", seconds=90)
     assert output_text(wire.retrieve(work)).endswith("one two three")
     paths = [f"/{reader.response_id}" for reader in (one, two)]
-    wait_until(lambda: all(wire.get(path).is_success for path in paths), seconds=20)
+    wait_until(lambda: all(wire.get(path).is_success for path in paths), seconds=90)
     assert sorted(wire.get(path).json()["status"] for path in paths) == ["completed", "failed"]
 
 

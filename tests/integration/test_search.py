@@ -381,7 +381,7 @@ def test_a_server_that_is_killed_while_it_searches(mortal: LiveStack, upstream: 
         reader.read_to_death()
     gate.set()
     mortal.start()
-    upstream.wait_for(NAME, 3, ended=True, seconds=30)
+    upstream.wait_for(NAME, 3, ended=True, seconds=90)
     with Wire(mortal) as wire, Reader.of(wire, reader.response_id, reader.last) as again:
         events = reader.events + again.read_to_end()
         response = check_stream(events)

@@ -181,7 +181,7 @@ def test_a_client_that_leaves_ends_what_runs(stack: LiveStack, wire: Wire, upstr
         talk.ask("b", model="local/left-b", input="x")
         ids = [talk.until("response.output_text.delta", lane)[0]["response"]["id"] for lane in ("a", "b")]
     for model in ("left-a", "left-b"):
-        [record] = upstream.wait_for(model, ended=True, seconds=30)
+        [record] = upstream.wait_for(model, ended=True, seconds=90)
         assert record.ended == "client_gone"
     for response_id in ids:
         wait_until(partial(is_stored, wire, response_id), 30)

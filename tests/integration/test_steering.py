@@ -44,7 +44,7 @@ def test_a_response_is_steered(stack: LiveStack, wire: Wire, upstream: Upstream,
     assert [(item["type"], item["status"]) for item in first["output"]] == [("reasoning", "completed")]
     assert (second["previous_response_id"], output_text(second)) == (first_id, "Right it is.")
     assert (second["instructions"], second["temperature"]) == ("Be brief.", 0.5)
-    cut, following = upstream.wait_for(model, 2, ended=True, seconds=30)
+    cut, following = upstream.wait_for(model, 2, ended=True, seconds=90)
     assert cut.ended == "client_gone"
     assert said(following.body["messages"]) == [
         *(("system", "Be brief."), ("user", "Go."), ("user", "Go right."), ("user", "Now."))
@@ -82,7 +82,7 @@ def test_a_response_that_waits_for_the_client(stack: LiveStack, upstream: Upstre
     with Talk(stack) as talk:
         talk.ask("a", input="Weather?", **asked)
         events = talk.until("response.in_progress", "a")
-        upstream.wait_for("calls", chunks=1, seconds=30)
+        upstream.wait_for("calls", chunks=1, seconds=90)
         first_id = events[0]["response"]["id"]
         talk.steer(first_id, "In Celsius.")
         steer = answers_of(talk, "accepted", "a")["steer"]

@@ -150,7 +150,7 @@ def ended(wire: Wire, response_id: str, status: str) -> Json:
         answer = wire.get(f"/{response_id}")
         return answer.is_success and answer.json()["status"] == status
 
-    wait_until(has_ended, seconds=20)
+    wait_until(has_ended, seconds=90)
     return wire.retrieve(response_id)
 
 

@@ -237,7 +237,7 @@ def test_an_event_goes_out_as_soon_as_the_model_has_said_it(stack: LiveStack, up
     upstream.script(NAME, reply(text("one", "two", "three"), hold=2))
     reader = SseReader()
     events: list[Json] = []
-    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=5, trust_env=False) as answer:
+    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False) as answer:
         for received in answer.iter_bytes():
             events += [data for _, data in reader.feed(received)]
             if [event["delta"] for event in events if event["type"].endswith("text.delta")] == ["one", "two"]:
@@ -326,7 +326,7 @@ def asked(**more: Any) -> Json:
 @pytest.mark.parametrize("delay", [0.0, 1.0])
 def test_a_refusal_within_two_seconds_is_an_http_error(stack: LiveStack, upstream: Upstream, delay: float) -> None:
     upstream.script(NAME, error(400, REFUSAL, delay=delay))
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=10, trust_env=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False)
     assert answer.status_code == 400
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
@@ -372,7 +372,7 @@ def test_a_slow_start_is_no_failure(stack: LiveStack, upstream: Upstream) -> Non
     reader = SseReader()
     came: dict[str, float] = {}
     events = []
-    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=10, trust_env=False) as answer:
+    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False) as answer:
         for received in answer.iter_bytes():
             for name, data in reader.feed(received):
                 came[name] = time.monotonic() - started

@@ -181,6 +181,6 @@ def test_every_answer_has_its_head(
 
 
 def test_the_provider_is_well(stack: LiveStack) -> None:
-    listed: list[Any] = httpx.get(f"{stack.base_url}/v1/providers", timeout=30, trust_env=False).json()["data"]
+    listed: list[Any] = httpx.get(f"{stack.base_url}/v1/providers", timeout=60, trust_env=False).json()["data"]
     [health] = [each["health"] for each in listed if each["api"] == "responses"]
     assert health == {"status": "OK"}

@@ -104,14 +104,14 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
         assert check_stream(events)["error"] == failed["error"]
         assert talk.closed()[0] == silent.closed()[0] == 1012
     for model in ("slow", "turn"):
-        assert upstream.wait_for(model, ended=True, seconds=30)[0].ended == "client_gone"
+        assert upstream.wait_for(model, ended=True, seconds=90)[0].ended == "client_gone"
     return failed
 
 
 def check_stop_under_a_client(stack: LiveStack) -> Json:
     """The stream's response."""
     request = {"model": "local/slow", "input": "take your time", "stream": True}
-    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=request, timeout=30, trust_env=False) as answer:
+    with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=request, timeout=60, trust_env=False) as answer:
         pieces = answer.iter_bytes()
         body = next(pieces)
         while b"far" not in body:
@@ -199,7 +199,7 @@ def without_port(host: Host) -> list[str]:
 def answer(url: str) -> httpx.Response | None:
     """What it answers, once it does."""
     try:
-        return httpx.get(url, timeout=5, trust_env=False)
+        return httpx.get(url, timeout=60, trust_env=False)
     except httpx.TransportError:
         return None
 

@@ -172,8 +172,8 @@ class Struck:
         self._kept.append(
             self._other.create(model="local/echo", input="go on", previous_response_id=self._kept[0]["id"])
         )
-        wait_until(lambda: self._other.get(f"/{self._cut.response_id}").is_success, seconds=30)
-        wait_until(lambda: self._other.retrieve(self._made)["status"] == "completed", seconds=30)
+        wait_until(lambda: self._other.get(f"/{self._cut.response_id}").is_success, seconds=90)
+        wait_until(lambda: self._other.retrieve(self._made)["status"] == "completed", seconds=90)
         self._kept.append(self._other.retrieve(self._made))
         with Workers(self._server) as healed:
             assert self._dead not in healed.wires

@@ -224,11 +224,11 @@ class McpServers:
         self._log.write_bytes(b"")
         self._child = Child(command, log=self._log, cwd=REPOSITORY)
         try:
-            self.base_url = self._child.wait_ready(self._address, seconds=20, every=0.02)
+            self.base_url = self._child.wait_ready(self._address, seconds=90, every=0.02)
         except BaseException:
             self._child.kill()
             raise
-        self._http = httpx.Client(base_url=self.base_url, timeout=10, trust_env=False)
+        self._http = httpx.Client(base_url=self.base_url, timeout=60, trust_env=False)
         return self
 
     def __exit__(self, *_: object) -> None:

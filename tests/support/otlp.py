@@ -84,7 +84,7 @@ class Collector:
         def found() -> list[Span]:
             return [span for span in self._spans[trace_id] if span.scope == SCOPE]
 
-        wait_until(lambda: len(found()) >= count, seconds=30)
+        wait_until(lambda: len(found()) >= count, seconds=90)
         return found()
 
     def all_spans(self, trace_id: str) -> list[Span]:
@@ -103,7 +103,7 @@ class Collector:
                 if wanted <= {key.replace(".", "_"): v for key, v in each.attributes.items()}.items()
             ]
 
-        wait_until(lambda: bool(found()), seconds=30)
+        wait_until(lambda: bool(found()), seconds=90)
         return found()
 
     def _take(self, asked: Asked) -> Answer:

@@ -44,11 +44,11 @@ class Postgres(DatabaseServer):
     def answers(self) -> bool:
         """Whether it takes connections."""
         command = [program("pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
-        return subprocess.run(command, check=False, timeout=10).returncode == 0
+        return subprocess.run(command, check=False, timeout=60).returncode == 0
 
     def _initialise(self, data: Path) -> None:
         password = self.folder / "password"
         password.write_text(self.password)
         command = [program("initdb"), "-D", str(data), "-U", "postgres", "--auth=scram-sha-256"]
         command += ["--pwfile", str(password), "--no-sync", "--locale=C", "--encoding=UTF8"]
-        subprocess.run(tethered(command, as_root=False), check=True, capture_output=True, timeout=60)
+        subprocess.run(tethered(command, as_root=False), check=True, capture_output=True, timeout=180)

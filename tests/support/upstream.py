@@ -81,7 +81,7 @@ class Upstream:
         """`url` is the server's root, without /v1."""
         self.url = url
         self.base_url = f"{url}/v1"
-        self._http = httpx.Client(base_url=url, timeout=10, trust_env=False)
+        self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def script(self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None) -> None:
         """From now on this model answers with these, in order; the last one repeats.
@@ -107,7 +107,7 @@ class Upstream:
         return [Recorded(**record) for record in answer.json()]
 
     def wait_for(
-        self, model: str, count: int = 1, *, ended: bool = False, chunks: int = 0, seconds: float = 5.0
+        self, model: str, count: int = 1, *, ended: bool = False, chunks: int = 0, seconds: float = 60.0
     ) -> list[Recorded]:
         """The requests for `model`, once there are `count` of them, each with `chunks` sent, ended if so asked."""
         deadline = time.monotonic() + seconds
@@ -144,7 +144,7 @@ class UpstreamProcess:
         self._log.write_bytes(b"")
         self.child = Child(command, log=self._log, cwd=REPOSITORY)
         try:
-            self.client = Upstream(self.child.wait_ready(self._address, seconds=20, every=0.01))
+            self.client = Upstream(self.child.wait_ready(self._address, seconds=90, every=0.01))
         except BaseException:
             self.child.kill()
             raise

@@ -117,7 +117,7 @@ def traces(folder: Path, needle: str) -> list[str]:
 
 def rows(database: Path, table: str) -> int:
     """The number of rows of a table; 0 if there is no such table."""
-    with closing(sqlite3.connect(database, timeout=10)) as connection:
+    with closing(sqlite3.connect(database, timeout=60)) as connection:
         if table not in _tables(connection):
             return 0
         count: int = connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0]
@@ -128,7 +128,7 @@ def records(database: Path) -> dict[str, bytes]:
     """What the responses' store holds, by key; nothing before the first response is stored."""
     if not database.exists():
         return {}
-    with closing(sqlite3.connect(database, timeout=10)) as connection:
+    with closing(sqlite3.connect(database, timeout=60)) as connection:
         return dict(connection.execute("SELECT key, value FROM records"))
 
 
@@ -147,7 +147,7 @@ def _tables(connection: sqlite3.Connection) -> list[str]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, str]]:
-    with closing(sqlite3.connect(path, timeout=10)) as connection:
+    with closing(sqlite3.connect(path, timeout=60)) as connection:
         for table in _tables(connection):
             for row in connection.execute(f'SELECT * FROM "{table}"'):
                 yield table, " ".join(map(_readable, row))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import repeat
 
 
-def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until it holds; AssertionError if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
@@ -14,7 +14,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 5.0) -> None:
         time.sleep(0.02)
 
 
-async def until(holds: Callable[[], bool], seconds: float = 10.0) -> None:
+async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     """The same in an event loop that goes on meanwhile."""
     async with asyncio.timeout(seconds):
         for pause in repeat(0.02):

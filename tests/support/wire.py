@@ -26,7 +26,7 @@ class Wire:
     def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         """`token` goes along as a bearer token."""
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
-        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", headers=sent, timeout=60, trust_env=False)
+        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", headers=sent, timeout=120, trust_env=False)
 
     def __enter__(self) -> "Wire":
         """Nothing is opened before the first request."""

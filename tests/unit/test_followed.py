@@ -59,5 +59,5 @@ async def test_it_begins_before_there_is_an_event() -> None:
     async def receive() -> Any:
         await asyncio.sleep(60)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await followed(batches())({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)

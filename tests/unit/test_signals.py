@@ -29,7 +29,7 @@ async def test_both_are_told(number: signal.Signals) -> None:
     hear_end(told.set, 1.0)
     for _ in range(2):
         os.kill(os.getpid(), number)
-        await asyncio.wait_for(told.wait(), 5)
+        await asyncio.wait_for(told.wait(), 60)
         told.clear()
     assert heard == ["before", "before"]
 
@@ -64,7 +64,7 @@ async def test_uvicorns_connections_are_broken_off(number: signal.Signals) -> No
     hear_end(lambda: None, 0.01)
     assert not connection.aborted.is_set()
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(connection.aborted.wait(), 5)
+    await asyncio.wait_for(connection.aborted.wait(), 60)
     assert server.should_exit
 
 
@@ -89,7 +89,7 @@ async def test_who_heard_it_before_hears_it_after_the_goodbye(number: signal.Sig
 
     hear_end(tell, 30.0)
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(told.wait(), 5)
+    await asyncio.wait_for(told.wait(), 60)
     await asyncio.sleep(0)
     assert heard == []
     goodbye.set_result(None)
@@ -103,4 +103,4 @@ async def test_a_goodbye_is_not_waited_for_for_ever(number: signal.Signals) -> N
     signal.signal(number, lambda *_: heard.set())
     hear_end(asyncio.get_running_loop().create_future, 0.01)
     os.kill(os.getpid(), number)
-    await asyncio.wait_for(heard.wait(), 5)
+    await asyncio.wait_for(heard.wait(), 60)

@@ -123,7 +123,7 @@ class Client:
 
     async def sees(self, holds: Callable[[list[Json]], bool]) -> list[Json]:
         """The events so far, once this holds for them."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not holds(self.events):
                 self._news.clear()
                 await self._news.wait()
@@ -131,7 +131,7 @@ class Client:
 
     async def ends(self) -> tuple[int, list[str]]:
         """The code that the server closed with, and the types of all events before."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await self.talk
         assert self.sent[-1]["type"] == "websocket.close"
         return self.sent[-1]["code"], [event["type"] for event in self.events]
@@ -240,7 +240,7 @@ async def test_a_client_that_takes_nothing() -> None:
     responses = Responses([text("Half"), asyncio.Event(), finish()], unread_seconds=0.01)
     client = Client(responses, reads=3)
     client.say(ASK)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await client.talk
     await responses.runs[0].settled()
     assert responses.runs[0].response["status"] == "cancelled"

@@ -34,7 +34,7 @@ async def swept(archive: FakeArchive, sweeps: int) -> None:
     sweeper = Sweeper(cast("Archive", archive), interval=0.001)
     sweeper.start()
     sweeper.start()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await archive.reached(sweeps)
     await sweeper.stop()
     before = archive.sweeps

@@ -46,7 +46,7 @@ ID: Final = "resp_1"
 ANNA: Final = Owner("anna", {"teams": ["search"]})
 SECRET: Final = bytes(range(32))
 KEEP: Final = 600.0
-PATIENCE: Final = 10.0
+PATIENCE: Final = 60.0
 """Longer than anything here takes."""
 
 ROUNDS: Final[Sequence[Round]] = (

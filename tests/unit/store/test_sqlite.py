@@ -63,7 +63,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 async def finish(process: subprocess.Popen[str]) -> str:
-    out, err = await asyncio.to_thread(process.communicate, timeout=30)
+    out, err = await asyncio.to_thread(process.communicate, timeout=120)
     assert process.returncode == 0, err
     return out
 
@@ -133,7 +133,7 @@ async def test_a_process_ends_without_close(tmp_path: Path) -> None:
     await records.commit([Put("a", b"1")])
     await records.get_many(["a"])
     """
-    await asyncio.wait_for(finish(python(body, tmp_path / "records.db")), 10)
+    await asyncio.wait_for(finish(python(body, tmp_path / "records.db")), 60)
 
 
 async def test_a_locked_file_is_an_error_with_a_retry_and_then_works(records: SqliteRecords, tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ async def test_a_cancelled_call_leaves_those_beside_it_alone(records: SqliteReco
         await asyncio.sleep(0.05)
         for call in calls[::2]:
             call.cancel()
-    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+    results = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 60)
     assert [result is None for result in results] == [False, True] * 3
 
 
@@ -278,7 +278,7 @@ def test_a_loop_that_ends_early_leaves_the_next_a_working_store(tmp_path: Path) 
     records = SqliteRecords(tmp_path / "records.db")
 
     async def resume() -> int:
-        await asyncio.wait_for(records.commit([Put("c", b"")]), 5)
+        await asyncio.wait_for(records.commit([Put("c", b"")]), 60)
         found = await records.get_many(["a", "b", "c"])
         await records.close()
         return len(found)

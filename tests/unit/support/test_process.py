@@ -24,7 +24,7 @@ STUBBORN = [
 def started(command: list[str], log: Path) -> Child:
     """A child that has printed `up`."""
     child = Child(command, log=log)
-    child.wait_ready(lambda: "up" in log.read_text() or None, seconds=10, every=0.01)
+    child.wait_ready(lambda: "up" in log.read_text() or None, seconds=60, every=0.01)
     return child
 
 
