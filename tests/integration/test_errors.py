@@ -495,7 +495,7 @@ def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
 
 # -- a model server that does not answer -------------------------------------------
 
-PATIENCE = 4.0  # seconds of silence; longer than what the host's client needs for its three attempts
+PATIENCE = 9.0  # seconds of silence; longer than what the host's client needs for its three attempts
 IMPATIENCE = {"local": 2.4, "vllm": 0.6}  # seconds, for each attempt; in all more than the headers of a stream wait
 
 
@@ -553,8 +553,8 @@ UNANSWERED: dict[str, Unanswered] = {
     for name, way, model, status, words, said in (
         ("timeout", "impatient-", "silent", 504, "did not answer in time", ""),
         ("timeout in the middle", "impatient-", "stops", 504, "did not answer in time", "Half an answer"),
-        ("silence", "", "silent", 504, "silent for 4 seconds", ""),
-        ("silence in the middle", "", "stops", 504, "silent for 4 seconds", "Half an answer"),
+        ("silence", "", "silent", 504, "silent for 9 seconds", ""),
+        ("silence in the middle", "", "stops", 504, "silent for 9 seconds", "Half an answer"),
     )
 }
 
