@@ -1,6 +1,8 @@
 # `make` alone lists the targets.
 .DEFAULT_GOAL := help
 SHELL := bash
+# Two cores are not too much to ask for; what two targets print at once says whose it is.
+MAKEFLAGS += --jobs=2
 
 PYTHON := .venv/bin/python
 # A stamp says that an environment is up to date with the files that describe it.
@@ -41,10 +43,8 @@ serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses y
 	@$(PYTHON) demo/serve.py
 
 .PHONY: test
-test: ## Run all tests: unit, contract and integration, and beside them the live ones on ogx
-	@$(MAKE) --no-print-directory --jobs=2 test-llama-stack test-ogx
+test: test-llama-stack test-ogx ## Run all tests: unit, contract and integration, and beside them the live ones on ogx
 
-# The lines of the two say whose they are, since they come at once.
 .PHONY: test-llama-stack
 test-llama-stack: $(READY) $(READY_CLIENTS)
 	@set -o pipefail; $(PYTHON) -m pytest 2>&1 | sed --unbuffered 's/^/llama-stack: /'
@@ -59,7 +59,7 @@ fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it 
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
-	.venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini tests/gpt_oss
+	@set -o pipefail; .venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini tests/gpt_oss 2>&1 | sed --unbuffered 's/^/gpt-oss: /'
 
 .PHONY: bench
 bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
