@@ -123,6 +123,7 @@ class SocketLimits(BaseModel):
 
     Attributes:
         message_bytes: size of one message, at most. The hosts' own server takes none over 16 MiB.
+        lifetime_seconds: how long a connection may be open; what is made by then is made to its end.
         idle_seconds: how long a connection is kept on which nothing is asked and nothing made.
         unread_seconds: how long a client may take nothing of what it is sent; then its responses end.
         responses: how many are made at a time.
@@ -135,6 +136,7 @@ class SocketLimits(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     message_bytes: int = Field(default=16 * 2**20, ge=1, le=16 * 2**20)
+    lifetime_seconds: float = Field(default=3600.0, gt=0)
     idle_seconds: float = Field(default=3600.0, gt=0)
     unread_seconds: float = Field(default=60.0, gt=0)
     responses: int = Field(default=16, ge=1)

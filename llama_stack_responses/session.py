@@ -72,6 +72,14 @@ class Session:
         self._lanes = Lanes(_lane_limits(impl.config.limits), self._work)
         self._steering = Steering(limits.steers, limits.message_bytes)
         self._active_at = asyncio.get_running_loop().time()
+        self._retired = False
+
+    @property
+    def too_old(self) -> ApiError:
+        """What is said of a request that comes when the connection has been open for as long as one may be."""
+        minutes = f"{self._impl.config.limits.websocket.lifetime_seconds / 60:g}"
+        message = f"This connection has been open for {minutes} minutes, and may not be for longer. Open a new one."
+        return bad_request(message, code="websocket_connection_limit_reached")
 
     @property
     def idle_seconds(self) -> float:
@@ -106,6 +114,10 @@ class Session:
     async def finish(self) -> None:
         """Waits until everything that was asked for is done; a server that ends has told it to end."""
         await self._lanes.finish()
+
+    def retire(self) -> None:
+        """From now on nothing is begun any more: the connection has been open for as long as one may be."""
+        self._retired = True
 
     def abandon(self) -> None:
         """Ends everything: the client has gone."""
@@ -170,6 +182,8 @@ class Session:
         """
         if self._impl.closing.begun:
             raise ApiError(503, "The server is shutting down. Connect again.", retry_after=1)
+        if self._retired:
+            raise self.too_old
         caller = await self._admitted()
         connection = OnConnection(self._chains, generate)
         with self._impl.access.acting_for(caller.owner, caller.keys):

@@ -67,6 +67,7 @@ class _End:
 _LEFT: Final = _End(None)
 _TOO_BIG: Final = _End(1009, "The message is too large.")
 _IDLE: Final = _End(1001, "Nothing was asked for a long time.")
+_OLD: Final = _End(1001, "The connection has been open for as long as one may be. Connect again.")
 _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 
@@ -97,7 +98,9 @@ class _Talk:
         self._gate = gate
         self._websocket = websocket
         self._limits = impl.config.limits.websocket
-        self._ended: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[_End] = loop.create_future()
+        self._aging = loop.call_later(self._limits.lifetime_seconds, self._grow_old)
         self._session = Session(impl, caller, self._admit, self._send)
 
     async def run(self) -> None:
@@ -107,11 +110,25 @@ class _Talk:
                 end = await self._ended
                 if end is _SHUTDOWN:
                     await self._session.finish()
+                elif end is _OLD:
+                    await self._say_goodbye(reading)
                 self._session.abandon()
                 await self._close(end)
         finally:
+            self._aging.cancel()
             self._session.abandon()
             reading.cancel()
+
+    def _grow_old(self) -> None:
+        self._session.retire()
+        self._end(_OLD)
+
+    async def _say_goodbye(self, reading: asyncio.Task[None]) -> None:
+        """Lets what is made come to its end, unless the client leaves before."""
+        finishing = asyncio.create_task(self._session.finish())
+        await asyncio.wait([finishing, reading], return_when=asyncio.FIRST_COMPLETED)
+        with suppress(Unreachable):
+            await self._send([refused(self._session.too_old)], None)
 
     def _end(self, end: _End) -> None:
         if not self._ended.done():

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import pytest
+from openai.types.responses import ResponsesServerEvent
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
@@ -26,6 +29,7 @@ from llama_stack_responses.turn.loop import TurnLimits
 from llama_stack_responses.turn.outbox import Outbox
 from llama_stack_responses.turn.run import Run
 from llama_stack_responses.wire.socket import Refused, socket_route
+from tests.support.conform import problems
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.turns import make_turn
 
@@ -165,6 +169,55 @@ async def test_a_connection_is_not_idle_while_a_response_is_made() -> None:
     asyncio.get_running_loop().call_later(0.1, gate.set)
     code, types = await client.ends()
     assert (code, types[-1]) == (1001, "response.completed")
+
+
+LIMIT = "websocket_connection_limit_reached"
+
+
+async def test_a_connection_is_open_for_as_long_as_one_may_be() -> None:
+    client = Client(Responses(lifetime_seconds=0.01))
+    code, types = await client.ends()
+    assert (code, types) == (1001, ["error"])
+    [event] = client.events
+    assert problems(ResponsesServerEvent, event) == []
+    assert (event["status"], event["error"]["code"]) == (400, LIMIT)
+
+
+async def outlives(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the ten seconds of a connection pass while a response is made on it."""
+    await client.sees(has("response.output_text.delta"))
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + 11)
+    client.say(ASK | {"stream_id": "a"})
+    await client.sees(has("error"))
+
+
+async def test_what_is_made_when_a_connection_has_been_open_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes to its end; what waits, and what is asked then, is refused."""
+    gate = asyncio.Event()
+    client = Client(Responses([text("Half"), gate, finish()], lifetime_seconds=10))
+    client.say(ASK)
+    client.say(ASK)
+    await outlives(client, monkeypatch)
+    gate.set()
+    code, types = await client.ends()
+    assert (code, types[-3:]) == (1001, ["response.completed", "error", "error"])
+    errors = [event for event in client.events if event["type"] == "error"]
+    assert [event["error"]["code"] for event in errors] == [LIMIT] * 3
+    assert [event.get("stream_id") for event in errors] == ["a", None, None]
+
+
+async def test_a_client_that_leaves_when_its_connection_has_been_open_for_so_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    responses = Responses([text("Half"), asyncio.Event(), finish()], lifetime_seconds=10)
+    client = Client(responses)
+    client.say(ASK)
+    await outlives(client, monkeypatch)
+    client.leave()
+    async with asyncio.timeout(30):
+        await client.talk
+    await responses.runs[0].settled()
+    assert responses.runs[0].response["status"] == "cancelled"
 
 
 async def test_the_host_refuses_a_handshake_in_its_own_words() -> None:
