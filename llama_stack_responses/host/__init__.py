@@ -7,7 +7,7 @@ from typing import Any
 
 from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.chat.profile import profile_for
-from llama_stack_responses.config import Fetching, HostStore, Moderation, ResponsesConfig
+from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
 from llama_stack_responses.containers import open_containers
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
@@ -70,7 +70,7 @@ async def get_provider_impl(
         attachments,
         HostPrompts(deps[Api.prompts]) if Api.prompts in deps else None,
         services,
-        _moderator(config.moderation, deps.get(SAFETY)),
+        _moderator(config, deps.get(SAFETY)),
         telemetry,
     )
     provided = ProvidedResponses(config, records, surroundings, access)
@@ -78,12 +78,13 @@ async def get_provider_impl(
     return provided
 
 
-def _moderator(moderation: Moderation, safety: Any | None) -> Moderator:
+def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
     """The server that is configured, or else the stack's safety provider."""
+    moderation = config.moderation
     if moderation.url:
         key = moderation.api_key.get_secret_value() if moderation.api_key else None
         return Endpoint(moderation.url, key, moderation.model, seconds=moderation.seconds)
-    return HostSafety(safety) if safety else NoModerator()
+    return HostSafety(safety, store_chat_completions=config.store_chat_completions) if safety else NoModerator()
 
 
 def _pages(fetching: Fetching) -> Pages | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import re
 import time
@@ -16,6 +15,7 @@ from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
 
+from .chat_store import unstored
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
 
 logger = get_logger(__name__)
@@ -57,11 +57,7 @@ class HostInference:
     """
 
     def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
-        if not store_chat_completions and getattr(router, "store", None) is not None:
-            # A copy, so that the host goes on storing what is asked of its own chat routes.
-            router = copy.copy(router)
-            router.store = None
-        self._router = router
+        self._router = router if store_chat_completions else unstored(router)
 
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
         """Sends the request; returns once the provider has answered with its status line.

@@ -8,6 +8,7 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.moderation import Kind, Side, result
 from llama_stack_responses.logs import get_logger
 
+from .chat_store import unstored_guards
 from .platform import OpenAIAssistantMessageParam, OpenAIUserMessageParam, RunModerationRequest, RunShieldRequest
 
 Json = dict[str, Any]
@@ -20,10 +21,11 @@ class HostSafety:
 
     Args:
         router: the host's implementation of the API.
+        store_chat_completions: whether what its shields ask models may be written to the host's inference store.
     """
 
-    def __init__(self, router: Any) -> None:
-        self._router = router
+    def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
+        self._router = router if store_chat_completions else unstored_guards(router)
 
     async def check(self, kind: Kind, name: str | None, text: str, side: Side) -> Json:
         """What a shield says of a text. One is named by its id; for moderation also by its provider's model."""

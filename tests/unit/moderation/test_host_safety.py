@@ -22,19 +22,24 @@ GUARD: Final = Shield(identifier="guard", provider_id="llama-guard", provider_re
 
 
 class Model:
-    """What Llama Guard asks.
+    """What Llama Guard asks: the host's router, with the store in which it writes everything down.
 
     Attributes:
         prompts: what it was asked.
+        stored: what it wrote down.
     """
 
     def __init__(self, answer: str) -> None:
         self.prompts: list[str] = []
+        self.stored: list[str] = []
+        self.store: list[str] | None = self.stored
         self._answer = answer
 
     async def openai_chat_completion(self, request: Any) -> Any:
         """The one answer."""
         self.prompts.append(request.messages[0].content)
+        if self.store is not None:
+            self.store.append(request.messages[0].content)
         message = SimpleNamespace(content=self._answer)
         return SimpleNamespace(choices=[SimpleNamespace(message=message)])
 
@@ -43,7 +48,7 @@ class Table:
     """The host's list of shields, which has one."""
 
     def __init__(self, guard: LlamaGuardSafetyImpl) -> None:
-        self._guard = guard
+        self.impls_by_provider_id = {GUARD.provider_id: guard, "another": object()}
         guard.shield_store = self
 
     async def list_shields(self) -> Any:
@@ -56,14 +61,25 @@ class Table:
 
     async def get_provider_impl(self, _: str) -> LlamaGuardSafetyImpl:
         """Its provider."""
-        return self._guard
+        return self.impls_by_provider_id[GUARD.provider_id]
 
 
-def safety(answer: str, default: str | None = None) -> tuple[HostSafety, Model]:
+def safety(answer: str, default: str | None = None, *, stored: bool = False) -> tuple[HostSafety, Model]:
     """The stack's safety provider, and the model behind it."""
     model = Model(answer)
     table: Any = Table(LlamaGuardSafetyImpl(LlamaGuardConfig(), {Api.inference: model}))
-    return HostSafety(SafetyRouter(table, SafetyConfig(default_shield_id=default))), model
+    router = SafetyRouter(table, SafetyConfig(default_shield_id=default))
+    return HostSafety(router, store_chat_completions=stored), model
+
+
+@pytest.mark.parametrize("kind", ["moderation", "guardrails"])
+@pytest.mark.parametrize("stored", [False, True])
+async def test_what_a_guard_asks_is_stored_only_if_that_is_wanted(kind: Kind, stored: bool) -> None:
+    """And what the host asks it, as before."""
+    moderator, model = safety("safe", stored=stored)
+    await moderator.check(kind, "guard", "Hi", "input")
+    assert (len(model.prompts), len(model.stored)) == (1, int(stored))
+    assert model.store is model.stored
 
 
 @pytest.mark.parametrize("name", ["guard", "local/guard-8b"])
