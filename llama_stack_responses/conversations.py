@@ -127,8 +127,8 @@ class Conversations:
         items = read_items(body, self._limits, required=required)
         PrivateReasoning(self._sealer, owner).check(items)
         PrivateSummaries(self._sealer, owner).check(items)
-        items = await self._historian.dereference(owner, items)
-        check_ids([], items)
+        items = await self._historian.dereference(owner, items, "items")
+        check_ids([], items, "items")
         return with_ids(items)
 
 

@@ -44,7 +44,7 @@ class Counting:
             raise bad_request(message, "personality", "unsupported_parameter")
         asked = self._parse({name: value for name, value in body.items() if name not in _NOT_COUNTED})
         await self._workshop.inference.check_model(asked.model)
-        start = await self._intake.take(asked)
+        start = await self._intake.take(asked, adds=False)
         bench = self._workshop.bench(start.request, self._workshop.begin(start.request), start.owner)
         chat = await bench.chat(start.items)
         return {"object": "response.input_tokens", "input_tokens": await self._workshop.counts.of(chat)}

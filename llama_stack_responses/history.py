@@ -52,14 +52,17 @@ class Historian:
         self._archive = archive
         self._access = access
 
-    async def before(self, request: CreateRequest, chains: Chains | None = None) -> History:
+    async def before(self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True) -> History:
         """What the request continues, which `chains` may remember.
+
+        Args:
+            adds: whether the request adds to the conversation that it names, and does not only read it.
 
         Raises:
             ApiError: the previous response or the conversation is not there, or not for this user.
         """
         if request.conversation:
-            conversation = await self.conversation(request.conversation, "update")
+            conversation = await self.conversation(request.conversation, "update" if adds else "read")
             items = await self._archive.conversations.items(conversation.id, conversation.end)
             return History(None, items, opening=[stand_in(conversation)])
         if request.previous_response_id is None:
@@ -110,28 +113,28 @@ class Historian:
             )
         return History(stored.history, await self._archive.history(stored.history))
 
-    async def dereference(self, owner: Owner, items: list[Json]) -> list[Json]:
-        """The items with every `item_reference` replaced by the stored item that it names.
+    async def dereference(self, owner: Owner, items: list[Json], param: str = "input") -> list[Json]:
+        """The items, which came as `param`, with every `item_reference` replaced by the stored item that it names.
 
         Raises:
             ApiError: 404 for an item that is unknown, was not stored, or is another user's.
         """
         if not any(item["type"] == "item_reference" for item in items):
             return items
-        return [await self._item(owner, item) if item["type"] == "item_reference" else item for item in items]
+        return [await self._item(owner, item, param) if item["type"] == "item_reference" else item for item in items]
 
     async def input_of(self, stored: StoredResponse) -> list[Json]:
         """All items that a stored response was made from, oldest first."""
         return await self._archive.history(stored.input)
 
-    async def _item(self, owner: Owner, reference: Json) -> Json:
+    async def _item(self, owner: Owner, reference: Json, param: str) -> Json:
         item = await self._archive.find_item(owner, reference["id"])
         if item is None:
             raise ApiError(
                 404,
                 f"Item with id '{reference['id']}' not found. Items are not persisted when `store` is set to false. "
                 "Try again with `store` set to true, or remove this item from your input.",
-                param="input",
+                param=param,
             )
         return item
 

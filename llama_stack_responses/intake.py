@@ -82,8 +82,11 @@ class Intake:
         self._checks = checks
         self._prompts = prompts
 
-    async def take(self, request: CreateRequest, chains: Chains | None = None) -> Start:
+    async def take(self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True) -> Start:
         """What the caller's request starts from; `chains` is what its connection remembers.
+
+        Args:
+            adds: whether the response becomes part of the conversation that the request names.
 
         Raises:
             ApiError: the request names what is not there, or what it brings does not fit together or cannot be checked.
@@ -92,7 +95,7 @@ class Intake:
         request = await with_prompt(request, self._prompts)
         PrivateReasoning(self._sealer, owner).check(request.input_items)
         PrivateSummaries(self._sealer, owner).check(request.input_items)
-        history = await self._historian.before(request, chains)
+        history = await self._historian.before(request, chains, adds=adds)
         asked = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._historian.dereference(owner, asked)
         check_ids(history.items, new_items)

@@ -86,15 +86,15 @@ def check_input(value: Any, at: At) -> list[dict[str, Any]]:
     return items
 
 
-def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str, Any]]) -> None:
-    """A 400 if one of `items` has the id of an item before it, in `history` or among themselves."""
+def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str, Any]], param: str = "input") -> None:
+    """A 400 if one of `items`, which came as `param`, has the id of an item before it, in `history` or among them."""
     known = {item.get("id") for item in history}
     for item in items:
         if (item_id := item.get("id")) is None:
             continue
         if item_id in known:
             message = f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again."
-            raise bad_request(message, "input")
+            raise bad_request(message, param)
         known.add(item_id)
 
 

@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[str, Any, str | None, str | None]] = {
     "an unknown type": ("", {"items": [{"type": "song"}]}, "items[0].type", "invalid_value"),
     "too many items": ("", {"items": [user("x")] * 21}, "items", "array_above_max_length"),
     "too many more": ("/items", {"items": [user("x")] * 21}, "items", "array_above_max_length"),
-    "an item twice": ("/items", {"items": [user("x", id="msg_a"), user("y", id="msg_a")]}, "input", None),
+    "an item twice": ("/items", {"items": [user("x", id="msg_a"), user("y", id="msg_a")]}, "items", None),
     "an item that is there": ("/items", {"items": [user("x", id="msg_there")]}, "items", "invalid_value"),
     "a foreign seal": (
         "",

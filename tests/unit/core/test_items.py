@@ -465,6 +465,7 @@ def test_an_item_is_there_once() -> None:
         with pytest.raises(ApiError) as error:
             check_ids(history, twice)
         assert error.value.message.startswith(f"Duplicate item found with id {twice[-1]['id']}. Remove duplicate")
+        assert error.value.param == "input"
 
 
 def test_audio_is_taken() -> None:
