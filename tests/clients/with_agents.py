@@ -14,6 +14,7 @@ from agents import (
     HostedMCPTool,
     LocalShellTool,
     ModelSettings,
+    OpenAIConversationsSession,
     OpenAIResponsesModel,
     Runner,
     ShellTool,
@@ -26,7 +27,8 @@ from openai import AsyncOpenAI
 from openai.types.shared import Reasoning
 from pydantic import BaseModel
 
-MODEL = OpenAIResponsesModel(sys.argv[2], AsyncOpenAI(base_url=os.environ["BASE_URL"], max_retries=0))
+CLIENT = AsyncOpenAI(base_url=os.environ["BASE_URL"], max_retries=0)
+MODEL = OpenAIResponsesModel(sys.argv[2], CLIENT)
 
 
 @function_tool
@@ -91,10 +93,17 @@ async def chained() -> Any:
     return await answered(agent(tools=[weather]), "Weather in Oslo?", auto_previous_response_id=True)
 
 
-async def session() -> Any:
-    """Two turns of a session that the SDK keeps."""
+async def sessions() -> Any:
+    """Two turns of a session that the SDK keeps, and two of one that the server keeps, which loses its last item."""
     kept = SQLiteSession("s")
-    return [await answered(agent(), question, session=kept) for question in ("One?", "Two?")]
+    mine = [await answered(agent(), question, session=kept) for question in ("One?", "Two?")]
+    remote = OpenAIConversationsSession(openai_client=CLIENT)
+    helper = agent(tools=[weather])
+    theirs = [await answered(helper, question, session=remote) for question in ("Weather in Oslo?", "Sure?")]
+    await remote.pop_item()
+    left = [item["type"] for item in await remote.get_items()]
+    await remote.clear_session()
+    return [mine, theirs, left]
 
 
 async def handoff() -> Any:

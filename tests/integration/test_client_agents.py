@@ -43,10 +43,13 @@ def test_a_function(agents: Agents, upstream: Upstream, way: str) -> None:
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
-def test_a_session(agents: Agents, upstream: Upstream) -> None:
-    assert agents("session", reply(text("1.")), reply(text("2."))) == ["1.", "2."]
-    said = [message["content"] for message in messages(upstream)]
-    assert said == ["One?", "1.", "Two?"]
+def test_sessions_of_the_clients_and_of_the_servers(agents: Agents, upstream: Upstream) -> None:
+    mine, theirs, left = agents("sessions", reply(text("1.")), reply(text("2.")), WEATHER, SAID, reply(text("Yes.")))
+    assert (mine, theirs) == (["1.", "2."], ["It snows.", "Yes."])
+    assert left == ["message", "reasoning", "function_call", "function_call_output", "message", "message"]
+    said = [[message["content"] for message in each.body["messages"]] for each in upstream.requests(NAME)]
+    assert said[1] == ["One?", "1.", "Two?"]
+    assert said[4] == ["Weather in Oslo?", None, "Snow in Oslo.", "It snows.", "Sure?"]
 
 
 def test_a_handoff(agents: Agents, upstream: Upstream) -> None:
