@@ -54,7 +54,8 @@ class Compaction:
         Raises:
             ApiError: the request is wrong, or names what is not there; the provider failed.
         """
-        start = await self._intake.take(self._parse({name: body[name] for name in self._fields & body.keys()}))
+        asked = self._parse({name: body[name] for name in self._fields & body.keys()})
+        start = await self._intake.take(asked, adds=False)
         request = start.request
         check_not_empty(start.items)
         response, telemetry = self._workshop.begin(request), self._workshop.telemetry
@@ -64,7 +65,7 @@ class Compaction:
             written = await bench.asking(Outbox(wanted=False)).summarise(shown, None, _nobody_hears, told)
             told.ended(written.finish, ())
             whole.ended(response | {"usage": usage_of(written.finish.usage)}, "completed", 1)
-        summary = Summary(written.text, open_message(start.items, bench.summaries.read))
+        summary = Summary(written.text, open_message(start.items, start.items, bench.summaries.read))
         said = [item for item in start.items if item.get("role") == "user"]
         item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": bench.summaries.seal(summary)}
         return {

@@ -15,6 +15,7 @@ from .chat.summary import Detail, summary_request
 from .config import ResponsesConfig
 from .connections.beside import OnConnection
 from .core.assembler import Assembler
+from .core.compaction import continued
 from .core.ids import new_id
 from .core.moderation import policy_of
 from .core.owner import Owner
@@ -158,10 +159,16 @@ class Bench:
         asking = self.asking(outbox)
         return Turn(
             self.request,
-            await self.shown(items),
+            items,
+            shown=await self.shown(items),
             asking=asking,
             compacting=Compacting(
-                self.request, asking=asking, assembler=self.assembler, outbox=outbox, summaries=self.summaries
+                self.request,
+                sent=items,
+                asking=asking,
+                assembler=self.assembler,
+                outbox=outbox,
+                summaries=self.summaries,
             ),
             toolset=self.toolset,
             assembler=self.assembler,
@@ -175,7 +182,7 @@ class Bench:
         )
 
     async def shown(self, items: list[Json]) -> list[Json]:
-        """The items as the model is to see them, with their files and images.
+        """What the model is to see of the items, with its files and images.
 
         Raises:
             ApiError: a file that the items name cannot be read, or the model takes none of its kind.
@@ -184,7 +191,8 @@ class Bench:
         instructions = self.assembler.response["instructions"]
         # Those of a prompt, which it was filled in with when the response began, are messages.
         first = instructions if isinstance(instructions, list) else []
-        return await self.workshop.attachments.resolved([*first, *items], profile, self.request)
+        seen = continued([*first, *items], self.summaries.read)
+        return await self.workshop.attachments.resolved(seen, profile, self.request)
 
     def asking(self, outbox: Outbox) -> Asking:
         """What asks the model."""

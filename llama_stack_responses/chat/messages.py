@@ -11,6 +11,7 @@ from typing import Any, Final
 import orjson
 
 from llama_stack_responses.core.thoughts import Thought, plain_thoughts
+from llama_stack_responses.core.truncation import PINNED
 
 from .client_calls import Names
 from .exchanges import HOSTED, as_functions
@@ -112,7 +113,8 @@ class _Builder:
 
     def _message(self, item: Json) -> None:
         if item["role"] == "user":
-            self._say({"role": "user", "content": self._user_content(item["content"])})
+            # What this server put together is one text where it can be: not every model server takes parts.
+            self._say({"role": "user", "content": self._user_content(item["content"], joined=PINNED in item)})
         else:
             parts = item["content"]
             self._attached += [self._part(part) for part in parts if part["type"] != "input_text"]
@@ -196,9 +198,9 @@ class _Builder:
         texts = [part["text"] for part in parts if part["type"] == "text"]
         return "\n".join(texts + [_ATTACHED] * bool(attachments))
 
-    def _user_content(self, parts: Sequence[Json]) -> Any:
-        if len(parts) == 1 and parts[0].keys() == {"type", "text"}:
-            return parts[0]["text"]
+    def _user_content(self, parts: Sequence[Json], *, joined: bool) -> Any:
+        if (joined or len(parts) == 1) and all(part.keys() == {"type", "text"} for part in parts):
+            return "\n\n".join(part["text"] for part in parts)
         return [self._part(part) for part in parts]
 
     def _part(self, part: Json) -> Json:

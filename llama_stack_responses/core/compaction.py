@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -30,11 +30,12 @@ class Summary:
 
     Attributes:
         text: what the model wrote of the conversation up to there.
-        message: the text of the user's message that was still being answered; None where the conversation was at rest.
+        message: the content of the user's message that was still being answered, as the client sent it; None where the
+            conversation was at rest.
     """
 
     text: str
-    message: str | None = None
+    message: list[Json] | None = None
 
     def encode(self) -> bytes:
         """The summary, to be sealed."""
@@ -43,7 +44,18 @@ class Summary:
     @staticmethod
     def decode(data: bytes) -> Summary:
         """The inverse of `encode`."""
-        return Summary(*orjson.loads(zlib.decompress(data)))
+        text, message = orjson.loads(zlib.decompress(data))
+        # There are seals that hold the message's text alone.
+        return Summary(text, [_text(message)] if isinstance(message, str) else message)
+
+
+def as_message(summary: Summary) -> Json:
+    """The summary as a message to the model, and behind it the parts of the user's message, if there is one."""
+    text = f"The conversation so far has been summarised:\n\n<summary>\n{summary.text}\n</summary>"
+    message = summary.message or []
+    if message:
+        text += "\n\nThe user's latest message was:"
+    return {"type": "message", "role": "user", "content": [_text(text), *message], PINNED: True}
 
 
 def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> list[Json]:
@@ -57,13 +69,15 @@ def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> 
     for number in range(len(items) - 1, -1, -1):
         if items[number]["type"] == COMPACTION and (summary := read(items[number])):
             rest = list(items[number + 1 :])
-            return [*_instructions(items), _told(summary, rest), *rest]
+            return [*_instructions(items), *_telling(summary, rest), *rest]
     return list(items)
 
 
 def has_news(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> bool:
     """Whether there is anything to summarise, behind the last summary and beside instructions."""
     for item in reversed(items):
+        if PINNED in item:
+            return False
         if item["type"] == COMPACTION:
             if read(item):
                 return False
@@ -78,16 +92,31 @@ def before_question(items: Sequence[Json]) -> tuple[list[Json], list[Json]]:
     return list(items[:end]), list(items[end:])
 
 
-def open_message(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> str | None:
-    """The text of the user's message that is still being answered; None if the last word was the assistant's."""
+def open_message(
+    items: Sequence[Json], sent: Sequence[Json], read: Callable[[Json], Summary | None]
+) -> list[Json] | None:
+    """The content of the user's message that is still being answered; None if the last word was the assistant's.
+
+    Args:
+        items: the conversation.
+        sent: its beginning, with all that the user said, as it was sent.
+    """
     if items and items[-1].get("role") == "assistant":
         return None
-    for item in reversed(items):
+    for item in reversed(sent):
         if item.get("role") == "user":
-            return "\n".join(part["text"] for part in item["content"] if "text" in part) or None
+            content: list[Json] = item["content"]
+            return content
         if item["type"] == COMPACTION and (summary := read(item)):
             return summary.message
     return None
+
+
+def shown_message(items: Sequence[Json]) -> list[Json]:
+    """The content of the user's newest message as a conversation shows it to the model, alone or behind a summary."""
+    newest = next(item for item in reversed(items) if item.get("role") == "user")
+    content: list[Json] = newest["content"]
+    return content[1:] if PINNED in newest else content
 
 
 def _instructions(items: Sequence[Json]) -> list[Json]:
@@ -96,10 +125,13 @@ def _instructions(items: Sequence[Json]) -> list[Json]:
     return list(items[:end])
 
 
-def _told(summary: Summary, rest: Sequence[Json]) -> Json:
-    """The summary as a message to the model; the user's message is part of it unless it follows."""
-    text = f"The conversation so far has been summarised:\n\n<summary>\n{summary.text}\n</summary>"
-    if summary.message and not (rest and rest[0].get("role") == "user"):
-        text += f"\n\nThe user's latest message was:\n\n<message>\n{summary.message}\n</message>"
-    content = [{"type": "input_text", "text": text}]
-    return {"type": "message", "role": "user", "content": content, PINNED: True}
+def _telling(summary: Summary, rest: Sequence[Json]) -> list[Json]:
+    """The message that tells the summary, unless it is there; the user's message is part of it unless that follows."""
+    if any(PINNED in item for item in rest):
+        return []
+    follows = bool(rest) and rest[0].get("role") == "user"
+    return [as_message(replace(summary, message=None) if follows else summary)]
+
+
+def _text(text: str) -> Json:
+    return {"type": "input_text", "text": text}

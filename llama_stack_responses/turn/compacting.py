@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from ..core.assembler import Assembler
 from ..core.calls import COMPACTION
-from ..core.compaction import Summary, before_question, check_not_empty, has_news, open_message
+from ..core.compaction import (
+    Summary,
+    as_message,
+    before_question,
+    check_not_empty,
+    has_news,
+    open_message,
+    shown_message,
+)
 from ..core.deltas import Finish
 from ..core.request import CreateRequest
 from ..sealing import SEALED
@@ -28,6 +37,7 @@ class Compacting:
 
     Args:
         request: what the client asked for.
+        sent: the history and the input, as they were sent.
         asking: asks the model.
         assembler, outbox: build the response, and take its events.
         summaries: seals what the model writes.
@@ -37,12 +47,14 @@ class Compacting:
         self,
         request: CreateRequest,
         *,
+        sent: Sequence[Json],
         asking: Asking,
         assembler: Assembler,
         outbox: Outbox,
         summaries: PrivateSummaries,
     ) -> None:
         self._entries = request.context_management
+        self._sent = sent
         self._asking = asking
         self._assembler = assembler
         self._outbox = outbox
@@ -68,14 +80,19 @@ class Compacting:
     ) -> list[Json]:
         """Compacts what came before a round; what the model goes on from.
 
-        What the user asked last, and nobody has answered, is not summarised but stays.
+        What the user asked last stays. If nobody has answered any of it, it is not summarised either.
 
         Raises:
             ApiError: the model wrote no summary.
         """
         settled, question = before_question(items)
-        asked = open_message(items, self._summaries.read)
-        return [await self._made(settled, asked, max_tokens, stagehand, told), *question]
+        asked = open_message(items, self._sent, self._summaries.read)
+        made = await self._made(settled, asked, max_tokens, stagehand, told)
+        summary = self._summaries.read(made)
+        if asked and summary and not question:
+            # The item only names the files and images of the message; for this model they are read already.
+            question = [as_message(replace(summary, message=shown_message(items)))]
+        return [made, *question]
 
     async def alone(
         self, items: Sequence[Json], max_tokens: int | None, stagehand: Stagehand, told: RoundOperation
@@ -86,13 +103,13 @@ class Compacting:
             ApiError: there is nothing to compact, or the model wrote no summary.
         """
         check_not_empty(items)
-        asked = open_message(items, self._summaries.read)
+        asked = open_message(items, self._sent, self._summaries.read)
         return [await self._made(items, asked, max_tokens, stagehand, told)]
 
     async def _made(
         self,
         items: Sequence[Json],
-        asked: str | None,
+        asked: list[Json] | None,
         max_tokens: int | None,
         stagehand: Stagehand,
         told: RoundOperation,

@@ -84,7 +84,8 @@ class Turn:
 
     Args:
         request: what the client asked for.
-        items: the history and the input, normalised, references resolved, with all media that the model takes in them.
+        items: the history and the input, normalised, references resolved.
+        shown: what the model is to see of them, with all media that it takes in it.
         asking: asks the model.
         compacting: puts a summary in the place of the conversation.
         assembler: builds the response; knows the calls of `toolset`.
@@ -101,6 +102,7 @@ class Turn:
         request: CreateRequest,
         items: list[Json],
         *,
+        shown: list[Json],
         asking: Asking,
         compacting: Compacting,
         toolset: Toolset,
@@ -115,6 +117,7 @@ class Turn:
     ) -> None:
         self._request = request
         self._items = items
+        self._shown = shown
         self._asking = asking
         self._compacting = compacting
         self._toolset = toolset
@@ -254,7 +257,7 @@ class Turn:
 
     @property
     def _conversation(self) -> list[Json]:
-        return [*self._items, *self._said]
+        return [*self._shown, *self._said]
 
     async def _only_compact(self) -> Ending:
         """Makes a response of which nothing but a compaction is wanted."""

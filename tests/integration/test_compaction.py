@@ -109,6 +109,30 @@ def test_a_summary_of_others_is_refused(client: openai.OpenAI, upstream: Upstrea
     assert len(upstream.requests("m")) == 1
 
 
+def test_files_before_it_are_not_read_and_those_of_an_open_message_are(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
+    old, new = (
+        client.files.create(file=(name, content), purpose="assistants").id
+        for name, content in (("old.txt", b"Old."), ("new.png", b"\x89PNG\r\n\x1a\n"))
+    )
+    look = function("look")
+    upstream.script("m", [ANSWER, SUMMARY, reply(tool_call(0, "call_1", "look", "{}")), SUMMARY, ANSWER])
+    first = create(client, model=MODEL, input=[{"role": "user", "content": [{"type": "input_file", "file_id": old}]}])
+    trigger: Any = [{"type": "compaction_trigger"}]
+    compacted = create(client, model=MODEL, previous_response_id=first["id"], input=trigger)
+    client.files.delete(old)
+    asked: Any = [{"role": "user", "content": [{"type": "input_image", "file_id": new}]}]
+    called = create(client, model=MODEL, previous_response_id=compacted["id"], input=asked, tools=[look])
+    result: Any = [{"type": "function_call_output", "call_id": "call_1", "output": "word " * 100}]
+    ended = create(
+        client, model=MODEL, previous_response_id=called["id"], input=result, tools=[look], context_management=AT_100
+    )
+    assert kinds(ended) == ["compaction", "message"]
+    [told] = messages(upstream)
+    assert [part["type"] for part in told["content"]] == ["text", "image_url"]
+
+
 # By a trigger
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.assembler import Assembler
+from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.sealing import SECRET_BYTES, Sealer
@@ -58,8 +59,11 @@ def make_turn(
     return Turn(
         request,
         items,
+        shown=continued(items, summaries.read),
         asking=asking,
-        compacting=Compacting(request, asking=asking, assembler=assembler, outbox=outbox, summaries=summaries),
+        compacting=Compacting(
+            request, sent=items, asking=asking, assembler=assembler, outbox=outbox, summaries=summaries
+        ),
         toolset=toolset,
         assembler=assembler,
         outbox=outbox,

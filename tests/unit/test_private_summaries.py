@@ -10,6 +10,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.summaries import PrivateSummaries
 
+MESSAGE = [{"type": "input_text", "text": "And now?"}]
 OLD, NEW = bytes(32), bytes(range(32))
 
 
@@ -22,10 +23,10 @@ def item(seal: str) -> dict[str, Any]:
 
 
 def test_a_summary_comes_back() -> None:
-    made = item(private().seal(Summary("They spoke.", "And now?")))
+    made = item(private().seal(Summary("They spoke.", MESSAGE)))
     assert "spoke" not in made["encrypted_content"]
     private().check([made])
-    assert private().read(made) == Summary("They spoke.", "And now?")
+    assert private().read(made) == Summary("They spoke.", MESSAGE)
 
 
 @pytest.mark.parametrize("which", ["altered", "foreign", "elsewhere", "unsealed", "of reasoning"])

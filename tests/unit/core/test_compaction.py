@@ -1,10 +1,20 @@
 """What a model sees of a conversation that was compacted."""
 
+import zlib
 from typing import Any
 
+import orjson
 import pytest
 
-from llama_stack_responses.core.compaction import Summary, before_question, continued, has_news, open_message
+from llama_stack_responses.core.compaction import (
+    Summary,
+    as_message,
+    before_question,
+    continued,
+    has_news,
+    open_message,
+    shown_message,
+)
 
 Json = dict[str, Any]
 
@@ -15,6 +25,8 @@ def message(role: str, text: str) -> Json:
 
 SYSTEM, DEVELOPER = message("system", "Be kind."), message("developer", "Be brief.")
 ASKED, ANSWERED, AGAIN = message("user", "a?"), message("assistant", "b."), message("user", "c?")
+PICTURE: Json = {"type": "message", "role": "user", "content": [{"type": "input_image", "file_id": "file-1"}]}
+SEEN: Json = {**PICTURE, "content": [{"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]}
 CALL: Json = {"type": "function_call", "call_id": "1"}
 OUTPUT: Json = {"type": "function_call_output", "call_id": "1"}
 PLAIN: Json = {"type": "compaction", "encrypted_content": "plain"}
@@ -23,15 +35,16 @@ GONE: Json = {"type": "compaction", "encrypted_content": "gone"}
 
 
 def read(item: Json) -> Summary | None:
-    return {"plain": Summary("S"), "open": Summary("S", "a?")}.get(item["encrypted_content"])
+    return {"plain": Summary("S"), "open": Summary("S", ASKED["content"])}.get(item["encrypted_content"])
 
 
 def texts(items: list[Json]) -> list[str]:
-    return [item["content"][0]["text"] if "content" in item else item["type"] for item in items]
+    parts = [item.get("content", [{"text": item["type"]}]) for item in items]
+    return [part["text"] for content in parts for part in content]
 
 
 S = "The conversation so far has been summarised:\n\n<summary>\nS\n</summary>"
-S_OPEN = f"{S}\n\nThe user's latest message was:\n\n<message>\na?\n</message>"
+S_OPEN = f"{S}\n\nThe user's latest message was:"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +57,7 @@ S_OPEN = f"{S}\n\nThe user's latest message was:\n\n<message>\na?\n</message>"
         ([SYSTEM, DEVELOPER, ASKED, SYSTEM, PLAIN, AGAIN], ["Be kind.", "Be brief.", S, "c?"]),
         ([PLAIN, ASKED, ANSWERED, PLAIN, AGAIN], [S, "c?"]),
         # The question that was open is told, unless it is there.
-        ([ASKED, OPEN, ANSWERED], [S_OPEN, "b."]),
+        ([ASKED, OPEN, ANSWERED], [S_OPEN, "a?", "b."]),
         ([ASKED, OPEN, ASKED], [S, "a?"]),
         # What cannot be read stands for nothing.
         ([ASKED, GONE, AGAIN], ["a?", "compaction", "c?"]),
@@ -65,6 +78,9 @@ def test_a_summary_takes_the_place_of_what_came_before(items: list[Json], seen: 
         ([PLAIN, SYSTEM], False),
         ([PLAIN, ANSWERED, SYSTEM], True),
         ([ASKED, GONE], True),
+        # What a summary became for the model is no news either.
+        (continued([ASKED, OPEN], read), False),
+        (continued([ASKED, OPEN, CALL], read), True),
     ],
 )
 def test_whether_there_is_something_to_summarise(items: list[Json], news: bool) -> None:
@@ -78,21 +94,40 @@ def test_the_question_at_the_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("items", "text"),
+    ("items", "message"),
     [
         ([], None),
         ([ASKED, ANSWERED], None),
-        ([ASKED], "a?"),
-        ([ASKED, ANSWERED, AGAIN, CALL, OUTPUT], "c?"),
-        ([OPEN, CALL, OUTPUT], "a?"),
+        ([ASKED], ASKED),
+        ([ASKED, ANSWERED, AGAIN, CALL, OUTPUT], AGAIN),
+        ([OPEN, CALL, OUTPUT], ASKED),
         ([PLAIN, CALL, OUTPUT], None),
-        ([{"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "u"}]}], None),
+        ([PICTURE, CALL, OUTPUT], PICTURE),
     ],
 )
-def test_the_message_that_is_still_being_answered(items: list[Json], text: str | None) -> None:
-    assert open_message(items, read) == text
+def test_the_message_that_is_still_being_answered(items: list[Json], message: Json | None) -> None:
+    assert open_message(items, items, read) == (message and message["content"])
+
+
+def test_the_message_is_kept_as_it_was_sent() -> None:
+    assert open_message([SEEN, CALL, OUTPUT], [PICTURE], read) == PICTURE["content"]
+    assert open_message([SEEN, CALL, ANSWERED], [PICTURE], read) is None
+
+
+def test_the_message_is_shown_as_it_was_read() -> None:
+    assert shown_message([SEEN, CALL, OUTPUT]) == SEEN["content"]
+    told = as_message(Summary("S", SEEN["content"]))
+    assert [part["type"] for part in told["content"]] == ["input_text", "input_image"]
+    assert shown_message([told, CALL, OUTPUT]) == SEEN["content"]
+    # What was told with what was read is not told again.
+    assert continued([PICTURE, OPEN, told, CALL], read) == [told, CALL]
 
 
 def test_a_summary_comes_back_as_it_was() -> None:
-    for summary in (Summary("Ünï"), Summary("a", "b")):
+    for summary in (Summary("Ünï"), Summary("a", PICTURE["content"])):
         assert Summary.decode(summary.encode()) == summary
+
+
+def test_a_summary_with_the_text_of_a_message() -> None:
+    earlier = zlib.compress(orjson.dumps(["a", "b?"]))
+    assert Summary.decode(earlier) == Summary("a", [{"type": "input_text", "text": "b?"}])

@@ -136,6 +136,23 @@ async def test_in_the_middle_of_a_turn() -> None:
     assert "There is no tool" not in summary
 
 
+async def test_in_the_middle_of_a_turn_an_image_stays() -> None:
+    """In this turn, and for those that go on from the compaction alone."""
+    image = {"type": "input_image", "image_url": "https://a.b/c.png"}
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}
+    wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
+    setting = Conversation(wordy, SUMMARY, [call("f", "2"), finish("tool_calls")], input=[asked], tools=[FUNCTION])
+    final = await setting.checked()
+    assert kinds(final) == ["message", "compaction", "function_call"]
+    shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
+    [_, told] = setting.inference.requests[2]["messages"]
+    assert told["content"][1:] == [{"type": "text", "text": "What is it?"}, shown]
+    result = {"type": "function_call_output", "call_id": "2", "output": "x"}
+    again = Conversation(ANSWER, input=[*final["output"][1:], result], threshold=2_000)
+    await again.checked()
+    assert again.inference.requests[0]["messages"][1] == told
+
+
 async def test_a_summary_is_not_summarised_alone() -> None:
     """A threshold below what a summary has does not make one after the other."""
     setting = Conversation(SUMMARY, ANSWER, threshold=1)
