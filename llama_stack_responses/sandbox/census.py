@@ -1,11 +1,10 @@
-"""How many processes a container has, and how much memory they use together."""
+"""How much memory the processes of a container use."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -15,21 +14,11 @@ _RSS: Final = 21
 """Places in `/proc/PID/stat` behind the command, which may hold anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class Census:
-    """What was counted.
+def resident_bytes(pid: int) -> dict[int, int]:
+    """The memory of a process and of all that descend from it, by their ids; pages that they share count for each.
 
-    Attributes:
-        processes: how many there are.
-        resident_bytes: the memory that they have, pages that they share counted for each.
+    A container's processes cannot leave its namespace, and so not its tree.
     """
-
-    processes: int
-    resident_bytes: int
-
-
-def take_census(pid: int) -> Census:
-    """Counts a process and all that descend from it: a container's cannot leave its namespace, and so not its tree."""
     resident: dict[int, int] = {}
     children: defaultdict[int, list[int]] = defaultdict(list)
     for each, parent, pages in _processes():
@@ -38,7 +27,7 @@ def take_census(pid: int) -> Census:
     counted = [pid]
     for each in counted:  # grows while it is gone through
         counted += children[each]
-    return Census(len(counted), sum(resident.get(each, 0) for each in counted))
+    return {each: resident.get(each, 0) for each in counted}
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from .census import take_census
+from .census import resident_bytes
 from .folder import disk_bytes
 from .jail import Jail
 from .seccomp import open_filter
@@ -41,7 +41,7 @@ class Bounds:
     Attributes:
         seconds: for one run.
         memory_bytes: all its processes together.
-        processes: at most.
+        processes: at most, threads among them; the kernel refuses more.
         file_bytes: one file, and all files of the container together.
         shown_bytes: of what is printed, what is kept.
     """
@@ -110,6 +110,7 @@ class Container:
 
     def __init__(self, jail: Jail, folder: Path, bounds: Bounds) -> None:
         self.folder = folder
+        jail.admit(folder)
         self._jail = jail
         self._bounds = bounds
         self._running: _Inside | None = None
@@ -132,11 +133,12 @@ class Container:
         seconds, most = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
         request = {"command": command, "seconds": seconds, "max_bytes": most}
         async with self._turn:
+            inside = await self._inside()
+            inside.printed.begin(most)
             try:
-                answer = await self._ask(await self._inside(), request, seconds + _SLACK)
+                answer = await self._ask(inside, request, seconds + _SLACK)
             except Stopped as stopped:
-                await self.kill()
-                return Commanded("", "", None, str(stopped))
+                return Commanded("", await self.kill(), None, str(stopped))
         exit_code = answer.get("exit_code")
         code = exit_code if isinstance(exit_code, int) else None
         return Commanded(str(answer.get("stdout", "")), str(answer.get("stderr", "")), code)
@@ -217,10 +219,8 @@ class Container:
         return _ENDED
 
     def _overuse(self, pid: int, most_file_bytes: int) -> str | None:
-        bounds, used = self._bounds, take_census(pid)
-        if used.processes > bounds.processes:
-            return f"It had more than {bounds.processes} processes."
-        if used.resident_bytes > bounds.memory_bytes:
+        bounds = self._bounds
+        if sum(resident_bytes(pid).values()) > bounds.memory_bytes:
             return f"It used more than {bounds.memory_bytes // 2**20} MiB of memory."
         if disk_bytes(self.folder) > most_file_bytes:
             return f"Its files took more than {bounds.file_bytes // 2**20} MiB."

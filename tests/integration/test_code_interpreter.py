@@ -177,18 +177,19 @@ def test_uploaded_files_are_in_a_new_container(client: openai.OpenAI, upstream: 
     assert told(upstream) == "from the files API"
 
 
-CROWD = "import os, time\nfor _ in range(100):\n    if not os.fork(): time.sleep(60)\ntime.sleep(60)"
-"""More than may be, and no more than a machine bears whose watch comes late."""
+CROWD = "import os, time\nfor _ in range(100):\n    os.fork() or (time.sleep(60), os._exit(0))"
+"""More than may be, and no more than a machine bears whose kernel does not hold them."""
 
 
 @pytest.mark.parametrize(
     ("code", "status", "news"),
     [
         ("1/0", "completed", "ZeroDivisionError"),
-        (CROWD, "failed", "The code was stopped. It had more than 64 processes."),
+        (CROWD, "completed", "BlockingIOError"),
+        ("import os; os._exit(3)", "failed", "The code was stopped. Its Python ended"),
         ("import socket; socket.create_connection(('127.0.0.1', 80))", "completed", "Connection refused"),
     ],
-    ids=["an error", "many processes", "the server's own network"],
+    ids=["an error", "many processes", "a sudden end", "the server's own network"],
 )
 def test_what_goes_wrong_is_news_for_the_model(
     client: openai.OpenAI, upstream: Upstream, code: str, status: str, news: str

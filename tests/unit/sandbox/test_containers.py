@@ -111,6 +111,14 @@ async def test_files_are_listed_and_read_as_the_code_left_them(containers: Conta
     assert await read_file(entry, found["/mnt/data/sub/out.txt"]) == b"hi"
 
 
+async def test_the_code_may_change_what_was_put_in(containers: Containers) -> None:
+    entry = await containers.create(ANNA)
+    await write_file(entry, "data.csv", b"1,2")
+    await entry.container.run("open('data.csv', 'a').write(',3')")
+    [file] = await files(entry)
+    assert await read_file(entry, file) == b"1,2,3"
+
+
 TRICKS = {
     "a link to a file": "import os; os.symlink('{secret}', 'x')",
     "a link to a folder": "import os; os.symlink('{folder}', 'x')",
