@@ -86,9 +86,9 @@ class Jail:
             *_environment({"MPLBACKEND": "Agg", "MPLCONFIGDIR": "/tmp", "PYTHONUNBUFFERED": "1"}),  # noqa: S108
             *("--", str(self.python), "-I", _PROGRAM, *arguments),
         ]
-        return (
-            jailed if self.user is None else _as_user(self.user, [*_parts(self.bwrap), *homes, program, data], jailed)
-        )
+        if self.user is None:
+            return jailed
+        return _as_user(self.user, [*_parts(self.bwrap), *homes, program, data], jailed)
 
 
 def find_bwrap(configured: Path | None) -> Path | None:
