@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
-from ..core.errors import ApiError, bad_request
+from ..core.errors import ApiError
 from ..core.events import Event
 from ..core.ids import new_id
+from ..core.shapes import DEFAULT_LIMITS, At, missing
 from ..core.socket_events import steer_accepted, steer_failed, steer_pending
 from ..core.steer_input import as_items, check_steer, required_input
 from ..turn.boundary import Boundary
@@ -98,9 +99,9 @@ class Steering:
         """
         target_id, given = event.get("previous_response_id"), event.get("input")
         if not isinstance(target_id, str):
-            raise bad_request("Missing required parameter: 'previous_response_id'.", "previous_response_id")
+            raise missing(At("previous_response_id", DEFAULT_LIMITS))
         if given is None:
-            raise bad_request("Missing required parameter: 'input'.", "input", "missing_required_parameter")
+            raise missing(At("input", DEFAULT_LIMITS))
         target = self._targets.get(target_id)
         size = len(json.dumps(given)) + _OVERHEAD
         if problem := self._problem(event, target, size):

@@ -210,7 +210,8 @@ def test_what_an_event_has_besides() -> None:
 def test_an_event_that_says_not_even_what_it_steers(event: Json) -> None:
     with pytest.raises(ApiError) as refused:
         Desk().steering.steer({"type": "response.steer", **event})
-    assert (refused.value.status, refused.value.param in ("previous_response_id", "input")) == (400, True)
+    assert (refused.value.status, refused.value.code) == (400, "missing_required_parameter")
+    assert refused.value.param in ("previous_response_id", "input")
 
 
 def test_how_a_response_ended_is_known_for_a_while() -> None:

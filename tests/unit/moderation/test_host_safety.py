@@ -10,7 +10,7 @@ from llama_stack.core.datatypes import SafetyConfig
 from llama_stack.core.routers.safety import SafetyRouter
 from llama_stack.providers.inline.safety.llama_guard.config import LlamaGuardConfig
 from llama_stack.providers.inline.safety.llama_guard.llama_guard import LlamaGuardSafetyImpl
-from llama_stack_api import Api, Shield
+from llama_stack_api import Api, RunModerationRequest, Shield
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation import Kind, Side
@@ -64,22 +64,28 @@ class Table:
         return self.impls_by_provider_id[GUARD.provider_id]
 
 
-def safety(answer: str, default: str | None = None, *, stored: bool = False) -> tuple[HostSafety, Model]:
+def stack(answer: str, default: str | None = None) -> tuple[SafetyRouter, Model]:
     """The stack's safety provider, and the model behind it."""
     model = Model(answer)
     table: Any = Table(LlamaGuardSafetyImpl(LlamaGuardConfig(), {Api.inference: model}))
-    router = SafetyRouter(table, SafetyConfig(default_shield_id=default))
-    return HostSafety(router, store_chat_completions=stored), model
+    return SafetyRouter(table, SafetyConfig(default_shield_id=default)), model
+
+
+def safety(answer: str, default: str | None = None) -> tuple[HostSafety, Model]:
+    """What asks it, and the model behind it."""
+    router, model = stack(answer, default)
+    return HostSafety(router, store_chat_completions=False), model
 
 
 @pytest.mark.parametrize("kind", ["moderation", "guardrails"])
-@pytest.mark.parametrize("stored", [False, True])
-async def test_what_a_guard_asks_is_stored_only_if_that_is_wanted(kind: Kind, stored: bool) -> None:
-    """And what the host asks it, as before."""
-    moderator, model = safety("safe", stored=stored)
-    await moderator.check(kind, "guard", "Hi", "input")
-    assert (len(model.prompts), len(model.stored)) == (1, int(stored))
-    assert model.store is model.stored
+@pytest.mark.parametrize("wanted", [False, True])
+async def test_what_a_guard_asks_is_stored_only_if_that_is_wanted(kind: Kind, wanted: bool) -> None:
+    """And what it asks for the host's own routes, as before."""
+    router, model = stack("safe")
+    await HostSafety(router, store_chat_completions=wanted).check(kind, "guard", "Hi", "input")
+    assert (len(model.prompts), len(model.stored)) == (1, int(wanted))
+    await router.run_moderation(RunModerationRequest(input="Hello", model="local/guard-8b"))
+    assert "Hello" in model.stored[-1]
 
 
 @pytest.mark.parametrize("name", ["guard", "local/guard-8b"])
