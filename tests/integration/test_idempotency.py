@@ -18,7 +18,6 @@ from tests.support.wire import Json, Wire, checked, error_of, events_of, final, 
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
-SOON = 1.0  # seconds in which the model server must see that nobody waits any more
 COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
 HELD = reply(COUNT, hold=3)
 WHOLE = reply(COUNT)
@@ -225,7 +224,7 @@ def test_what_is_deleted_is_not_made_again(wire: Wire, upstream: Upstream) -> No
         reader.read_to("two ")
         assert error_of(wire.http.post(f"/responses/{reader.response_id}/cancel"), 400)
         assert wire.http.delete(f"/responses/{reader.response_id}").status_code == 200
-        assert upstream.wait_for(NAME, ended=True, seconds=SOON)[0].ended == "client_gone"
+        assert upstream.wait_for(NAME, ended=True)[0].ended == "client_gone"
     assert "no longer stored" in error_of(send(wire, "deleted", stream=True), 409)["message"]
     assert len(upstream.requests(NAME)) == 1
 

@@ -28,7 +28,6 @@ TEMPLATE: Final = REPOSITORY / "templates" / "scale-out"
 ADDRESSES: Final = ("127.0.0.1:8321", "127.0.0.1:8322")
 PASSWORD: Final = "open-sesame-4711"
 TURNS: Final = 6
-SOON: Final = 2.0  # seconds in which the model server must see that nobody waits any more
 HELD: Final = reply(text("one ", "two ", "three"), hold=2)
 WHOLE: Final = reply(text("one ", "two ", "three"))
 
@@ -100,7 +99,7 @@ def test_who_leaves_ends_the_generation_behind_the_address_too(wire: Wire, upstr
     upstream.script("m", HELD)
     with Reader.asking(wire, model="local/m", input="Count.") as reader:
         reader.read_to("two ")
-    assert upstream.wait_for("m", ended=True, seconds=SOON)[0].ended == "client_gone"
+    assert upstream.wait_for("m", ended=True)[0].ended == "client_gone"
 
 
 def test_a_websocket_behind_the_address(address: Nginx, wire: Wire, upstream: Upstream) -> None:

@@ -2,11 +2,13 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib.util import find_spec
 from itertools import cycle
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -24,7 +26,9 @@ from tests.support.workers import Workers, WorkersStack, worker_of
 
 pytestmark = pytest.mark.live
 
-TEMPLATES = ["starter", "redis", "postgres"]
+TEMPLATES = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
+"""Each on one host, one on both: stores know nothing of the host."""
+SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 HELD = reply(text("one ", "two ", "three"), hold=2)
 WHOLE = reply(text("one ", "two ", "three"))
 CLIENTS = 16
@@ -35,8 +39,9 @@ HOPS = 12
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
     """A server for each template that needs one."""
-    with Valkey(tmp_path_factory.mktemp("redis")) as valkey, Postgres(tmp_path_factory.mktemp("postgres")) as postgres:
-        yield {"redis": valkey, "postgres": postgres}
+    with ExitStack() as running:
+        wanted = {kind: make for kind, make in SERVERS.items() if kind in TEMPLATES}
+        yield {kind: running.enter_context(make(tmp_path_factory.mktemp(kind))) for kind, make in wanted.items()}
 
 
 @pytest.fixture(scope="module")
