@@ -104,7 +104,6 @@ class Assembler:
         self._blanks: Text | None = None
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
-        self._error: ApiError | None = None
 
     # the response's life
 
@@ -194,7 +193,6 @@ class Assembler:
         error: ApiError | None = None,
     ) -> None:
         """Gives the closed response its last fields. Until `end` it can be settled anew."""
-        self._error = error
         self.response |= {
             "status": status,
             "completed_at": completed_at,
@@ -205,10 +203,8 @@ class Assembler:
     def end(self) -> list[Event]:
         """The terminal event, after the `error` event where there was an error."""
         out: list[Event] = []
-        if error := self._error:
-            out.append(
-                events.error(self._next(), error.code or error.response_error()["code"], error.message, error.param)
-            )
+        if error := self.response["error"]:
+            out.append(events.error(self._next(), error["code"], error["message"], error.get("param")))
         out.append(terminal_event(self._next(), self._snapshot()))
         return out
 

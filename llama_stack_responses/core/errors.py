@@ -75,11 +75,17 @@ class ApiError(Exception):
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def response_error(self) -> dict[str, str]:
-        """The `error` of a failed response: a code of the types' closed list, and the message."""
-        code = self.code if self.code in RESPONSE_ERROR_CODES else None
-        if code is None:
-            code = "rate_limit_exceeded" if self.status == 429 else "server_error"
-        return {"code": code, "message": self.message}
+        """The `error` of a failed response: a code of the types' closed list, the message, and the field at fault."""
+        told = {"code": self._response_code(), "message": self.message}
+        return told | {"param": self.param} if self.param else told
+
+    def _response_code(self) -> str:
+        if self.code in RESPONSE_ERROR_CODES:
+            return str(self.code)
+        if self.status == 429:
+            return "rate_limit_exceeded"
+        # Clients try again what failed on the server's side.
+        return "invalid_prompt" if self.type == "invalid_request_error" else "server_error"
 
 
 class TooLongError(ApiError):

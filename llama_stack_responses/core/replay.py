@@ -72,7 +72,7 @@ class _Replay:
     def end(self) -> Iterator[Event]:
         """The events that follow from how the response ended."""
         if error := self._response["error"]:
-            yield events.error(self._next(), error["code"], error["message"], None)
+            yield events.error(self._next(), error["code"], error["message"], error.get("param"))
         yield terminal_event(self._next(), self._response)
 
     def _next(self) -> int:

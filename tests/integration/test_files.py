@@ -7,10 +7,11 @@ from typing import Any, Final
 import openai
 import pytest
 
-from tests.support.asking import MODEL, NAME, Json, create, function, messages, stored
+from tests.support.asking import MODEL, NAME, Json, create, function, messages, stored, stream
 from tests.support.pdf import encrypted, pdf
 from tests.support.upstream import Upstream, reply, text
 from tests.support.web import Answer, Web
+from tests.support.wire import Wire
 
 pytestmark = pytest.mark.live
 
@@ -109,13 +110,14 @@ def test_a_file_in_the_background(client: openai.OpenAI, upstream: Upstream, web
     assert given(upstream) == {"type": "text", "text": READ}
 
 
-def test_a_file_that_is_broken_fails_in_the_background(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_a_file_that_is_broken_fails_in_the_background(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     part = {"type": "input_file", "filename": "a.pdf", "file_data": data_url(PDF[:200])}
-    with client.responses.create(model=MODEL, input=asked(part), background=True, stream=True) as events:
-        [*_, last] = events
-    assert last.type == "response.failed"
-    error = stored(client, last.response.id)["error"]
+    streamed = stream(client, model=MODEL, input=asked(part), background=True)
+    error = streamed.response["error"]
+    assert (error["code"], error["param"]) == ("invalid_prompt", "input")
     assert "broken PDF" in error["message"]
+    assert stored(client, streamed.response["id"]) == streamed.response
+    assert wire.replay(streamed.response["id"]) == streamed.events
     assert upstream.requests() == []
 
 

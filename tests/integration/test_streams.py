@@ -360,7 +360,7 @@ def test_after_two_seconds_the_stream_begins_and_a_refusal_is_an_event(
     streamed = stream(client, model=MODEL, input="Hi")
     assert streamed.types == ["created", "in_progress", "error", "failed"]
     assert streamed.events[2]["message"] == REFUSAL
-    assert streamed.response["error"] == {"code": "server_error", "message": REFUSAL}
+    assert streamed.response["error"] == {"code": "invalid_prompt", "message": REFUSAL}
     assert stored(client, streamed.response["id"]) == streamed.response
 
 

@@ -84,9 +84,7 @@ class Driver:
         transcript = Transcript()
         for event in self.events:
             transcript.note([event])
-        # What the client did wrong is not in the response.
-        events = [event | {"param": None} if event["type"] == "error" else event for event in self.events]
-        assert list(replay(final, json.loads(json.dumps(transcript.marks())))) == events
+        assert list(replay(final, json.loads(json.dumps(transcript.marks())))) == self.events
         validate_response(final)
         return final
 
@@ -470,7 +468,25 @@ def test_a_failure_says_why_twice() -> None:
     final = driver.end("failed", ApiError(400, "Too long.", code="context_length_exceeded", param="input"))
     error = driver.events[-2]
     assert (error["code"], error["message"], error["param"]) == ("context_length_exceeded", "Too long.", "input")
-    assert final["error"] == {"code": "context_length_exceeded", "message": "Too long."}
+    assert final["error"] == {"code": "context_length_exceeded", "message": "Too long.", "param": "input"}
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ApiError(400, "What?", code="invalid_file"), "invalid_prompt"),
+        (ApiError(404, "Who?", code="model_not_found"), "invalid_prompt"),
+        (ApiError(429, "Slow down.", code="busy"), "rate_limit_exceeded"),
+        (ApiError(403, "No."), "server_error"),
+        (ApiError(424, "Away.", type="external_connector_error", code="http_error"), "server_error"),
+        (ApiError(502, "Away.", code="500"), "server_error"),
+    ],
+    ids=lambda each: getattr(each, "message", each),
+)
+def test_a_failure_has_a_code_of_the_list(error: ApiError, code: str) -> None:
+    driver = Driver()
+    final = driver.end("failed", error)
+    assert (final["error"]["code"], driver.events[-2]["code"]) == (code, code)
 
 
 @pytest.mark.parametrize(
