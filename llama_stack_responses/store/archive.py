@@ -275,7 +275,8 @@ class Archive:
             deleted += len(expired)
             if digits < oldest[:BUCKET]:
                 await self._drop_bucket(row, start)
-        while await self._records.sweep(self._clock()):
+        # By the store's clock, on which leases are: by this server's, others might lose theirs.
+        while await self._records.sweep(await self._records.now()):
             pass
         return deleted
 

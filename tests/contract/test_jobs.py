@@ -10,6 +10,7 @@ import pytest
 from llama_stack_responses.background.jobs import LEASE, TRIES, Held, Jobs
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records
 from tests.contract.backends import Clock
 from tests.support.records import just_before_a_commit
@@ -181,6 +182,15 @@ async def test_a_worker_that_comes_back_to_life_in_time_keeps_its_jobs(desk: Des
     clock.now += LEASE + 1
     late = Jobs(just_before_a_commit(desk.records, lambda: desk.jobs.breathe("w1")), limit=100)
     assert await late.rescue() == 0
+    assert await desk.finish(held)
+
+
+async def test_a_server_whose_clock_is_ahead_takes_nobody_for_dead(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_1")
+    await desk.jobs.breathe("w1")
+    held = await desk.claim("w1")
+    await Archive(desk.records, clock=lambda: clock.now + LEASE + 1).sweep()
+    assert await desk.jobs.rescue() == 0
     assert await desk.finish(held)
 
 
