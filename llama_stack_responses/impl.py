@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from .access import Access, Action
 from .background.crew import Crew
+from .background.vouching import ended
 from .closing import Closing
 from .compaction import Compaction
 from .config import ResponsesConfig
@@ -281,9 +282,14 @@ class OpenAIResponsesImpl:
     async def _keep_vouched(
         self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]
     ) -> None:
-        beside = self._crew.settled(final["id"])
+        beside, conditions = self._crew.settled(final["id"])
+        marks = transcript.marks()
         try:
-            await self._archive.save(final, **stored, exchanges=exchanges, transcript=transcript.marks(), beside=beside)
+            await self._archive.save(
+                final, **stored, exchanges=exchanges, transcript=marks, beside=beside, conditions=conditions
+            )
+        except Conflict as conflict:
+            raise ended() from conflict
         except ApiError as error:
             self._crew.give_up(final["id"], error)
             raise

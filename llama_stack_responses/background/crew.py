@@ -17,7 +17,7 @@ from ..core.request import CreateRequest
 from ..logs import about, get_logger
 from ..sealing import Sealer
 from ..store.archive import Archive
-from ..store.records import Delete, Op, Put, Records
+from ..store.records import Condition, Delete, Op, Put, Records
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
@@ -34,6 +34,9 @@ logger = get_logger(__name__)
 
 _BREATH: Final = LEASE / 4
 """Seconds between two signs of life."""
+
+_SILENT: Final = LEASE - _BREATH
+"""Seconds without one after which this worker must take itself for dead."""
 
 _LOOK: Final = 0.5
 """Seconds between two looks: for jobs that other processes queued, and whether ours were taken from us.
@@ -275,9 +278,15 @@ class Crew:
             await self._come_alive()
             await self._vouchers.vouch(response, **history)
 
-    def settled(self, response_id: str) -> list[Op]:
-        """What says, in the commit that stores a foreground response, that it is made."""
-        return self._vouchers.settled(response_id) if self._records.transactional else []
+    def settled(self, response_id: str) -> tuple[list[Op], list[Condition]]:
+        """What says, in the commit that stores a foreground response, that it is made, and what that depends on.
+
+        The condition fails if this process was taken for dead meanwhile: the response has failed then.
+        """
+        if not self._records.transactional:
+            return [], []
+        ops, unburied = self._vouchers.settled(response_id)
+        return ops, [unburied]
 
     def give_up(self, response_id: str, error: ApiError) -> None:
         """Has a foreground response that the store did not take stored as failed as soon as that can be done."""
@@ -306,25 +315,35 @@ class Crew:
     async def _live(self) -> None:
         """Says that this worker lives. One that cannot say so for too long must take itself for dead."""
         loop = asyncio.get_running_loop()
-        said = loop.time()
+        said, patient = loop.time(), -inf
         while True:
             pause = _LOOK
             try:
                 await self._breathe()
+                if loop.time() - said > _SILENT:
+                    # Nor may the others have been able to say so: who lives gets the time to.
+                    patient = loop.time() + LEASE
                 said, pause = loop.time(), _BREATH
-                if await self._jobs.rescue() + await self._recover():
-                    self._bell.ring(QUEUE)
-                await self._vouchers.bury()
-                await self.sweep()
+                await self._look_after(others=said >= patient)
             except ApiError as error:
                 logger.warning("background work stands still: %s", error)
             except Exception:
                 logger.exception("background work is not looked after")
-            if loop.time() - said > LEASE - _BREATH:
+            if loop.time() - said > _SILENT:
                 self._alive = False
                 for attempt in self._attempts.values():
                     attempt.lose()
             await asyncio.sleep(pause)
+
+    async def _look_after(self, *, others: bool) -> None:
+        """Sees to what was left behind, here and, if they are to be taken for dead, by others."""
+        rescued = await self._jobs.rescue() if others else 0
+        if rescued + await self._recover():
+            self._bell.ring(QUEUE)
+        await self._vouchers.own_up()
+        if others:
+            await self._vouchers.bury()
+        await self.sweep()
 
     async def _recover(self) -> int:
         """Lets jobs wait again that this worker has and does not do, at the second look: a claim may be under way.

@@ -27,6 +27,11 @@ _LARGE: Final = 16_384
 _EMPTY: Final[Json] = {"tools": [], "instructions": None}
 
 
+def ended() -> ApiError:
+    """What a response fails with whose server was dead, or was taken for dead."""
+    return ApiError(500, "The server ended while it made this response.")
+
+
 class Vouchers:
     """Vouches for the foreground responses of one worker, and ends those of dead ones.
 
@@ -54,26 +59,28 @@ class Vouchers:
         ops = [Put(f"v/{response['id']}", codec.encode(known)), Put(f"o/{self._worker}/{response['id']}", b"")]
         await self._records.commit(ops)
 
-    def settled(self, response_id: str) -> list[Op]:
-        """What says that there is no more to vouch for."""
-        return _gone(self._worker, response_id)
+    def settled(self, response_id: str) -> tuple[list[Op], Condition]:
+        """What says that there is no more to vouch for, and that nobody else has said so: for a commit with the end."""
+        return _gone(self._worker, response_id), VersionIs(f"v/{response_id}", 1)
 
     async def withdraw(self, response_id: str) -> None:
         """Vouches no longer for a response of which nothing is to be stored."""
-        await self._records.commit(self.settled(response_id))
+        await self._records.commit(_gone(self._worker, response_id))
 
     def give_up(self, response_id: str, error: ApiError) -> None:
-        """The store did not take the finished response, and its reader was told so: `bury` stores it as failed."""
+        """The store did not take the finished response, and its reader was told so: `own_up` stores it as failed."""
         self._unstored[response_id] = error
 
-    async def bury(self) -> None:
-        """Stores the responses of dead workers as failed, and those of this one that could not be stored."""
+    async def own_up(self) -> None:
+        """Stores those responses of this worker as failed that could not be stored."""
         for response_id, error in list(self._unstored.items()):
             await self._bury(self._worker, response_id, error, [])
             del self._unstored[response_id]
-        ended = ApiError(500, "The server ended while it made this response.")
+
+    async def bury(self) -> None:
+        """Stores the responses of dead workers as failed."""
         async for worker, response_id in left_by_the_dead(self._records, "o/"):
-            await self._bury(worker, response_id, ended, [is_dead(worker)])
+            await self._bury(worker, response_id, ended(), [is_dead(worker)])
 
     async def _bury(self, worker: str, response_id: str, error: ApiError, conditions: list[Condition]) -> None:
         key = f"v/{response_id}"

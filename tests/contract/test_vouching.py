@@ -15,7 +15,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Records, after_prefix
+from llama_stack_responses.store.records import Conflict, Records, after_prefix
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.support.strict import validate_response
@@ -42,6 +42,13 @@ class Server:
         await self.jobs.breathe(self.worker)
         await self.vouchers.vouch(made, owner=ALICE, base=None, input_items=items, base_items=[])
         return made
+
+    async def end(self, made: dict[str, Any]) -> dict[str, Any]:
+        """The response as it is stored at its end."""
+        done = made | {"status": "completed"}
+        beside, unburied = self.vouchers.settled(made["id"])
+        await self.archive.save(done, owner=ALICE, base=None, input_items=[], beside=beside, conditions=[unburied])
+        return done
 
 
 async def left(records: Records) -> list[str]:
@@ -71,9 +78,7 @@ async def test_the_response_of_a_dead_server_is_failed(records: Records, clock: 
 async def test_what_is_stored_needs_nobody_to_vouch(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
     made = await server.begin()
-    done = made | {"status": "completed"}
-    beside = server.vouchers.settled(made["id"])
-    await server.archive.save(done, owner=ALICE, base=None, input_items=[], beside=beside)
+    done = await server.end(made)
     assert await left(records) == []
     clock.now += LEASE + 1
     await server.vouchers.bury()
@@ -82,12 +87,28 @@ async def test_what_is_stored_needs_nobody_to_vouch(records: Records, clock: Clo
     assert stored.response == done
 
 
+@pytest.mark.parametrize("deleted", [False, True])
+async def test_who_was_taken_for_dead_stores_nothing_more(records: Records, clock: Clock, deleted: bool) -> None:
+    stopped, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
+    made = await stopped.begin()
+    clock.now += LEASE + 1
+    await other.vouchers.bury()
+    if deleted:
+        await other.archive.delete(made["id"])
+    buried = await other.archive.load(made["id"])
+    await stopped.jobs.breathe("worker_1")
+    with pytest.raises(Conflict):
+        await stopped.end(made)
+    assert await other.archive.load(made["id"]) == buried
+    assert await left(records) == []
+
+
 async def test_what_the_store_did_not_take_is_failed_as_its_reader_was_told(records: Records, clock: Clock) -> None:
     server = Server(records, clock, "worker_1")
     made = await server.begin()
     server.vouchers.give_up(made["id"], ApiError(503, "The disk is full."))
     for _ in range(2):
-        await server.vouchers.bury()
+        await server.vouchers.own_up()
         stored = await server.archive.load(made["id"])
         assert stored is not None
         assert (stored.owner, stored.response["status"]) == (ALICE, "failed")

@@ -196,6 +196,21 @@ async def test_the_work_of_a_dead_process_goes_on_in_another(
         assert await reader == await lives.journal.read_all(ID, -1)
 
 
+async def test_who_could_not_say_that_it_lives_takes_nobody_for_dead_yet(
+    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "_SILENT", 0.0)
+    office = Process(records)
+    await office.submit(office.workers)
+    held = await office.claim("other")
+    here = start(*ROUNDS)
+    life = f"p/{here.workers._worker}"
+    async with asyncio.timeout(PATIENCE):
+        while (found := (await records.get_many([life])).get(life)) is None or found.version < 5:
+            await turns(1)
+    assert await office.jobs.find(ID) == held
+
+
 async def test_a_process_that_ends_hands_its_work_over(records: WatchedRecords, start: Start) -> None:
     first = start(ROUNDS[0], [text("And"), asyncio.Event()])
     await first.submit(first.workers)
@@ -250,7 +265,7 @@ async def test_a_worker_that_took_itself_for_dead_takes_its_jobs_up_again(
     await until(lambda: here.inference.sent == 6)
     records.away = True
     with monkeypatch.context() as hurry:
-        hurry.setattr(crew, "LEASE", 0.0)
+        hurry.setattr(crew, "_SILENT", 0.0)
         await until(lambda: here.inference.streaming == 0)
     records.away = False
     await until_ended(here)
