@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.process import Child, free_port
+from tests.support.waiting import wait_until
 
 READY_SECONDS = 30.0
 
@@ -65,12 +66,16 @@ class DatabaseServer(ABC):
         """SIGKILL, as a machine that loses power."""
         child, self._child = self._child, None
         if child:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGSTOP)  # so that it starts no more
             children = _children(child.pid)
             child.kill()
             # They end by themselves when the server does, but may answer once more before that.
             for each in children:
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
+            # What one of them still holds keeps the server from being started again.
+            wait_until(lambda: not any(map(_lives, children)), READY_SECONDS)
 
     def freeze(self) -> None:
         """Stop it in the middle of whatever it does, with all its processes, as a machine that hangs."""
@@ -99,3 +104,11 @@ def _children(pid: int) -> list[int]:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
         return []
+
+
+def _lives(pid: int) -> bool:
+    """Whether the process has not ended; one that nobody has asked for has a last entry, Z."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
