@@ -14,13 +14,14 @@ over, be it after a death or to cancel it, writes that row, and from then on not
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..logs import get_logger
 from ..store import codec
 from ..store.hashing import Hasher
 from ..store.records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, Wake, after_prefix
@@ -28,6 +29,8 @@ from ..telemetry.trace_context import trace_headers
 
 type Json = dict[str, Any]
 type Verdict = Literal["cancelled", "failed"]
+
+logger = get_logger(__name__)
 
 LEASE: Final = 10.0
 """Seconds for which a worker counts as alive after it last said so, on the store's clock."""
@@ -78,7 +81,7 @@ class Job:
     def decode(record: Record) -> Job:
         """The job that `encode` wrote."""
         stored = codec.decode(record.value)
-        return Job(**{**stored, "owner": Owner(*stored["owner"])})
+        return Job(**codec.known(Job, {**stored, "owner": Owner(*stored["owner"])}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class Work:
     @staticmethod
     def decode(record: Record) -> Work:
         """The work that `encode` wrote."""
-        return Work(**codec.decode(record.value))
+        return Work(**codec.known(Work, codec.decode(record.value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,46 +209,47 @@ class Jobs:
         return turn
 
     async def claim(self, worker: str) -> Held | None:
-        """The next waiting job, which is this worker's from now on; None if none waits."""
+        """The next waiting job, which is this worker's from now on; None if none waits that can be read here."""
         reach = 1
-        while rows := await self._records.range("q/", after_prefix("q/"), limit=reach):
-            row, _ = random.choice(rows)  # noqa: S311 (no secret)
-            held = await self._take(row, worker)
+        unreadable: set[str] = set()
+        while rows := await self._next(reach, unreadable):
+            row = random.choice(rows)  # noqa: S311 (no secret)
+            try:
+                held = await self._take(row, worker)
+            except codec.UnreadableError as error:
+                logger.error("background work that cannot be read is left waiting: %s: %s", row, error)
+                unreadable.add(row)
+                continue
             if held is not None:
                 return held
             # Somebody else took it. Workers that all reach for the first would get in one another's way.
             reach = min(2 * reach, _REACH)
         return None
 
+    async def _next(self, reach: int, unreadable: Set[str]) -> list[str]:
+        rows = await self._records.range("q/", after_prefix("q/"), limit=reach + len(unreadable))
+        return [row for row, _ in rows if row not in unreadable][:reach]
+
     async def _take(self, row: str, worker: str) -> Held | None:
         response_id = row.rpartition("/")[2]
-        found = await self.find(response_id)
+        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}"])
+        found, work = _held(response_id, records), _work(response_id, records)
         if found is None or found.job.worker is not None:
             await self._drop(row, response_id, found)
             return None
         job = replace(found.job, worker=worker, tries=found.job.tries + 1)
-        if await self._is_hopeless(response_id, job.tries):
+        if work is not None and job.tries - work.tries > TRIES:
             job = replace(job, verdict=job.verdict or "failed")
         ops: list[Op] = [Delete(row), Put(f"j/{response_id}", job.encode()), Put(f"h/{worker}/{response_id}", b"")]
         return await self._change(found, job, ops, [])
 
-    async def _is_hopeless(self, response_id: str, tries: int) -> bool:
-        if tries <= TRIES:
-            return False
-        work = await self.work(response_id)
-        return work is not None and tries - work.tries > TRIES
-
     async def find(self, response_id: str) -> Held | None:
         """The job as it is now, whoever has it; None if there is none any longer."""
-        key = f"j/{response_id}"
-        record = (await self._records.get_many([key])).get(key)
-        return Held(response_id, Job.decode(record), record.version) if record else None
+        return _held(response_id, await self._records.get_many([f"j/{response_id}"]))
 
     async def work(self, response_id: str) -> Work | None:
         """What it takes to run the job; None if there is no job any longer."""
-        key = f"k/{response_id}"
-        record = (await self._records.get_many([key])).get(key)
-        return Work.decode(record) if record else None
+        return _work(response_id, await self._records.get_many([f"k/{response_id}"]))
 
     async def still_held(self, held: Sequence[Held]) -> set[str]:
         """The ids of those jobs that nobody has taken over."""
@@ -291,7 +295,10 @@ class Jobs:
         """Lets the jobs of dead workers wait again; how many they were."""
         rescued = 0
         async for worker, response_id in left_by_the_dead(self._records, "h/"):
-            rescued += await self._rescue(worker, response_id, [is_dead(worker)])
+            try:
+                rescued += await self._rescue(worker, response_id, [is_dead(worker)])
+            except codec.UnreadableError as error:
+                logger.error("work of a dead server that cannot be read is left: %s: %s", response_id, error)
         return rescued
 
     async def held_by(self, worker: str) -> set[str]:
@@ -333,6 +340,16 @@ class Jobs:
         except Conflict:
             return None
         return Held(found.response_id, job, found.version + 1)
+
+
+def _held(response_id: str, records: Mapping[str, Record]) -> Held | None:
+    record = records.get(f"j/{response_id}")
+    return Held(response_id, Job.decode(record), record.version) if record else None
+
+
+def _work(response_id: str, records: Mapping[str, Record]) -> Work | None:
+    record = records.get(f"k/{response_id}")
+    return Work.decode(record) if record else None
 
 
 def taken_from(worker: str | None) -> str:

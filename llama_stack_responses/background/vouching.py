@@ -14,12 +14,15 @@ from typing import Any, Final
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
 from .jobs import is_dead, left_by_the_dead
 
 Json = dict[str, Any]
+
+logger = get_logger(__name__)
 
 _LARGE: Final = 16_384
 """Characters of a field or of the input, about, past which it is left out: this is written for every response."""
@@ -80,7 +83,10 @@ class Vouchers:
     async def bury(self) -> None:
         """Stores the responses of dead workers as failed."""
         async for worker, response_id in left_by_the_dead(self._records, "o/"):
-            await self._bury(worker, response_id, ended(), [is_dead(worker)])
+            try:
+                await self._bury(worker, response_id, ended(), [is_dead(worker)])
+            except codec.UnreadableError as error:
+                logger.error("a response of a dead server that cannot be read is left: %s: %s", response_id, error)
 
     async def _bury(self, worker: str, response_id: str, error: ApiError, conditions: list[Condition]) -> None:
         key = f"v/{response_id}"

@@ -16,6 +16,7 @@ from ..core.exchanges import with_exchanges, without_exchange
 from ..core.listing import Order
 from ..core.owner import Owner
 from ..core.transcript import Mark
+from ..logs import get_logger
 from . import codec
 from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
@@ -25,6 +26,8 @@ from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
 from .saving import Saving
 from .tries import Tries
+
+logger = get_logger(__name__)
 
 type Items = list[Json]  # the class below has a method called list
 
@@ -301,7 +304,14 @@ class Archive:
         return second(0 if self._retention is None else self._clock() - self._retention)
 
     async def _forget(self, listed: str) -> None:
-        if not await self.delete(listed.rpartition("/")[2]):
+        response_id = listed.rpartition("/")[2]
+        try:
+            found = await self.delete(response_id)
+        except codec.UnreadableError as error:
+            logger.error("an expired response is dropped, and what it stood on stays: %s: %s", response_id, error)
+            await self._records.commit([Delete(f"r/{response_id}"), Delete(listed)])
+            return
+        if not found:
             # A bounded store has dropped the response before its time, and not this row.
             await self._records.commit([Delete(listed)])
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import zlib
+from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 import orjson
@@ -61,6 +63,13 @@ null,"service_tier":"default","store":true,"temperature":1.0,"text":{"format":{"
 "content":[{"type":"output_text","text":"","annotations":[],"logprobs":[]}]}]"""
 
 
+class UnreadableError(ApiError):
+    """A stored record is damaged, or of a format that is not known here."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(500, message)
+
+
 def dumps(value: Any, *, ordered: bool = False) -> bytes:
     """`value` as JSON without spaces, its keys sorted if `ordered`."""
     try:
@@ -97,7 +106,7 @@ def decode(data: bytes) -> Any:
     """The value that `data` was encoded from.
 
     Raises:
-        ApiError: 500, if the bytes are damaged or of a format that is not known here.
+        UnreadableError: the bytes are damaged, or of a format that is not known here.
     """
     _check(data)
     body = data[_body(data) :]
@@ -106,7 +115,12 @@ def decode(data: bytes) -> Any:
             body = zlib.decompressobj(-15, _PAST).decompress(body)
         return json.loads(body) if data[0] & _LENIENT else orjson.loads(body)
     except (zlib.error, ValueError) as error:
-        raise ApiError(500, "A stored record is damaged.") from error
+        raise UnreadableError("A stored record is damaged.") from error
+
+
+def known(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the stored fields that the dataclass `kind` has: a newer version of the software may have added some."""
+    return {field.name: stored[field.name] for field in fields(kind) if field.name in stored}
 
 
 def _body(data: bytes) -> int:
@@ -116,6 +130,6 @@ def _body(data: bytes) -> int:
 def _check(data: bytes) -> None:
     found = data[0] & ~_FLAGS if data else 0
     if found != FORMAT:
-        raise ApiError(
-            500, f"A stored record has the format {found}; this version of the software reads format {FORMAT}."
+        raise UnreadableError(
+            f"A stored record has the format {found}; this version of the software reads format {FORMAT}."
         )

@@ -61,7 +61,8 @@ class Conversation:
     def decode(conversation_id: str, record: Record) -> Conversation:
         """The conversation that `encode` wrote."""
         stored = codec.decode(record.value)
-        return Conversation(conversation_id, **{**stored, "owner": Owner(*stored["owner"])})
+        found = {**stored, "id": conversation_id, "owner": Owner(*stored["owner"])}
+        return Conversation(**codec.known(Conversation, found))
 
 
 def stand_in(conversation: Conversation) -> Json:

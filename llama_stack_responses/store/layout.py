@@ -78,7 +78,7 @@ class Entry:
     def decode(record: Record) -> Entry:
         """The entry that `encode` wrote."""
         stored = codec.decode(record.value)
-        return Entry(**{**stored, "owner": Owner(*stored["owner"])})
+        return Entry(**codec.known(Entry, {**stored, "owner": Owner(*stored["owner"])}))
 
     @property
     def id(self) -> str:

@@ -7,11 +7,14 @@ from itertools import pairwise
 from typing import Final
 
 from ..core.owner import Owner
+from ..logs import get_logger
 from . import codec
 from .hashing import Hasher
 from .layout import pointers, read_pointer, reference, unsettled
 from .nodes import Node, read_chain
 from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix, committed
+
+logger = get_logger(__name__)
 
 _BATCHES: Final = (8, 64)
 
@@ -39,7 +42,10 @@ class Reclaim:
     async def resume(self, limit: int) -> None:
         """Do what is left of runs that were interrupted, at most `limit` of them."""
         for row, record in await self._records.range("g/", after_prefix("g/"), limit=limit):
-            await self.run([row.removeprefix("g/")], Owner(*codec.decode(record.value)))
+            try:
+                await self.run([row.removeprefix("g/")], Owner(*codec.decode(record.value)))
+            except codec.UnreadableError as error:
+                logger.error("what lost its last reference and cannot be read stays: %s: %s", row, error)
 
     async def _drop(self, key: str, owner: Owner, size: int) -> str | None:
         """Drop `key` and at most `size` nodes in all, if nothing needs it; the key to go on with."""

@@ -15,8 +15,9 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive, StoredResponse
-from llama_stack_responses.store.records import Conflict, Delete, Op, Record, Records, writes_of
+from llama_stack_responses.store.records import Conflict, Delete, Op, Put, Record, Records, writes_of
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
@@ -607,6 +608,32 @@ async def test_responses_go_when_their_time_is_up(archive: Archive, counting: Co
     clock.now += 2 * DAY
     assert await archive.sweep() == 1
     assert await keys(counting) == []
+
+
+@pytest.mark.parametrize("kind", ["r/", "n/"])
+async def test_what_cannot_be_read_keeps_nothing_else_from_going(
+    archive: Archive, counting: Counting, clock: Clock, kind: str
+) -> None:
+    for word in "abc":
+        await turn(archive, None, f"q{word}", word)
+    [key, *_] = await keys(counting, kind)
+    await counting.commit([Put(key, b"\x02")])
+    clock.now += 31 * DAY
+    while await archive.sweep():
+        pass
+    assert await keys(counting, "r/") == []
+    assert await keys(counting, "l/") == []
+    assert len(await keys(counting, "n/")) <= 2
+
+
+async def test_a_newer_versions_response_is_read(archive: Archive, counting: Counting) -> None:
+    stored = await turn(archive, None, "q", "a")
+    key = f"r/{stored.response['id']}"
+    found = (await counting.get_many([key]))[key]
+    await counting.commit([Put(key, codec.encode(codec.decode(found.value) | {"mood": "new"}))])
+    read = await archive.load(stored.response["id"])
+    assert read is not None
+    assert read.response == stored.response
 
 
 async def test_a_sweep_is_bounded_and_looks_at_nothing_that_stays(

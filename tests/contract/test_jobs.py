@@ -10,6 +10,7 @@ import pytest
 from llama_stack_responses.background.jobs import LEASE, TRIES, Held, Jobs
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records
 from tests.contract.backends import Clock
@@ -226,6 +227,41 @@ async def test_a_worker_learns_what_it_has_without_knowing(desk: Desk) -> None:
     assert await desk.jobs.held_by("w1") == set()
     assert await desk.jobs.still_held([lost, kept]) == {kept.response_id}
     assert (await desk.claim("w1")).job.tries == 2
+
+
+# What another version wrote
+
+
+@pytest.mark.parametrize("row", ["j/resp_1", "k/resp_1"])
+async def test_a_job_that_cannot_be_read_waits_and_holds_no_other_up(desk: Desk, row: str) -> None:
+    await desk.submit("resp_1", "resp_2")
+    written = (await desk.records.get_many([row]))[row]
+    await desk.records.commit([Put(row, b"\x02")])
+    assert (await desk.claim()).response_id == "resp_2"
+    assert await desk.jobs.claim("w1") is None
+    await desk.records.commit([Put(row, written.value)])
+    held = await desk.claim()
+    assert (held.response_id, held.job.tries) == ("resp_1", 1)
+
+
+async def test_a_job_of_the_dead_that_cannot_be_read_holds_no_other_up(desk: Desk) -> None:
+    await desk.submit("resp_1", "resp_2")
+    assert {(await desk.claim()).response_id, (await desk.claim()).response_id} == {"resp_1", "resp_2"}
+    await desk.records.commit([Put("j/resp_1", b"\x02")])
+    assert await desk.jobs.rescue() == 1
+    assert (await desk.claim()).response_id == "resp_2"
+
+
+async def test_fields_that_a_newer_version_added_are_left_out(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    rows = await desk.records.get_many(["j/resp_1", "k/resp_1"])
+    newer = [Put(key, codec.encode(codec.decode(found.value) | {"mood": "new"})) for key, found in rows.items()]
+    await desk.records.commit(newer)
+    held = await desk.claim()
+    assert held.job.tries == 1
+    work = await desk.jobs.work("resp_1")
+    assert work is not None
+    assert work.body == BODY
 
 
 # Fencing

@@ -15,7 +15,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Conflict, Records, after_prefix
+from llama_stack_responses.store.records import Conflict, Put, Records, after_prefix
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.support.strict import validate_response
@@ -85,6 +85,16 @@ async def test_what_is_stored_needs_nobody_to_vouch(records: Records, clock: Clo
     stored = await server.archive.load(made["id"])
     assert stored is not None
     assert stored.response == done
+
+
+async def test_one_that_cannot_be_read_keeps_no_other_from_being_failed(records: Records, clock: Clock) -> None:
+    dying, other = Server(records, clock, "worker_1"), Server(records, clock, "worker_2")
+    made = [await dying.begin() for _ in range(3)]
+    await records.commit([Put(f"v/{made[1]['id']}", b"\x02")])
+    clock.now += LEASE + 1
+    await other.vouchers.bury()
+    found = [await other.archive.load(each["id"]) is not None for each in made]
+    assert found == [True, False, True]
 
 
 @pytest.mark.parametrize("deleted", [False, True])
