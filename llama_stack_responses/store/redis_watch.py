@@ -12,10 +12,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from ..core.errors import ApiError
+from ..logs import get_logger
 from .redis_trouble import SILENT, trouble_as_503
+
+logger = get_logger(__name__)
 
 _SILENCE: Final = 10.0
 """Seconds after which a server that has said nothing is asked whether it is still there."""
@@ -39,7 +42,13 @@ class RedisWatch:
         self._patience = patience
 
     async def open(self) -> None:
-        """Connects, and sees that the server lets it listen: without a channel, nothing can be read."""
+        """Connects, and sees that the server lets it listen: without a channel, nothing can be read.
+
+        An operator whose server throws away what it has to keep is told so.
+        """
+        # A user may not be allowed to ask.
+        with trouble_as_503(), suppress(NoPermissionError):
+            _warn_of_eviction(await self._redis.info("memory"))
         await self.listen([self._own])
         await self.heard()
 
@@ -82,3 +91,13 @@ class RedisWatch:
             return None
         channel: str = message["channel"].decode()
         return channel.removeprefix(self._channels)
+
+
+def _warn_of_eviction(memory: dict[str, Any]) -> None:
+    policy = memory.get("maxmemory_policy", "noeviction")
+    if memory.get("maxmemory") and policy.startswith("allkeys"):
+        logger.warning(
+            "the response store's server will drop responses when its memory is full, since its maxmemory-policy is "
+            "'%s': set it to 'noeviction'",
+            policy,
+        )

@@ -159,6 +159,17 @@ async def test_a_valkey_that_takes_no_writes_says_why(tmp_path: Path, settings: 
         await records.close()
 
 
+@pytest.mark.parametrize(("policy", "told"), [("allkeys-lru", True), ("noeviction", False)])
+async def test_a_valkey_that_would_drop_what_it_keeps_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str, told: bool
+) -> None:
+    with Valkey(tmp_path / "server", "--maxmemory", "100mb", "--maxmemory-policy", policy) as server:
+        records = RedisRecords(server.url)
+        async with records.watch():
+            assert (f"maxmemory-policy is '{policy}'" in caplog.text) is told
+        await records.close()
+
+
 async def test_a_valkey_that_follows_another_is_no_store(tmp_path: Path) -> None:
     with (
         Valkey(tmp_path / "first") as first,
