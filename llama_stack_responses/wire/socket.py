@@ -152,6 +152,8 @@ class _Talk:
                     self._end(_TOO_BIG)
                     return
                 await self._hear(message)
+                # The next one may be there already, and thousands more: nobody else would have a turn before the last.
+                await asyncio.sleep(0)
         except Unreachable:
             return
         except Exception:

@@ -260,6 +260,17 @@ async def test_what_nobody_expected_is_an_error_that_says_nothing() -> None:
     await client.talk
 
 
+async def test_a_client_that_says_much_at_once() -> None:
+    """Others have their turn in between."""
+    client = Client(Responses())
+    for _ in range(100):
+        client.say({"type": "noise"})
+    assert len(await client.sees(has("error"))) < 100
+    assert len(await client.sees(lambda events: len(events) == 100)) == 100
+    client.leave()
+    await client.talk
+
+
 async def test_a_client_that_leaves() -> None:
     responses = Responses([text("Half"), asyncio.Event(), finish()])
     client = Client(responses)
