@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -16,6 +16,9 @@ from .truncation import PINNED
 Json = dict[str, Any]
 
 _INSTRUCTING: Final = ("system", "developer")
+
+_MEDIA_BYTES: Final = 1_000_000
+"""What is larger than this is so by images, which are hardly smaller when they are compressed, and take long."""
 
 
 def check_not_empty(items: Sequence[Json]) -> None:
@@ -39,7 +42,8 @@ class Summary:
 
     def encode(self) -> bytes:
         """The summary, to be sealed."""
-        return zlib.compress(orjson.dumps(astuple(self)), 1)
+        data = orjson.dumps([self.text, self.message])
+        return zlib.compress(data, 1 if len(data) < _MEDIA_BYTES else 0)
 
     @staticmethod
     def decode(data: bytes) -> Summary:

@@ -124,7 +124,8 @@ def test_the_message_is_shown_as_it_was_read() -> None:
 
 
 def test_a_summary_comes_back_as_it_was() -> None:
-    for summary in (Summary("Ünï"), Summary("a", PICTURE["content"])):
+    large = [{"type": "input_image", "image_url": f"data:image/png;base64,{'A' * 1_000_000}"}]
+    for summary in (Summary("Ünï"), Summary("a", PICTURE["content"]), Summary("b", large)):
         assert Summary.decode(summary.encode()) == summary
 
 
