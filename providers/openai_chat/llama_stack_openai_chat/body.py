@@ -41,7 +41,11 @@ def loads(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
+        pass
+    try:
         return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("It is nested too deeply.") from error
 
 
 def _plain(value: Any) -> Any:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_OF_BODIES: Final = frozenset({"content-length", "content-type", "transfer-encoding"})
 
 _STRICT: Final = ConfigDict(extra="forbid", populate_by_name=True)
 """A name that is misspelt is an error, not an option that does nothing."""
@@ -86,6 +87,8 @@ class Network(BaseModel):
         for name, text in value.items():
             if not _TOKEN.fullmatch(name):
                 raise ValueError(f"'{name}' is no name of a header")
+            if name.lower() in _OF_BODIES:
+                raise ValueError(f"'{name}' says how a body is sent, which differs from request to request")
             check_header(text)
         return value
 

@@ -16,6 +16,10 @@ import httptools
 
 _BUFFERED: Final = 1 << 18
 """Bytes of a body that wait to be read; past them the server has to wait."""
+_BETWEEN: Final = 1 << 19
+"""Bytes that may come and be none of a body: heads, and how it is cut into chunks."""
+_INFLATED: Final = 1 << 24
+"""Bytes that a piece of a compressed body may become."""
 
 
 @dataclass(slots=True)
@@ -59,11 +63,12 @@ class Connection(asyncio.Protocol):
         self._coming = Head()
         self._pieces: list[bytes] = []
         self._size = 0
+        self._between = 0
         self._paused = False
         self._whole = False
         self._reusable = False
         self._error: Exception | None = None
-        self._inflate: Any = None
+        self._inflater: Any = None
 
     async def ask(self, request: bytes) -> Head:
         """Sends a request and waits for the head of its response.
@@ -97,11 +102,18 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return data
 
-    async def read_all(self) -> bytes:
-        """The rest of the body."""
-        pieces = []
+    async def read_all(self, most: int) -> bytes:
+        """The rest of the body.
+
+        Raises:
+            TimeoutError, OSError: as above, or it has more than `most` bytes.
+        """
+        pieces, size = [], 0
         while piece := await self.read():
             pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise ConnectionError("the server's answer is too long")
         return b"".join(pieces)
 
     async def tunnel(self, target: str, authorization: str | None, tls: ssl.SSLContext, host: str) -> Connection:
@@ -120,8 +132,8 @@ class Connection(asyncio.Protocol):
         return inner
 
     def rest(self) -> bool:
-        """Says that the response has been read; returns whether the connection takes another request."""
-        if not self._reusable or self.closed:
+        """Says that nobody reads the response any more; returns whether the connection takes another request."""
+        if not self._reusable or self.closed or self._pieces:
             self.close()
             return False
         self.busy = False
@@ -144,6 +156,12 @@ class Connection(asyncio.Protocol):
             timer.cancel()
             self._waiter = None
 
+    def _break(self, why: str) -> None:
+        """What comes makes no sense from here on."""
+        self._reusable = False
+        self._fail(ConnectionError(why))
+        self._transport.abort()
+
     def _fail(self, error: Exception) -> None:
         self._error = self._error or error
         self._wake()
@@ -165,17 +183,22 @@ class Connection(asyncio.Protocol):
             self.close()
             return
         self.heard = True
+        self._between += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error) as error:
-            self._fail(ConnectionError(f"the server's answer is no HTTP: {error}"))
+            self._break(f"the server's answer is no HTTP: {error.__context__ or error}")
+            return
+        if self._between > _BETWEEN:
+            self._break("the head of the server's answer is too long")
             return
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """There will be no more bytes."""
         self.closed = True
-        if self.head and not (self.head.header(b"content-length") or self.head.header(b"transfer-encoding")):
+        sized = self.head and (self.head.header(b"content-length") or self.head.header(b"transfer-encoding"))
+        if self.head and not (sized or exc or self._error):
             # Such a body lasts as long as its connection.
             self._whole = True
             self._wake()
@@ -184,9 +207,15 @@ class Connection(asyncio.Protocol):
 
     # What the parser tells.
 
+    def on_message_begin(self) -> None:
+        """A response begins; after the one that was asked for there is none."""
+        if self._whole:
+            raise ConnectionError("the server answers more than it was asked")
+
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header."""
-        self._coming.headers.append((name, value))
+        """One header; those that follow a body say nothing that is needed."""
+        if self.head is None:
+            self._coming.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
@@ -196,13 +225,19 @@ class Connection(asyncio.Protocol):
             self._coming = Head()
             return
         self.head = self._coming
-        if self.head.header(b"content-encoding") in (b"gzip", b"deflate"):
-            self._inflate = zlib.decompressobj(zlib.MAX_WBITS | 32).decompress
+        encoding = self.head.header(b"content-encoding").lower()
+        if encoding in (b"gzip", b"x-gzip", b"deflate"):
+            self._inflater = zlib.decompressobj(zlib.MAX_WBITS | 32)
+        elif encoding not in (b"", b"identity"):
+            raise ConnectionError(f"it is encoded as '{encoding.decode('latin-1')}'")
 
     def on_body(self, body: bytes) -> None:
         """Some of the body."""
-        if self._inflate:
-            body = self._inflate(body)
+        self._between = 0
+        if self._inflater:
+            body = self._inflater.decompress(body, _INFLATED)
+            if self._inflater.unconsumed_tail:
+                raise ConnectionError("it is compressed beyond measure")
         self._pieces.append(body)
         self._size += len(body)
         if self._size > _BUFFERED and not self._paused:

@@ -28,12 +28,32 @@ def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.API
         body = loads(content)
     except ValueError:
         body = content.decode(errors="replace")
-    status = head.status
-    response = httpx2.Response(status, headers=_readable(head), content=content, request=request)
-    kind = _KINDS.get(status) or (openai.InternalServerError if status >= 500 else openai.APIStatusError)
+    response = httpx2.Response(head.status, headers=_readable(head), content=content, request=request)
     inner = body.get("error", body) if isinstance(body, dict) else body
     message = inner.get("message") if isinstance(inner, dict) else None
-    return kind(f"Error code: {status} - {message or body}", response=response, body=inner)
+    return _of_response(response, str(message or body), inner)
+
+
+class NoAnswerError(openai.InternalServerError):
+    """The server has accepted the request, and what it sends is no answer to it."""
+
+
+def no_answer(request: httpx2.Request, why: str) -> NoAnswerError:
+    """The error that this is."""
+    return NoAnswerError(f"Error code: 502 - {why}", response=httpx2.Response(502, request=request), body=why)
+
+
+def of_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
+    """An error in the place of an answer, with a status of success; some servers have the real one in it."""
+    code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, error)
+    status = code if isinstance(code, int) and 400 <= code < 600 else 502
+    return _of_response(httpx2.Response(status, request=request), str(message or error), error)
+
+
+def _of_response(response: httpx2.Response, message: str, body: Any) -> openai.APIStatusError:
+    status = response.status_code
+    kind = _KINDS.get(status) or (openai.InternalServerError if status >= 500 else openai.APIStatusError)
+    return kind(f"Error code: {status} - {message}", response=response, body=body)
 
 
 def of_frame(error: Any, request: httpx2.Request) -> openai.APIError:

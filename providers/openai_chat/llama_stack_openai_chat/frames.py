@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
+_LONGEST: Final = 1 << 26
+"""Bytes of one event, at most."""
 
 
 class FrameSplitter:
@@ -16,13 +18,19 @@ class FrameSplitter:
 
     def __init__(self) -> None:
         self._rest = b""
+        self._parts: list[bytes] = []  # what came of the line that `_rest` begins, without its end
+        self._held = 0
         self._data: list[bytes] = []
         self._after_cr = False
         self._at_start = True
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of the events that this piece ends."""
-        if self._data or self._after_cr or piece.find(b"\r") >= 0:
+        """The data of the events that this piece ends.
+
+        Raises:
+            ValueError: an event is far longer than any that a model server sends.
+        """
+        if self._parts or self._data or self._after_cr or piece.find(b"\r") >= 0:
             return self._lines(piece)
         # Nearly every piece is whole events of one line each, which are told apart at once.
         text = self._rest + piece
@@ -44,13 +52,22 @@ class FrameSplitter:
             # The line ended with the piece before this one, half of its CR LF in each.
             piece = piece.removeprefix(b"\n")
             self._after_cr = False
-        text = self._rest + piece
         if self._at_start:
-            if len(text) < len(_BOM) and _BOM.startswith(text):
-                self._rest = text
+            piece, self._rest = self._rest + piece, b""
+            if len(piece) < len(_BOM) and _BOM.startswith(piece):
+                self._rest = piece
                 return []
-            text = text.removeprefix(_BOM)
+            piece = piece.removeprefix(_BOM)
             self._at_start = False
+        self._held += len(piece)
+        if self._held > _LONGEST:
+            raise ValueError("The model server's stream has an event that is too long.")
+        if piece.find(b"\n") < 0 and piece.find(b"\r") < 0:
+            # A long line is put together once, when its end is there.
+            self._parts.append(piece)
+            return []
+        text = b"".join((self._rest, *self._parts, piece))
+        self._parts.clear()
         self._after_cr = text.endswith(b"\r")
         # Of bytes, only CR, LF and both end a line.
         lines = text.splitlines()
@@ -69,6 +86,7 @@ class FrameSplitter:
             self._data.append(b"")
 
     def _finish(self, events: list[bytes]) -> list[bytes]:
+        self._held = 0
         if self._data:
             events.append(b"\n".join(self._data))
             self._data.clear()

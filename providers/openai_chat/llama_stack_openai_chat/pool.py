@@ -141,7 +141,8 @@ def proxy_of(network: Network, server: SplitResult) -> SplitResult | None:
         url = None if proxy_bypass(server.netloc) else proxies.get(server.scheme) or proxies.get("all")
     if url is None:
         return None
-    proxy = urlsplit(url)
+    # In the environment it may be only HOST:PORT.
+    proxy = urlsplit(url if "://" in url else f"http://{url}")
     if proxy.scheme != "http" or not proxy.hostname:
         raise ValueError("A proxy to the model server has to be of the form http://HOST:PORT.")
     return proxy

@@ -12,6 +12,7 @@ from typing import Any, Final
 import openai
 
 from .body import dumps
+from .errors import NoAnswerError
 from .upstream import ROOT, Upstream
 
 Json = dict[str, Any]
@@ -20,7 +21,7 @@ _OF_A_PROMPT: Final[Sequence[str]] = ("model", "messages", "tools", "chat_templa
 """The fields of a chat request that its prompt is made of, and what else llama.cpp makes it of."""
 _OF_LLAMA_CPP: Final[Sequence[str]] = (*_OF_A_PROMPT, "tool_choice", "response_format")
 
-_NO_ANSWER: Final = (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError)
+_NO_ANSWER: Final = (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError, NoAnswerError)
 
 
 async def count_tokens(server: Upstream, request: Json, key: str | None = None) -> int | None:
@@ -28,7 +29,6 @@ async def count_tokens(server: Upstream, request: Json, key: str | None = None) 
 
     Raises:
         openai.APIError: it failed, or could not be reached.
-        ValueError: what it answers is no JSON.
     """
     try:
         counted = await _ask(server, "tokenize", {**_part(request, _OF_A_PROMPT), "add_generation_prompt": True}, key)
@@ -53,5 +53,4 @@ def _part(request: Json, names: Sequence[str]) -> Json:
 
 
 async def _ask(server: Upstream, what: str, body: Json, key: str | None) -> Json:
-    answer = await server.post(f"{ROOT}{what}", dumps(body), key)
-    return answer if isinstance(answer, dict) else {}
+    return await server.post(f"{ROOT}{what}", dumps(body), key)

@@ -26,6 +26,9 @@ ROOT: Final = "//"
 """What a path begins with that stands beside the `/v1` of the base URL."""
 
 _DONE: Final = b"[DONE]"
+_LONGEST_ANSWER: Final = 1 << 28
+_LONGEST_REFUSAL: Final = 1 << 20
+"""Bytes of a body that is read as one."""
 _DRAIN_SECONDS: Final = 0.2
 """How long the end of a body may take to come after `[DONE]`, so that its connection can be kept."""
 
@@ -67,10 +70,12 @@ class Upstream:
         headers |= {name.lower(): value for name, value in config.network.headers.items()}
         if self._pool.proxy_authorization:
             headers["proxy-authorization"] = self._pool.proxy_authorization
+        # A key takes the place of it.
+        self._authorization = headers.pop("authorization", None)
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
-    async def post(self, path: str, body: bytes, key: str | None = None) -> Any:
-        """The JSON that the server answers with.
+    async def post(self, path: str, body: bytes, key: str | None = None) -> dict[str, Any]:
+        """The JSON object that the server answers with.
 
         Args:
             path: below the base URL, or with `ROOT` before it, beside its `/v1`.
@@ -78,11 +83,12 @@ class Upstream:
             key: goes in the place of the configured one.
 
         Raises:
-            openai.APIError: it refused, failed, or could not be reached.
-            ValueError: what it answers is no JSON.
+            openai.APIError: it refused, failed, could not be reached, or answers with something else.
         """
         asked = self._asked("POST", path, key, body)
-        return loads(await self._rest(await self._answer(asked), asked))
+        answer = _object(await self._rest(await self._answer(asked), asked), asked)
+        _refuse_error(answer, asked)
+        return answer
 
     async def open(
         self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None
@@ -98,8 +104,11 @@ class Upstream:
         asked = self._asked("POST", path, key, body)
         connection = await self._answer(asked)
         assert connection.head
-        if connection.head.header(b"content-type").startswith(b"application/json"):
-            raise errors.of_frame(_error_in(loads(await self._rest(connection, asked))), asked.shown())
+        kind = connection.head.header(b"content-type").lower()
+        if kind.startswith((b"application/json", b"text/html")):
+            answer = _object(await self._rest(connection, asked), asked)
+            _refuse_error(answer, asked)
+            raise errors.no_answer(asked.shown(), "it answers with JSON where a stream was asked for")
         events = self._events(connection, asked, build)
         # A generator that was never begun runs no `finally`.
         weakref.finalize(events, _abandon, connection, connection.head).atexit = False
@@ -111,8 +120,7 @@ class Upstream:
         The host may ask in a loop that ends, so this connection is not kept.
 
         Raises:
-            openai.APIError: it refused, failed, or could not be reached.
-            ValueError: what it answers is no list of models.
+            openai.APIError: it refused, failed, could not be reached, or answers with something else.
         """
         asked = self._asked("GET", "/models", key)
         try:
@@ -120,14 +128,14 @@ class Upstream:
             try:
                 await connection.ask(asked.data)
                 await self._check(connection, asked)
-                answer = loads(await connection.read_all())
+                answer = _object(await connection.read_all(_LONGEST_ANSWER), asked)
             finally:
                 connection.close()
             return {str(model["id"]): _context_length(model) for model in answer["data"]}
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"What {asked.url} answers is no list of models.") from error
+            raise errors.no_answer(asked.shown(), f"what {asked.url} answers is no list of models") from error
 
     async def close(self) -> None:
         """Closes the connections that nobody uses."""
@@ -140,8 +148,9 @@ class Upstream:
             path = path[1:]
             base, target = base.removesuffix("/v1"), target.removesuffix("/v1")
         head = f"{method} {target}{path} HTTP/1.1\r\n{self._headers}"
-        if key:
-            head += f"authorization: Bearer {check_header(key)}\r\n"
+        authorization = f"Bearer {check_header(key)}" if key else self._authorization
+        if authorization:
+            head += f"authorization: {authorization}\r\n"
         for name, value in _trace_headers().items():
             head += f"{name}: {check_header(value)}\r\n"
         if method == "POST":
@@ -189,13 +198,17 @@ class Upstream:
         """Raises what the server says if it refuses."""
         head = connection.head
         assert head
+        if 300 <= head.status < 400:
+            self._pool.keep(connection)
+            to = head.header(b"location").decode(errors="replace").partition("?")[0] or "another address"
+            raise errors.no_answer(asked.shown(), f"it redirects to {to}; 'base_url' has to be the address in the end")
         if head.status >= 300:
-            raise errors.of_status(asked.shown(), head, await self._rest(connection, asked))
+            raise errors.of_status(asked.shown(), head, await self._rest(connection, asked, _LONGEST_REFUSAL))
 
-    async def _rest(self, connection: Connection, asked: _Asked) -> bytes:
+    async def _rest(self, connection: Connection, asked: _Asked, most: int = _LONGEST_ANSWER) -> bytes:
         """The whole body of a response, whose connection is free after that."""
         try:
-            return await connection.read_all()
+            return await connection.read_all(most)
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
         finally:
@@ -204,18 +217,17 @@ class Upstream:
     async def _events(self, connection: Connection, asked: _Asked, build: Callable[[Any], Any]) -> AsyncGenerator[Any]:
         splitter = FrameSplitter()
         try:
-            while piece := await connection.read():
-                for data in splitter.feed(piece):
-                    if data == _DONE:
+            piece = None
+            while piece != b"":
+                piece = await connection.read()
+                for data in splitter.feed(piece) if piece else splitter.end():
+                    if data.startswith(_DONE):
                         await _drain(connection)
                         return
                     event = loads(data)
                     if isinstance(event, dict) and event.get("error"):
                         raise errors.of_frame(event["error"], asked.shown())
                     yield build(event)
-            for data in splitter.end():
-                if data != _DONE:
-                    yield build(loads(data))
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
         finally:
@@ -235,9 +247,26 @@ async def _drain(connection: Connection) -> None:
     """Reads a body to its end, if that is near."""
     try:
         async with asyncio.timeout(_DRAIN_SECONDS):
-            await connection.read_all()
+            await connection.read_all(_LONGEST_REFUSAL)
     except OSError:
         return
+
+
+def _object(content: bytes, asked: _Asked) -> dict[str, Any]:
+    """The JSON object that a body is."""
+    try:
+        answer = loads(content)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise errors.no_answer(asked.shown(), "it answers with something that is no JSON object")
+    return answer
+
+
+def _refuse_error(answer: dict[str, Any], asked: _Asked) -> None:
+    """Raises what an answer says went wrong."""
+    if answer.get("error"):
+        raise errors.of_answer(asked.shown(), answer["error"])
 
 
 def _abandon(connection: Connection, head: object) -> None:
@@ -259,17 +288,11 @@ def _context_length(model: Any) -> int | None:
     return length if isinstance(length, int) and length > 0 else None
 
 
-def _error_in(body: Any) -> Any:
-    """What to say of JSON that came in the place of a stream."""
-    error = body.get("error") if isinstance(body, dict) else None
-    return error or "it answered with JSON where a stream was asked for"
-
-
 def _pause(error: openai.APIError, attempt: int) -> float | None:
     """Seconds until a failed request is sent again; None if it is not."""
     pause: float = _FIRST_PAUSE * 2**attempt
     if isinstance(error, openai.APIStatusError):
-        if error.status_code not in _RETRIED:
+        if error.status_code not in _RETRIED or isinstance(error, errors.NoAnswerError):
             return None
         pause = _retry_after(error.response.headers.get("retry-after", "")) or pause
     return pause if pause <= _LONGEST_PAUSE else None

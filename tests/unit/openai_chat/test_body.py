@@ -78,6 +78,11 @@ def test_what_strict_readers_refuse_is_read(said: bytes) -> None:
     assert repr(loads(said)) == repr(json.loads(said))
 
 
+def test_what_is_nested_too_deeply_is_an_error() -> None:
+    with pytest.raises(ValueError, match="deeply"):
+        loads(b"[" * 100_000)
+
+
 def test_what_is_no_json_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"."):
         loads(b"{oops")

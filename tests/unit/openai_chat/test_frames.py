@@ -88,6 +88,16 @@ def test_frames(pieces: list[bytes], events: list[bytes]) -> None:
     assert split(pieces) == events
 
 
+@pytest.mark.parametrize("piece", [b"x" * (1 << 20), b"data: %b\n" % (b"x" * (1 << 20))])
+def test_an_event_without_an_end_is_not_kept(piece: bytes) -> None:
+    splitter = FrameSplitter()
+    splitter.feed(b"data: ")
+    for _ in range(63):
+        assert splitter.feed(piece) == []
+    with pytest.raises(ValueError, match="too long"):
+        [splitter.feed(piece) for _ in range(2)]
+
+
 def test_an_event_comes_out_with_the_piece_that_ends_it() -> None:
     splitter = FrameSplitter()
     assert splitter.feed(b"data: a\r\n\r") == [b"a"]

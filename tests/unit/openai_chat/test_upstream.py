@@ -3,6 +3,8 @@
 import asyncio
 import gc
 import gzip
+import socket
+import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ import orjson
 import pytest
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
+from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
 from tests.support.certificates import Certificates
@@ -37,6 +40,35 @@ async def hangs(peer: Peer) -> None:
     await peer.request()
     await peer.send(OPENING + event({"n": 1}))
     await peer.left()
+
+
+class Wire(asyncio.Transport):
+    """Stands for a socket whose bytes come when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = asyncio.Event()
+        self._paused = self._closed = False
+
+    def write(self, _: bytes | bytearray | memoryview) -> None:
+        """A request has been sent."""
+        self.written.set()
+
+    def pause_reading(self) -> None:
+        """The reader is behind."""
+        self._paused = True
+
+    def is_reading(self) -> bool:
+        """Whether more may come."""
+        return not self._paused
+
+    def abort(self) -> None:
+        """The client hangs up."""
+        self._closed = True
+
+    def is_closing(self) -> bool:
+        """Whether it has."""
+        return self._closed
 
 
 def made(config: OpenAIChatConfig) -> Upstream:
@@ -226,6 +258,30 @@ async def test_a_reader_that_does_not_read_holds_the_server_up() -> None:
         assert len([each async for each in stream]) == 64
 
 
+async def test_a_connection_that_waits_for_its_reader_serves_nobody_else() -> None:
+    connection, wire = Connection(SECONDS), Wire()
+    connection.connection_made(wire)
+    asked = asyncio.create_task(connection.ask(b"GET / HTTP/1.1\r\n\r\n"))
+    await wire.written.wait()
+    connection.data_received(OPENING + in_chunk(b"x" * (1 << 20)) + END)
+    assert (await asked).status == 200
+    assert not wire.is_reading()
+    assert not connection.rest()
+    assert wire.is_closing()
+
+
+@pytest.mark.parametrize("more", [whole(404, {"n": 2}), b"no HTTP", END])
+async def test_what_follows_an_answer_is_no_part_of_it(more: bytes) -> None:
+    async def says_more(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(200, {"n": 1}) + more)
+        await peer.left()
+
+    async with serving(says_more) as server, upstream(server) as client:
+        assert [await client.post(CHAT, b"{}") for _ in range(2)] == [{"n": 1}] * 2
+        assert server.connections == 2
+
+
 # -- leaving -----------------------------------------------------------------------
 
 
@@ -281,7 +337,6 @@ async def test_who_leaves_before_the_answer_closes_the_connection() -> None:
         (422, openai.UnprocessableEntityError),
         (429, openai.RateLimitError),
         (503, openai.InternalServerError),
-        (307, openai.APIStatusError),
     ],
 )
 async def test_a_status_is_the_error_that_the_openai_package_raises(
@@ -336,10 +391,11 @@ async def test_a_server_that_is_not_there() -> None:
     [
         (in_chunk(b"data: {oops\n\n") + DONE + END, ValueError, "."),
         (event({"error": {"message": "It broke.", "code": 500}}) + DONE + END, openai.APIError, "It broke"),
+        (in_chunk(b'data: {"error": "It broke."}\n') + END, openai.APIError, "It broke"),
         (b"5\r\ndata:", openai.APIConnectionError, "."),
         (b"nonsense", openai.APIConnectionError, "."),
     ],
-    ids=["no JSON", "error", "cut", "no HTTP"],
+    ids=["no JSON", "error", "error at the end", "cut", "no HTTP"],
 )
 async def test_a_stream_that_breaks(sent: bytes, kind: type[Exception], words: str) -> None:
     async def breaks(peer: Peer) -> None:
@@ -363,6 +419,15 @@ async def test_a_stream_that_ends_without_a_last_word() -> None:
         assert await read(client) == BOTH
 
 
+async def test_a_last_word_with_something_behind_it() -> None:
+    async def ends(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(OPENING + event({"n": 1}) + in_chunk(b"data: [DONE] \n\n") + END)
+
+    async with serving(ends) as server, upstream(server) as client:
+        assert await read(client) == [{"n": 1}]
+
+
 async def test_a_body_that_lasts_as_long_as_its_connection() -> None:
     async def old(peer: Peer) -> None:
         await peer.request()
@@ -383,6 +448,98 @@ async def test_a_server_that_compresses_although_it_was_asked_not_to() -> None:
 
     async with serving(compresses) as server, upstream(server) as client:
         assert await read(client) == BOTH
+
+
+@pytest.mark.parametrize(
+    ("encoding", "body", "words"),
+    [
+        (b"br", b"x", "encoded as 'br'"),
+        (b"gzip", gzip.compress(bytes(1 << 25)), "compressed beyond measure"),
+        (b"deflate", b"nothing of the kind", "header"),
+    ],
+    ids=["unknown", "bomb", "not compressed"],
+)
+async def test_a_compressed_body_that_cannot_be_read(encoding: bytes, body: bytes, words: str) -> None:
+    async def compresses(peer: Peer) -> None:
+        await peer.request()
+        head = OPENING.replace(b"\r\n\r\n", b"\r\ncontent-encoding: " + encoding + b"\r\n\r\n")
+        await peer.send(head + in_chunk(body) + END)
+
+    async with serving(compresses) as server, upstream(server) as client:
+        with pytest.raises(openai.APIConnectionError, match=words):
+            await read(client)
+
+
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [
+        (b"HTTP/1.1 200 OK\r\n", b"x-name: value\r\n" * 4096),
+        (b"HTTP/1.1 200 OK\r\nx-name: ", b"x" * 65536),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 2048),
+        (OPENING + b"0\r\n", b"x-name: value\r\n" * 4096),
+        (b"HTTP/1.1 500 No\r\nconnection: close\r\n\r\n", b" " * 65536),
+    ],
+    ids=["headers", "a header", "announcements", "trailers", "a refusal"],
+)
+async def test_what_has_no_end_is_not_kept(begun: bytes, more: bytes) -> None:
+    async def never_ends(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(begun)
+        while True:
+            await peer.send(more)
+
+    async with serving(never_ends) as server, upstream(server) as client, asyncio.timeout(SECONDS):
+        with pytest.raises(openai.APIConnectionError, match="too long"):
+            await read(client)
+        await over(server)
+
+
+async def test_a_body_that_lasts_as_long_as_its_connection_and_is_cut_off() -> None:
+    async def resets(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        linger = struct.pack("ii", 1, 0)
+        peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        peer.writer.transport.abort()
+
+    async with serving(resets) as server, upstream(server) as client:
+        with pytest.raises(openai.APIConnectionError):
+            await read(client)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 6\r\n\r\n<html>", "no JSON object"),
+        (whole(200, [1]), "no JSON object"),
+        (whole(200, {"error": {"message": "Not now."}}), "502 - Not now."),
+        (whole(200, {"error": "Not now."}), "502 - Not now."),
+        (whole(307, {}, "location: https://elsewhere/v1?key=secret"), "redirects to https://elsewhere/v1;"),
+    ],
+    ids=["a page", "a list", "an error", "a word", "a redirect"],
+)
+async def test_what_is_no_answer(answer: bytes, words: str) -> None:
+    async def answers(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(answer)
+
+    async with serving(answers) as server, upstream(server, max_retries=3) as client:
+        for call in (client.open(CHAT, b"{}", lambda raw: raw), client.post(CHAT, b"{}")):
+            with pytest.raises(openai.InternalServerError, match=words) as raised:
+                await call
+            assert raised.value.status_code == 502
+        assert len(server.requests) == 2
+
+
+async def test_an_error_with_a_status_of_success_has_the_status_that_is_in_it() -> None:
+    async def refuses(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(200, {"error": {"message": "Slowly.", "code": 429}}))
+
+    async with serving(refuses) as server, upstream(server) as client:
+        with pytest.raises(openai.RateLimitError, match=r"429 - Slowly\."):
+            await client.post(CHAT, b"{}")
 
 
 async def test_json_in_the_place_of_a_stream() -> None:
@@ -439,6 +596,15 @@ async def test_keys_and_headers() -> None:
         assert configured.line == "POST /v1/chat/completions HTTP/1.1"
 
 
+async def test_a_header_that_says_who_asks_gives_way_to_a_key() -> None:
+    async with serving(streams) as server:
+        async with upstream(server, network={"headers": {"Authorization": "Token t"}}) as client:
+            await read(client)
+            await read(client, key="sk-own")
+        bare, own = server.requests
+        assert (bare.headers["authorization"], own.headers["authorization"]) == ("Token t", "Bearer sk-own")
+
+
 @pytest.mark.parametrize("key", ["sk\r\nx-admin: yes", "sk\n", "schlüssel"])
 async def test_a_key_smuggles_nothing_in(key: str) -> None:
     async with serving(streams) as server, upstream(server) as client:
@@ -473,7 +639,7 @@ async def test_what_is_no_list_of_models(answer: Any) -> None:
         await peer.send(whole(200, answer))
 
     async with serving(answers) as server, upstream(server) as client:
-        with pytest.raises(ValueError, match="no list of models"):
+        with pytest.raises(openai.InternalServerError, match=r"no list of models|no JSON object"):
             await client.models()
 
 
@@ -509,14 +675,15 @@ async def test_tls(certificates: Certificates, name: str) -> None:
             assert await read(client) == BOTH
 
 
-@pytest.mark.parametrize("how", ["configured", "environment", "bypassed"])
+@pytest.mark.parametrize("how", ["configured", "environment", "without scheme", "bypassed"])
 async def test_proxies(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     async with serving(streams) as target, serving(streams) as proxy:
         network: Json = {}
         if how == "configured":
             network = {"proxy": {"url": proxy.url.removesuffix("/v1")}}
         else:
-            monkeypatch.setenv("http_proxy", proxy.url.removesuffix("/v1"))
+            url = proxy.url.removesuffix("/v1")
+            monkeypatch.setenv("http_proxy", url.removeprefix("http://") if how == "without scheme" else url)
             monkeypatch.setenv("no_proxy", "127.0.0.1" if how == "bypassed" else "")
         async with upstream(target, network=network) as client:
             assert await read(client) == BOTH
@@ -598,6 +765,7 @@ def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         {"base_url": "http://localhost/v1?x=1"},
         {"network": {"headers": {"X-Team": "blue\r\nX-Admin: yes"}}},
         {"network": {"headers": {"X Team": "blue"}}},
+        {"network": {"headers": {"Content-Length": "5"}}},
     ):
         with pytest.raises(ValueError, match="1 validation error"):
             OpenAIChatConfig.model_validate({"base_url": "http://localhost/v1"} | wrong)
