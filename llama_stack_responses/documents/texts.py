@@ -19,6 +19,9 @@ _REMEMBERED: Final = 16_000_000
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 """What no text holds: neither white space nor the escape of a terminal's colours."""
 
+_CHARSET: Final = re.compile("ascii|big5|cp|euc|gb|hz|iso|johab|koi8|kz1048|mac|ptcp154|shift_jis|tis|utf-(8|16|32)")
+"""How Python's names of charsets begin. It has other codecs under names, which unpack, or take hours for a megabyte."""
+
 _MARKS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 """The marks at the beginning of a text that say how it is encoded."""
 
@@ -117,7 +120,7 @@ def _decoded(document: Document, characters: int) -> str | None:
         try:
             decoder = codecs.getincrementaldecoder(encoding)()
             text = decoder.decode(head, final=len(head) == len(document.content))
-        except (UnicodeError, LookupError):
+        except UnicodeError:
             continue
         if not _CONTROL.search(text):
             return text
@@ -126,8 +129,15 @@ def _decoded(document: Document, characters: int) -> str | None:
 
 def _encodings(document: Document) -> Iterator[str]:
     yield from (encoding for mark, encoding in _MARKS if document.content.startswith(mark))
-    if document.charset:
+    if document.charset and _is_charset(document.charset):
         yield document.charset
     yield "utf-8"
     if document.media_type.startswith("text/"):
         yield "cp1252"
+
+
+def _is_charset(name: str) -> bool:
+    try:
+        return bool(_CHARSET.match(codecs.lookup(name).name))
+    except (LookupError, ValueError):
+        return False

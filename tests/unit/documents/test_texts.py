@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import zlib
 
 import pytest
 
@@ -50,12 +51,28 @@ async def test_text_is_text_whatever_it_is_called(given: Document, text: str) ->
 
 
 @pytest.mark.parametrize(
+    ("charset", "text"),
+    [
+        ("hex_codec", "41"),
+        ("unicode_escape", r"\ud800"),
+        ("utf-7", "+2AA-"),
+        ("punycode", "abc-a"),
+        ("utf-8\0", "A"),
+        ("no-such-charset", "A"),
+    ],
+)
+async def test_what_is_no_charset_changes_nothing(charset: str, text: str) -> None:
+    assert await Texts(PDFS, 100).of(document(text.encode(), "text/plain", charset)) == text
+
+
+@pytest.mark.parametrize(
     ("given", "why"),
     [
         (document(b""), "is empty"),
         (document(b" \n"), "no text that can be read"),
         (document(ZIP), "neither text nor a PDF"),
         (document("Größe".encode("latin-1")), "neither text nor a PDF"),
+        (document(zlib.compress(b"x" * 1000), "text/plain", "zlib_codec"), "neither text nor a PDF"),
         (document(b"a\0b", "text/plain"), "neither text nor a PDF"),
         (document(b"x" * 101), "more than 100 characters"),
         (document("€".encode() * 5000), "more than 100 characters"),
