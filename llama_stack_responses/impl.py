@@ -224,7 +224,10 @@ class OpenAIResponsesImpl:
         if request.background:
             await self._workshop.inference.check_model(request.model)
             response |= {"status": "queued"}
-            events = self._workshop.bench(request, response, start.owner).assembler.enqueue()
+            bench = self._workshop.bench(request, response, start.owner)
+            # Whoever makes it reads it again; what cannot be read is refused while the client listens.
+            await bench.shown(start.items)
+            events = bench.assembler.enqueue()
             await self._crew.submit(response, work, events, keys=keys, beside=taken, conditions=free, **stored)
         else:
             patience = PATIENCE if request.stream else None

@@ -1,6 +1,7 @@
 """Files in requests: by id, URL and data, as text or as they are, and what is wrong with them."""
 
 import base64
+import zlib
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -110,12 +111,16 @@ def test_a_file_in_the_background(client: openai.OpenAI, upstream: Upstream, web
     assert given(upstream) == {"type": "text", "text": READ}
 
 
-def test_a_file_that_is_broken_fails_in_the_background(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
-    part = {"type": "input_file", "filename": "a.pdf", "file_data": data_url(PDF[:200])}
+def test_a_file_that_is_gone_when_it_is_needed_fails_in_the_background(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, web: Web
+) -> None:
+    answers = iter([Answer(PDF)])
+    web.answers["/otters.pdf"] = lambda _: next(answers, Answer(status=404))
+    part = {"type": "input_file", "file_url": web.url("/otters.pdf")}
     streamed = stream(client, model=MODEL, input=asked(part), background=True)
     error = streamed.response["error"]
     assert (error["code"], error["param"]) == ("invalid_prompt", "input")
-    assert "broken PDF" in error["message"]
+    assert "404" in error["message"]
     assert stored(client, streamed.response["id"]) == streamed.response
     assert wire.replay(streamed.response["id"]) == streamed.events
     assert upstream.requests() == []
@@ -127,17 +132,24 @@ WRONG: Final[dict[str, tuple[Json, str, str]]] = {
     "pictures of pages": ({"file_data": data_url(pdf("", ""))}, "invalid_file", "no text that can be read"),
     "no base64": ({"file_data": "data:application/pdf;base64,?!"}, "invalid_file", "not in base64"),
     "a picture": ({"file_data": data_url(b"\x89PNG\r\n\x1a\n\0\0", "image/png")}, "invalid_file", "neither text nor"),
+    "no charset": (
+        {"file_data": data_url(zlib.compress(b"A"), "image/x;charset=zlib_codec")},
+        "invalid_file",
+        "neither text nor",
+    ),
     "a file of the server's": ({"file_url": "file:///etc/passwd"}, "invalid_value", "begins with https"),
     "the cloud's secrets": ({"file_url": "http://169.254.169.254/x"}, "failed_to_download_file", "no public address"),
 }
 
 
+@pytest.mark.parametrize("mode", ["stream", "background"])
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_file(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_what_is_wrong_with_a_file(client: openai.OpenAI, upstream: Upstream, case: str, mode: str) -> None:
     source, code, why = WRONG[case]
     [field] = source
+    how: Any = {mode: True}
     with pytest.raises(openai.BadRequestError, match=why) as raised:
-        client.responses.create(model=MODEL, input=asked({"type": "input_file", **source}), stream=True)
+        client.responses.create(model=MODEL, input=asked({"type": "input_file", **source}), **how)
     assert (raised.value.code, raised.value.param) == (code, f"input[0].content[1].{field}")
     assert upstream.requests() == []
 
