@@ -46,7 +46,7 @@ class PrivateReasoning:
             try:
                 return self._open(seal)
             except Unopened:
-                logger.info("the reasoning of %s is sealed with a secret that is gone", item.get("id"))
+                logger.info("the reasoning of %r is sealed with a secret that is gone", item.get("id"))
         return plain_thoughts(item)
 
     def check(self, items: Iterable[Json]) -> None:

@@ -32,7 +32,7 @@ class PrivateSummaries:
         try:
             return self._open(item[SEALED]) if item[SEALED] else None
         except Unopened:
-            logger.info("the summary of %s is sealed with a secret that is gone", item.get("id"))
+            logger.info("the summary of %r is sealed with a secret that is gone", item.get("id"))
             return None
 
     def check(self, items: Iterable[Json]) -> None:

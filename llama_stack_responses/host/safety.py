@@ -37,7 +37,7 @@ class HostSafety:
         except ApiError:
             raise
         except Exception as error:
-            logger.exception("the shield '%s' failed", name)
+            logger.exception("the shield %r failed", name)
             message = f"The stack's safety provider failed ({type(error).__name__}), so nothing was checked."
             raise ApiError(502, message) from error
 

@@ -65,9 +65,9 @@ def _failure(name: str, error: Exception) -> ToolError:
     # Their messages may hold what was sent, keys included.
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
-        logger.warning("the provider of the tool '%s' was answered %s by its service", name, status)
+        logger.warning("the provider of the tool %r was answered %s by its service", name, status)
         return ToolError(f"The service behind the tool '{name}' answered {status}.")
-    logger.warning("the tool '%s' failed (%s)", name, type(error).__name__)
+    logger.warning("the tool %r failed (%s)", name, type(error).__name__)
     if isinstance(error, ValueError) and "API Key" in str(error):
         return ToolError(f"The tool '{name}' has no API key for its service.")
     return ToolError(f"The tool '{name}' failed ({type(error).__name__}).")

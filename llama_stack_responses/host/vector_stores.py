@@ -66,7 +66,7 @@ class HostVectorStores:
         try:
             page = await self._router.openai_search_vector_store(store_id, request)
         except Exception as error:
-            logger.warning("the search in the vector store '%s' failed (%s)", store_id, type(error).__name__)
+            logger.warning("the search in the vector store %r failed (%s)", store_id, type(error).__name__)
             raise ToolError(f"The files could not be searched ({type(error).__name__}).") from error
         least = ranking.get("score_threshold") or 0.0
         return [_passage(found) for found in page.data if found.score >= least]

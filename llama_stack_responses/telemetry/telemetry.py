@@ -53,6 +53,9 @@ class Operation:
         wants_content: whether what is said goes onto the span.
     """
 
+    _heard = False
+    """Whether a model has begun to answer."""
+
     def __init__(self, span: Span, labels: Labels, instruments: Instruments, *, wants_content: bool) -> None:
         self._span = span
         self._labels = labels
@@ -67,8 +70,8 @@ class Operation:
         if isinstance(error, Exception):
             self._span.set_status(Status(StatusCode.ERROR))
         self._labels = {**self._labels, "error.type": kind}
-        if kind == "model_not_found":
-            # Clients can ask for as many of these as they like.
+        if not self._heard and _is_clients(error):
+            # There may be no such model, and clients can ask for as many of these as they like.
             self._labels = {name: value for name, value in self._labels.items() if name != "gen_ai.request.model"}
 
     @property
@@ -84,8 +87,6 @@ class Operation:
 
 class ResponseOperation(Operation):
     """A response, from the first thing that its server does for it to its last item."""
-
-    _heard = False
 
     def hear(self) -> None:
         """Says that a model has begun to answer."""
@@ -110,7 +111,6 @@ class RoundOperation(Operation):
     """
 
     whole: ResponseOperation
-    _heard = False
 
     def asked(self, request: Json) -> None:
         """Says what the model is asked."""
@@ -205,11 +205,16 @@ class Telemetry:
             yield operation
 
     @contextmanager
-    def tool(self, call: ServerCall) -> Iterator[ToolOperation]:
-        """A call of a tool that is run within the block."""
+    def tool(self, call: ServerCall, item_type: str) -> Iterator[ToolOperation]:
+        """A call of a tool, shown as an item of this type, that is run within the block."""
         name = f"execute_tool {call.name}"
-        labels = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": call.name}
-        more = {"gen_ai.tool.call.id": call.call_id, "gen_ai.tool.type": "extension"}
+        # Without the name: that of an MCP server's tool is its client's word.
+        labels = {"gen_ai.operation.name": "execute_tool", "llama_stack_responses.item.type": item_type}
+        more = {
+            "gen_ai.tool.name": call.name,
+            "gen_ai.tool.call.id": call.call_id,
+            "gen_ai.tool.type": "extension",
+        }
         measured = self._instruments.operation
         with self._doing(ToolOperation, name, SpanKind.INTERNAL, labels, more, measured) as operation:
             operation.asked(call.arguments)
@@ -265,6 +270,13 @@ def _settings(request: Json) -> dict[str, AttributeValue]:
     found["gen_ai.request.stream"] = True
     found["gen_ai.output.type"] = "json" if "response_format" in request else "text"
     return found
+
+
+def _is_clients(error: BaseException) -> bool:
+    """Whether clients can have as many of this error as they like: they asked for what is wrong, or left."""
+    if isinstance(error, ApiError):
+        return error.status < 500 and error.status != 429
+    return not isinstance(error, Exception)
 
 
 def _kind(error: BaseException) -> str:

@@ -80,8 +80,9 @@ class Answering:
             raise ToolError(misread)
         if again and not function.repeatable:
             raise ToolError(_LOST)
-        invocation = Invocation(call, self._assembler.response["output"][index], self)
-        with self._telemetry.tool(call) as told:
+        item = self._assembler.response["output"][index]
+        invocation = Invocation(call, item, self)
+        with self._telemetry.tool(call, item["type"]) as told:
             outcome = await self._bounded(call, function.run(invocation))
             told.ended(outcome.output)
         return outcome
@@ -95,7 +96,7 @@ class Answering:
         except TimeoutError:
             raise ToolError(f"The tool did not answer within {self._seconds:g} seconds.") from None
         except Exception as error:
-            logger.exception("a call of the tool '%s' failed", call.name)
+            logger.exception("a call of the tool %r failed", call.name)
             raise ToolError(f"The tool failed ({type(error).__name__}).") from error
 
     def advance(self, index: int, stage: Stage) -> None:

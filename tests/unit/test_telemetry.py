@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -96,7 +97,7 @@ def one_round(telemetry: Telemetry) -> None:
             told.hear(text("So"))
         told.ended(Finish("stop", Usage(7, 2, 1, 0, 1)), SAID)
         whole.ended(begun(), "completed", 1)
-    with telemetry.tool(CALL) as called:
+    with telemetry.tool(CALL, "mcp_call") as called:
         called.ended([{"type": "text", "text": "an animal"}])
 
 
@@ -170,15 +171,49 @@ def test_an_error_is_named_and_not_quoted(error: BaseException, status: StatusCo
     assert (attributes["error.type"], count) == (kind, 1)
 
 
-def test_models_that_there_are_not_make_no_series() -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(404, "No such model.", code="model_not_found"),
+        ApiError(424, "No such MCP server.", code="http_error"),
+        asyncio.CancelledError(),
+    ],
+)
+def test_models_that_there_are_not_make_no_series(error: BaseException) -> None:
     watched = Watched()
     telemetry = watched.telemetry
     for model in ("x1", "x2", "x3"):
-        with pytest.raises(ApiError), telemetry.response(begun(model)) as whole, telemetry.round(model, whole):
-            raise ApiError(404, "No such model.", code="model_not_found")
+        with pytest.raises(type(error)), telemetry.response(begun(model)) as whole, telemetry.round(model, whole):
+            raise error
     for name in ("gen_ai.client.operation.duration", "gen_ai.server.request.duration"):
         [(attributes, count, _)] = watched.points()[name]
         assert ("gen_ai.request.model" in attributes, count) == (False, 3)
+
+
+def test_a_model_that_answered_keeps_its_name() -> None:
+    watched = Watched()
+    telemetry = watched.telemetry
+
+    def answer() -> None:
+        with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
+            told.hear(text("So"))
+            raise ApiError(400, "What now?")
+
+    with pytest.raises(ApiError):
+        answer()
+    for name in ("gen_ai.client.operation.duration", "gen_ai.server.request.duration"):
+        [(attributes, _, _)] = watched.points()[name]
+        assert attributes["gen_ai.request.model"] == "local/m"
+
+
+def test_the_names_of_tools_make_no_series() -> None:
+    watched = Watched()
+    for name in ("mine__a", "mine__b"):
+        with watched.telemetry.tool(replace(CALL, name=name), "mcp_call"):
+            pass
+    [(attributes, count, _)] = watched.points()["gen_ai.client.operation.duration"]
+    assert (attributes["llama_stack_responses.item.type"], count) == ("mcp_call", 2)
+    assert [span.attributes["gen_ai.tool.name"] for span in watched.spans] == ["mine__a", "mine__b"]
 
 
 def test_a_conversation_is_named() -> None:
