@@ -16,7 +16,7 @@ from .workshop import Workshop
 
 Json = dict[str, Any]
 
-_FIELDS: Final = frozenset(
+COMPACTED: Final = frozenset(
     {
         "conversation",
         "image",
@@ -30,6 +30,7 @@ _FIELDS: Final = frozenset(
         "service_tier",
     }
 )
+"""Fields of a response that have a part in it; the others are ignored."""
 
 
 class Compaction:
@@ -46,7 +47,7 @@ class Compaction:
         self._workshop = workshop
         self._intake = intake
         self._parse = parse
-        self._fields = _FIELDS | frozenset(passthrough)
+        self._fields = COMPACTED | frozenset(passthrough)
 
     async def compact(self, body: Json) -> Json:
         """The compacted conversation, as `openai.types.responses.CompactedResponse` has it. Nothing is stored.

@@ -12,9 +12,18 @@ from .workshop import Workshop
 
 Json = dict[str, Any]
 
-_NOT_COUNTED: Final = (
-    *("background", "guardrails", "include", "max_output_tokens", "metadata", "moderation"),
-    *("store", "stream", "stream_options"),
+NOT_COUNTED: Final = frozenset(
+    {
+        "background",
+        "guardrails",
+        "include",
+        "max_output_tokens",
+        "metadata",
+        "moderation",
+        "store",
+        "stream",
+        "stream_options",
+    }
 )
 """Fields of a response that have no part in its input."""
 
@@ -42,7 +51,7 @@ class Counting:
         if body.get("personality") is not None:
             message = "Unsupported parameter: 'personality' is not supported by this server."
             raise bad_request(message, "personality", "unsupported_parameter")
-        asked = self._parse({name: value for name, value in body.items() if name not in _NOT_COUNTED})
+        asked = self._parse({name: value for name, value in body.items() if name not in NOT_COUNTED})
         await self._workshop.inference.check_model(asked.model)
         start = await self._intake.take(asked, adds=False)
         bench = self._workshop.bench(start.request, self._workshop.begin(start.request), start.owner)

@@ -63,13 +63,13 @@ _SKILL: Final = record({"name": TEXT, "description": TEXT, "path": TEXT}, "name"
 
 _LOCAL: Final = record({"skills": array(_SKILL)})
 
-AUTO_CONTAINER: Final = record(
-    {
-        "file_ids": array(string(1, 512)),
-        "memory_limit": one_of("1g", "4g", "16g", "64g"),
-        "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
-    }
-)
+AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
+    "file_ids": array(string(1, 512)),
+    "memory_limit": one_of("1g", "4g", "16g", "64g"),
+    "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
+}
+
+AUTO_CONTAINER: Final = record(AUTO_CONTAINER_FIELDS)
 """What a new container is to be like."""
 
 _ENVIRONMENTS: Final[Mapping[str, Check]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -347,10 +347,15 @@ A request that asks for one of these is refused: doing something else without a 
 """
 
 
-def request_schema() -> Schema:
-    """What a request may hold, as JSON Schema. Whatever else is in it is ignored, or goes to the engine."""
+FIELDS: Final = frozenset(_FIELDS)
+"""Their names."""
+
+
+def request_schema(names: Collection[str] = FIELDS) -> Schema:
+    """What a request with these fields may hold, as JSON Schema. All else is ignored, or goes to the engine."""
     required = ("model",)
-    fields = {**{name: schema_of(check) for name, check in _FIELDS.items()}, "input": INPUT_SCHEMA}
+    checks = {name: schema_of(check) for name, check in _FIELDS.items() if name in names}
+    fields = {**checks, "input": INPUT_SCHEMA}
     properties = {name: schema if name in required else or_null(schema) for name, schema in fields.items()}
     return {"type": "object", "properties": properties, "required": list(required)}
 

@@ -25,7 +25,7 @@ logger = get_logger(__name__)
 Handler = Callable[..., Coroutine[Any, Any, Response]]
 
 MAX_PAGE: Final = 100
-METHODS: Final = ["DELETE", "GET", "PATCH", "POST", "PUT"]
+METHODS: Final = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
 _MAX_HEADERS: Final = 65_536
 _MAX_TEXT: Final = 512
 _NUMBER: Final = re.compile("[0-9]{1,15}")
@@ -55,7 +55,7 @@ class ErrorsAsJson(APIRoute):
             except ApiError as error:
                 return failure(error)
             except Exception:
-                logger.exception("%s %s failed", request.method, request.url.path)
+                logger.exception("%s %r failed", request.method, request.url.path)
                 return failure(ApiError(500, "The server had an error while processing your request."))
 
         return handler
@@ -127,17 +127,31 @@ def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
     )
 
 
+def add_nothing(router: APIRouter) -> None:
+    """Has our words for whatever is below the router's prefix and none of its routes; is added behind them."""
+    for path in ("", "/{rest:path}"):
+        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+
+
 def nothing(router: APIRouter) -> Handler:
     """What answers whatever is no route of `router`, or not with this method."""
 
     async def answer_what_is_no_route(request: Request) -> Response:
         method, path = request.method, request.url.path
+        if path.endswith("/"):
+            return _without_slash(request.scope)
         if any(route.matches(request.scope)[0] is Match.PARTIAL for route in router.routes):
             message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
             raise ApiError(405, message, code="method_not_supported")
         raise ApiError(404, f"Invalid URL ({method} {path}).")
 
     return answer_what_is_no_route
+
+
+def _without_slash(scope: Scope) -> Response:
+    """Sends the client to the path that it must have meant."""
+    path, query = scope["raw_path"].rstrip(b"/").decode("latin-1"), scope["query_string"].decode("latin-1")
+    return Response(status_code=307, headers={"location": f"{path}?{query}" if query else path})
 
 
 async def read_body(request: Request, limit: int) -> bytes:

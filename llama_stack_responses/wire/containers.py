@@ -9,6 +9,7 @@ from typing import Any, Final
 from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.new_container import CONTAINER_SCHEMA, new_container
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox.containers import (
     Containers,
@@ -22,8 +23,8 @@ from llama_stack_responses.sandbox.containers import (
 )
 
 from .answers import Json
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, decode, page_of, read_body
-from .schemas import CONTAINER, FILE, NEW_CONTAINER, NEW_FILE, PAGING, deleted, described, page
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, decode, page_of, read_body
+from .schemas import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
 
 _MINUTES: Final = 60.0
 
@@ -36,12 +37,14 @@ def containers_router(containers: Containers, who: Callable[[], Owner], request_
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    created = described(CONTAINER, body=NEW_CONTAINER, example={"name": "notebook", "expires_after": {"minutes": 20}})
+    example = {"name": "notebook", "expires_after": {"anchor": "last_active_at", "minutes": 20}}
+    created = described(CONTAINER, body=CONTAINER_SCHEMA, example=example)
     add("POST", "", routes.create, "Create a container", created)
     add("GET", "", routes.list, "List containers", described(page(CONTAINER), query=PAGING))
     add("GET", "/{container_id}", routes.retrieve, "Retrieve a container", described(CONTAINER))
     add("DELETE", "/{container_id}", routes.delete, "Delete a container", described(deleted("container.deleted")))
     _add_files(add, routes)
+    add_nothing(router)
     return router
 
 
@@ -62,12 +65,10 @@ class _Routes:
         self._request_bytes = request_bytes
 
     async def create(self, request: Request) -> Response:
-        body = decode(await read_body(request, self._request_bytes))
-        name = body.get("name")
-        if not isinstance(name, str):
-            raise bad_request("Missing required parameter: 'name'.", "name", "missing_required_parameter")
+        name, minutes = new_container(decode(await read_body(request, self._request_bytes)))
+        idle_seconds = None if minutes is None else minutes * _MINUTES
         try:
-            entry = await self._containers.create(self._who(), name=name, idle_seconds=_idle_seconds(body))
+            entry = await self._containers.create(self._who(), name=name, idle_seconds=idle_seconds)
         except TooMany as error:
             raise ApiError(429, str(error), retry_after=60) from error
         return Json(_container(entry))
@@ -143,17 +144,6 @@ def _page(request: Request, data: list[dict[str, Any]]) -> Response:
 
 def _no_file(file_id: str) -> ApiError:
     return ApiError(404, f"No file with id '{file_id}' is in this container.", param="file_id")
-
-
-def _idle_seconds(body: dict[str, Any]) -> float | None:
-    asked = body.get("expires_after")
-    if asked is None:
-        return None
-    minutes = asked.get("minutes") if isinstance(asked, dict) else None
-    if isinstance(minutes, bool) or not isinstance(minutes, int) or minutes < 1:
-        message = "Invalid value for 'expires_after.minutes': expected an integer of at least 1."
-        raise bad_request(message, "expires_after.minutes", "invalid_value")
-    return minutes * _MINUTES
 
 
 def _container(entry: Entry) -> dict[str, Any]:

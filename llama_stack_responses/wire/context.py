@@ -6,9 +6,9 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from llama_stack_responses.compaction import Compaction
-from llama_stack_responses.core.request import request_schema
-from llama_stack_responses.counting import Counting
+from llama_stack_responses.compaction import COMPACTED, Compaction
+from llama_stack_responses.core.request import FIELDS, request_schema
+from llama_stack_responses.counting import NOT_COUNTED, Counting
 
 from .answers import FinishedAsJson, Json
 from .asked import METHODS, ErrorsAsJson, Handler, decode, nothing, read_body
@@ -23,8 +23,9 @@ def context_router(counting: Counting, compaction: Compaction, request_bytes: in
         router.add_api_route(path, answer, methods=["POST"], summary=summary, **description)
         router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
 
-    body, example = request_schema(), {"model": "local/qwen3", "input": "Write a haiku about the sea."}
-    counted, compacted = (described(answer, body=body, example=example) for answer in (TOKENS, COMPACTION))
+    example = {"model": "local/qwen3", "input": "Write a haiku about the sea."}
+    counted = described(TOKENS, body=request_schema(FIELDS - NOT_COUNTED), example=example)
+    compacted = described(COMPACTION, body=request_schema(COMPACTED), example=example)
     add("/input_tokens", _count(counting, request_bytes), "Count tokens", counted)
     add("/compact", _compact(compaction, request_bytes), "Compact", compacted)
     return router

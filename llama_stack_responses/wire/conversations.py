@@ -10,7 +10,7 @@ from llama_stack_responses.conversations import Conversations
 from llama_stack_responses.core.request import INCLUDABLE
 
 from .answers import Json
-from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, nothing, page_of, read_body
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, decode, page_of, read_body
 from .schemas import (
     CONVERSATION,
     INCLUDE,
@@ -48,9 +48,7 @@ def conversations_router(conversations: Conversations, request_bytes: int) -> AP
     path = f"{items}/{{item_id:path}}"
     add("GET", path, routes.retrieve_item, "Retrieve a conversation's item", described(ITEM, query=INCLUDE))
     add("DELETE", path, routes.delete_item, "Delete a conversation's item", described(CONVERSATION))
-    # Last, so that whatever is a route above is not taken for one of these.
-    for path in ("", "/{conversation_id}", "/{conversation_id}/{part:path}"):
-        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+    add_nothing(router)
     return router
 
 

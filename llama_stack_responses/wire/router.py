@@ -14,7 +14,7 @@ from llama_stack_responses.core.request import request_schema
 from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 
 from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
-from .asked import MAX_PAGE, METHODS, ErrorsAsJson, Handler, Query, decode, nothing, page_of, read_body
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, decode, page_of, read_body
 from .containers import containers_router
 from .context import context_router
 from .conversations import conversations_router
@@ -66,9 +66,7 @@ def _responses(impl: OpenAIResponsesImpl) -> APIRouter:
     add("POST", "/{response_id}/cancel", _cancel(impl), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query=PAGING)
     add("GET", "/{response_id}/input_items", _input_items(impl), "List a response's input items", listed)
-    # Last, so that whatever is a route above is not taken for one of these.
-    for path in ("", "/{response_id}", "/{response_id}/{part}"):
-        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+    add_nothing(router)
     return router
 
 

@@ -81,7 +81,7 @@ RESPONSE: Final = whole(
     access_programs=or_null(_OBJECT),
     conversation=or_null(whole(id=TEXT)),
     image=or_null(_OBJECT),
-    instructions=or_null(TEXT),
+    instructions=or_null(any_of(TEXT, {"type": "array", "items": _ITEM})),
     max_output_tokens=or_null(WHOLE),
     max_tool_calls=or_null(WHOLE),
     metadata={"type": "object", "additionalProperties": TEXT},
@@ -158,14 +158,6 @@ FILE: Final = whole(
     path=TEXT,
     source=one_of("user", "assistant"),
 )
-
-_IDLE: Final[Schema] = {"type": "object", "properties": {"minutes": {**WHOLE, "minimum": 1}}, "required": ["minutes"]}
-
-NEW_CONTAINER: Final[Schema] = {
-    "type": "object",
-    "properties": {"name": TEXT, "expires_after": or_null(_IDLE)},
-    "required": ["name"],
-}
 
 NEW_FILE: Final = whole(file={"type": "string", "format": "binary"})
 

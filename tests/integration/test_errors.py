@@ -175,6 +175,7 @@ def test_a_slash_too_many_is_forgiven(client: openai.OpenAI) -> None:
     found = client.get(f"/responses/{kept.id}/", cast_to=Response)
     assert found.output_text == "hello"
     assert client.post("/responses/", body={"model": "local/echo", "input": "x"}, cast_to=Response).output_text == "x"
+    assert client.get(f"/responses/{kept.id}/input_items/?limit=1", cast_to=object)
 
 
 def test_a_chain_that_is_left_without_an_output_is_refused(wire: Wire, upstream: Upstream) -> None:

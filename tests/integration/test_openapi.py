@@ -10,9 +10,10 @@ from jsonschema import Draft202012Validator
 from llama_stack_responses.core.request import parse_create
 from tests.support.asking import MODEL, NAME
 from tests.support.features import features
+from tests.support.prompts import Desk
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
-from tests.support.wire import Json, Wire
+from tests.support.wire import Json, Wire, error_of
 
 pytestmark = pytest.mark.live
 
@@ -82,7 +83,21 @@ def test_examples_are_what_they_show(operations: dict[str, Json]) -> None:
     assert parse_create(example).stream
 
 
-def test_answers_are_as_described(operations: dict[str, Json], wire: Wire, upstream: Upstream) -> None:
+@pytest.mark.parametrize("path", ["/responses", "/responses/compact", "/responses/input_tokens"])
+def test_what_is_ruled_out_is_refused(operations: dict[str, Json], wire: Wire, upstream: Upstream, path: str) -> None:
+    upstream.script(NAME, ANSWER)
+    fields = operations[f"POST /v1{path}"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+    for name, described in fields.items():
+        takes = Draft202012Validator(described)
+        values: list[Any] = [5, {}, "?", True]
+        wrong = next(value for value in values if not takes.is_valid(value))
+        answer = wire.http.post(path, json={"model": MODEL, "input": "Hi", name: wrong})
+        assert error_of(answer, 400)["param"].startswith(name), name
+
+
+def test_answers_are_as_described(
+    operations: dict[str, Json], wire: Wire, upstream: Upstream, stack: LiveStack
+) -> None:
     upstream.script(NAME, ANSWER)
 
     def check(operation: str, answer: httpx.Response, status: str = "200") -> Json:
@@ -97,6 +112,9 @@ def test_answers_are_as_described(operations: dict[str, Json], wire: Wire, upstr
     check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items"))
     check("GET /v1/responses", wire.get("", limit=1))
     check("POST /v1/responses/input_tokens", wire.http.post("/responses/input_tokens", json=body))
+    check("POST /v1/responses/compact", wire.http.post("/responses/compact", json=body))
+    prompt = {"id": Desk(stack).write("Say {{what}}.", "what"), "variables": {"what": "hello"}}
+    check("POST /v1/responses", wire.post({"model": MODEL, "prompt": prompt}))
     check("POST /v1/responses", wire.post({"model": MODEL}), "default")
     check(f"POST {one}/cancel", wire.http.post(f"/responses/{made['id']}/cancel"), "default")
     check(f"DELETE {one}", wire.http.delete(f"/responses/{made['id']}"))

@@ -74,6 +74,7 @@ def test_the_spans_of_a_streamed_response_with_a_tool_call(
         "gen_ai.tool.name": "mcp__echo",
         "gen_ai.tool.call.id": "call_1",
         "gen_ai.tool.type": "extension",
+        "llama_stack_responses.item.type": "mcp_call",
     }
     # The trace goes on to the model server and to the MCP server, and nobody is told what was said.
     sent = [record.headers["traceparent"] for record in upstream.requests(NAME)]
@@ -150,14 +151,20 @@ def test_log_lines_name_their_response(stack: LiveStack, wire: Wire, upstream: U
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
-        ("POST", "", HELLO, 200),
-        ("POST", "", {**HELLO, "stream": True}, 200),
-        ("POST", "", {**HELLO, "background": True}, 200),
-        ("POST", "", {"input": 1}, 400),
-        ("GET", "", None, 200),
-        ("GET", "/resp_0", None, 404),
-        ("PUT", "", None, 405),
-        ("GET", "/a/b", None, 404),
+        ("POST", "responses", HELLO, 200),
+        ("POST", "responses", {**HELLO, "stream": True}, 200),
+        ("POST", "responses", {**HELLO, "background": True}, 200),
+        ("POST", "responses", {"input": 1}, 400),
+        ("GET", "responses", None, 200),
+        ("GET", "responses/resp_0", None, 404),
+        ("PUT", "responses", None, 405),
+        ("OPTIONS", "responses", None, 405),
+        ("GET", "responses/a/b", None, 404),
+        ("GET", "responses/a/b/c", None, 404),
+        ("GET", "responses/", None, 307),
+        ("PATCH", "conversations", None, 405),
+        ("PATCH", "containers", None, 405),
+        ("GET", "containers/a/b/c", None, 404),
     ],
 )
 def test_every_answer_has_its_head(
@@ -166,7 +173,7 @@ def test_every_answer_has_its_head(
     upstream.script(NAME, ANSWER)
 
     def ask(**headers: str) -> httpx.Response:
-        return wire.http.request(method, f"/responses{path}", json=body, headers=headers)
+        return wire.http.request(method, f"/{path}", json=body, headers=headers)
 
     own = ask(**{"x-request-id": "of-my-own.1"})
     assert own.status_code == status
