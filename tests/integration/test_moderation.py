@@ -82,6 +82,14 @@ def test_an_input_is_blocked_before_a_model_sees_it(
     assert kinds(create(client, model=MODEL, input="A bad thing", **BLOCKED[way])) == [["refusal"]]
 
 
+def test_a_guard_that_is_a_model_of_the_stack(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    upstream.script("guard-8b", [reply(text("unsafe\nS1")), reply(text("safe"))])
+    asked: Json = {"model": MODEL, "moderation": {"model": "guard", "policy": {"input": {"mode": "block"}}}}
+    assert kinds(create(client, input="A bad thing", **asked)) == [["refusal"]]
+    assert kinds(create(client, input="A good thing", **asked)) == [["output_text"]]
+
+
 def test_no_later_turn_sees_what_was_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     first = create(client, model=MODEL, input="Hi")

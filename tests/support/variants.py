@@ -82,7 +82,10 @@ def _add_profile(config: Json, model: str, **settings: Any) -> None:
 
 
 def add_moderation(config: Json, host: Host) -> None:
-    """Has texts checked by `words-1` and `away` of the model server."""
+    """Has texts checked by `words-1` and `away` of the model server; `guard` is a Llama Guard that asks `guard-8b`.
+
+    On OGX, which has none, that is a third one of the model server's.
+    """
     if host == "ogx":
         responses_config(config)["moderation"] = {"url": "${env.INFERENCE_URL}", "model": "words-1"}
         return
@@ -90,9 +93,11 @@ def add_moderation(config: Json, host: Host) -> None:
     config["safety"] = {"default_shield_id": "words-1"}
     server = {"base_url": "${env.INFERENCE_URL}"}
     found = {"provider_id": "server", "provider_type": "remote::passthrough", "config": server}
-    config["providers"]["safety"] = [found]
+    guard = {"provider_id": "llama-guard", "provider_type": "inline::llama-guard", "config": {}}
+    config["providers"]["safety"] = [found, guard]
     config.setdefault("registered_resources", {})["shields"] = [
-        {"shield_id": name, "provider_id": "server", "provider_shield_id": name} for name in ("words-1", "away")
+        *({"shield_id": name, "provider_id": "server", "provider_shield_id": name} for name in ("words-1", "away")),
+        {"shield_id": "guard", "provider_id": "llama-guard", "provider_shield_id": "local/guard-8b"},
     ]
 
 
