@@ -123,9 +123,9 @@ class Journal:
         return len(due)
 
     async def forget(self, response_id: str) -> None:
-        """Drops the journal of a response that has ended."""
+        """Drops the journal of a response that has ended, from its end: whoever reads it meanwhile sees no gap."""
         prefix, reader = f"e/{response_id}/", f"s/{response_id}"
-        while found := await self._records.range(prefix, after_prefix(prefix), limit=_ROWS):
+        while found := await self._records.range(prefix, after_prefix(prefix), limit=_ROWS, reverse=True):
             await self._records.commit([Delete(key) for key, _ in found])
         known = (await self._records.get_many([reader])).get(reader)
         await self._records.commit([Delete(reader), *([Delete(known.value.decode())] if known and known.value else [])])

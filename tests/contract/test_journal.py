@@ -8,10 +8,12 @@ from typing import Any, Final
 
 import pytest
 
+from llama_stack_responses.background import journal
 from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.store.records import Conflict, Put, Records
 from tests.contract.backends import Clock
+from tests.support.records import WatchedRecords
 
 pytestmark = pytest.mark.needs("work")
 
@@ -269,6 +271,19 @@ async def test_many_journals_are_dropped_a_few_at_a_time(here: Setting, clock: C
     clock.now += 2
     assert [await here.journal.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
     assert await keys(here.records) == []
+
+
+async def test_who_reads_while_it_is_dropped_sees_no_gap(here: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_ROWS", 8)
+    await here.write_all([1])
+    seen: list[list[Json]] = []
+
+    async def read(_: str) -> None:
+        seen.append(await here.journal.read(ID, 3, 2))
+
+    await Journal(WatchedRecords(here.records, after=read), here.bell).forget(ID)
+    assert seen[0] == EVENTS[4:6]
+    assert [events for events in seen if events not in (EVENTS[4:6], EVENTS[4:5], [])] == []
 
 
 async def test_several_that_drop_the_same_do_no_harm(here: Setting, clock: Clock) -> None:
