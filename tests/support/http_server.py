@@ -59,7 +59,10 @@ class Peer:
         except asyncio.IncompleteReadError as error:
             raise EOFError from error
         line, *lines = head.strip().split("\r\n")
-        headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in lines)}
+        headers: dict[str, str] = {}
+        for name, _, value in (each.partition(":") for each in lines):
+            # As HTTP has it: one that comes twice is a list.
+            headers[name.lower()] = ", ".join(filter(None, (headers.get(name.lower()), value.strip())))
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         self.server.requests.append(Seen(line, headers, body, self.number))
         return self.server.requests[-1]

@@ -277,7 +277,7 @@ async def test_what_follows_an_answer_is_no_part_of_it(more: bytes) -> None:
         await peer.send(whole(200, {"n": 1}) + more)
         await peer.left()
 
-    async with serving(says_more) as server, upstream(server) as client:
+    async with serving(says_more) as server, upstream(server) as client, asyncio.timeout(SECONDS):
         assert [await client.post(CHAT, b"{}") for _ in range(2)] == [{"n": 1}] * 2
         assert server.connections == 2
 
