@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.listing import Order
+from llama_stack_responses.core.request import INCLUDABLE
 from llama_stack_responses.logs import get_logger
 
 from .answers import Json, failure
@@ -112,6 +113,13 @@ class Query:
         if value not in ("asc", "desc"):
             raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
         return cast("Order", value)
+
+
+def asked_of_items(request: Request) -> Query:
+    """The query. What an item has beyond the usual was asked for when it was made, and is shown to all who look."""
+    query = Query(request)
+    query.several("include", INCLUDABLE)
+    return query
 
 
 def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:

@@ -7,10 +7,9 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.conversations import Conversations
-from llama_stack_responses.core.request import INCLUDABLE
 
 from .answers import Json
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, decode, page_of, read_body
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, add_nothing, asked_of_items, decode, page_of, read_body
 from .schemas import (
     CONVERSATION,
     INCLUDE,
@@ -73,12 +72,12 @@ class _Routes:
         return Json({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
     async def create_items(self, conversation_id: str, request: Request) -> Response:
-        _check_include(request)
+        asked_of_items(request)
         body = decode(await read_body(request, self._request_bytes))
         return page_of(await self._conversations.add_items(conversation_id, body), has_more=False)
 
     async def list_items(self, conversation_id: str, request: Request) -> Response:
-        query = _check_include(request)
+        query = asked_of_items(request)
         page = await self._conversations.list_items(
             conversation_id,
             limit=query.integer("limit", 1, MAX_PAGE) or 20,
@@ -88,15 +87,8 @@ class _Routes:
         return page_of(page.data, has_more=page.has_more)
 
     async def retrieve_item(self, conversation_id: str, item_id: str, request: Request) -> Response:
-        _check_include(request)
+        asked_of_items(request)
         return Json(await self._conversations.retrieve_item(conversation_id, item_id))
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Response:
         return Json(await self._conversations.delete_item(conversation_id, item_id))
-
-
-def _check_include(request: Request) -> Query:
-    """The query. What an item has beyond the usual was asked for when it was made, and is shown to all who look."""
-    query = Query(request)
-    query.several("include", INCLUDABLE)
-    return query

@@ -14,11 +14,11 @@ from llama_stack_responses.core.request import request_schema
 from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 
 from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, decode, page_of, read_body
+from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, asked_of_items, decode, page_of, read_body
 from .containers import containers_router
 from .context import context_router
 from .conversations import conversations_router
-from .schemas import ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
+from .schemas import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .socket import Gate, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
@@ -60,11 +60,11 @@ def _responses(impl: OpenAIResponsesImpl) -> APIRouter:
 
     add("POST", "", _create(impl), "Create a model response", _CREATE)
     add("GET", "", _list(impl), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
-    replayed = described(RESPONSE, query=REPLAY, streams=True)
+    replayed = described(RESPONSE, query={**REPLAY, **INCLUDE}, streams=True)
     add("GET", "/{response_id}", _retrieve(impl), "Retrieve a response", replayed)
     add("DELETE", "/{response_id}", _delete(impl), "Delete a response", described(deleted("response")))
     add("POST", "/{response_id}/cancel", _cancel(impl), "Cancel a response", described(RESPONSE))
-    listed = described(ITEMS, query=PAGING)
+    listed = described(ITEMS, query={**PAGING, **INCLUDE})
     add("GET", "/{response_id}/input_items", _input_items(impl), "List a response's input items", listed)
     add_nothing(router)
     return router
@@ -105,7 +105,7 @@ def _idempotency_key(request: Request) -> str | None:
 
 def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
     async def retrieve_response(response_id: str, request: Request) -> Response:
-        query = Query(request)
+        query = asked_of_items(request)
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
             return Json(await impl.retrieve(response_id))
@@ -149,7 +149,7 @@ def _cancel(impl: OpenAIResponsesImpl) -> Handler:
 
 def _input_items(impl: OpenAIResponsesImpl) -> Handler:
     async def list_input_items(response_id: str, request: Request) -> Response:
-        query = Query(request)
+        query = asked_of_items(request)
         page = await impl.input_items(
             response_id,
             limit=query.integer("limit", 1, MAX_PAGE) or 20,

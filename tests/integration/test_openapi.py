@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 
 from llama_stack_responses.core.request import parse_create
 from tests.support.asking import MODEL, NAME
-from tests.support.features import features
+from tests.support.features import features, refused
 from tests.support.prompts import Desk
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
@@ -54,7 +54,15 @@ def schema(operation: Json, status: str = "200", media: str = "application/json"
 
 
 def test_every_route_is_there(operations: dict[str, Json]) -> None:
-    assert operations.keys() == features("Routes").keys()
+    table = features("Routes")
+    assert operations.keys() == table.keys() - refused(table)
+
+
+def test_a_route_that_is_not_there_says_so(wire: Wire) -> None:
+    for name, feature in features("Routes").items():
+        if feature.state == "no":
+            method, path = name.split()
+            assert error_of(wire.http.request(method, path.removeprefix("/v1")), 405)["code"] == feature.code
 
 
 def test_every_operation_says_what_it_takes_and_answers(operations: dict[str, Json]) -> None:
@@ -111,6 +119,8 @@ def test_answers_are_as_described(
     check(f"GET {one}", wire.get(f"/{made['id']}"))
     check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items"))
     check("GET /v1/responses", wire.get("", limit=1))
+    check(f"GET {one}", wire.get(f"/{made['id']}", include="nothing.known"), "default")
+    check(f"GET {one}/input_items", wire.get(f"/{made['id']}/input_items", include="nothing.known"), "default")
     check("POST /v1/responses/input_tokens", wire.http.post("/responses/input_tokens", json=body))
     check("POST /v1/responses/compact", wire.http.post("/responses/compact", json=body))
     prompt = {"id": Desk(stack).write("Say {{what}}.", "what"), "variables": {"what": "hello"}}
