@@ -31,6 +31,8 @@ type Labels = Mapping[str, AttributeValue]
 _SCOPE: Final = "llama_stack_responses"
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.37.0"
 
+_ANY_PROVIDER: Final = "_OTHER"
+
 _SETTINGS: Final[Mapping[str, str]] = {
     "frequency_penalty": "gen_ai.request.frequency_penalty",
     "max_completion_tokens": "gen_ai.request.max_tokens",
@@ -71,8 +73,9 @@ class Operation:
             self._span.set_status(Status(StatusCode.ERROR))
         self._labels = {**self._labels, "error.type": kind}
         if not self._heard and _is_clients(error):
-            # There may be no such model, and clients can ask for as many of these as they like.
-            self._labels = {name: value for name, value in self._labels.items() if name != "gen_ai.request.model"}
+            # There may be no such model, nor its provider, and clients can ask for as many of these as they like.
+            known = {name: value for name, value in self._labels.items() if name != "gen_ai.request.model"}
+            self._labels = {**known, "gen_ai.provider.name": _ANY_PROVIDER}
 
     @property
     def labels(self) -> Labels:
@@ -258,7 +261,7 @@ def _labels(operation: str, model: str) -> dict[str, AttributeValue]:
     provider, slash, _ = model.partition("/")
     return {
         "gen_ai.operation.name": operation,
-        "gen_ai.provider.name": provider if slash else "_OTHER",
+        "gen_ai.provider.name": provider if slash else _ANY_PROVIDER,
         "gen_ai.request.model": model,
     }
 

@@ -182,7 +182,7 @@ def test_an_error_is_named_and_not_quoted(error: BaseException, status: StatusCo
 def test_models_that_there_are_not_make_no_series(error: BaseException) -> None:
     watched = Watched()
     telemetry = watched.telemetry
-    for model in ("x1", "x2", "x3"):
+    for model in ("x1", "y/x2", "z/x3"):
         with pytest.raises(type(error)), telemetry.response(begun(model)) as whole, telemetry.round(model, whole):
             raise error
     for name in ("gen_ai.client.operation.duration", "gen_ai.server.request.duration"):
