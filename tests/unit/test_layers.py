@@ -52,7 +52,7 @@ LAYERS: Final = {
         {"body", "config", "connection", "frames"},
         {"chunks", "errors", "pool"},
         {"upstream"},
-        {"tokens"},
+        {"ranking", "tokens"},
         {"host"},
         {"provider"},
     ),

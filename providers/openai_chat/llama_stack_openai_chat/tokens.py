@@ -53,4 +53,5 @@ def _part(request: Json, names: Sequence[str]) -> Json:
 
 
 async def _ask(server: Upstream, what: str, body: Json, key: str | None) -> Json:
-    return await server.post(f"{ROOT}{what}", dumps(body), key)
+    answer: Json = await server.post(f"{ROOT}{what}", dumps(body), key)
+    return answer

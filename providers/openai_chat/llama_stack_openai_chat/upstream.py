@@ -74,13 +74,16 @@ class Upstream:
         self._authorization = headers.pop("authorization", None)
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
-    async def post(self, path: str, body: bytes, key: str | None = None) -> dict[str, Any]:
-        """The JSON object that the server answers with.
+    async def post(
+        self, path: str, body: bytes, key: str | None = None, build: Callable[[dict[str, Any]], Any] = dict
+    ) -> Any:
+        """What is built from the JSON object that the server answers with.
 
         Args:
             path: below the base URL, or with `ROOT` before it, beside its `/v1`.
             body: JSON.
             key: goes in the place of the configured one.
+            build: a KeyError, a TypeError or a ValueError of it says that the answer is not what it should be.
 
         Raises:
             openai.APIError: it refused, failed, could not be reached, or answers with something else.
@@ -88,7 +91,10 @@ class Upstream:
         asked = self._asked("POST", path, key, body)
         answer = _object(await self._rest(await self._answer(asked), asked), asked)
         _refuse_error(answer, asked)
-        return answer
+        try:
+            return build(answer)
+        except (KeyError, TypeError, ValueError) as error:
+            raise errors.no_answer(asked.shown(), "it answers with something else than it was asked for") from error
 
     async def open(
         self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None

@@ -17,13 +17,14 @@ def adapter(url: str) -> OpenAIChatAdapter:
 async def test_a_server_that_lists_its_models_is_well() -> None:
     async def lists(peer: Peer) -> None:
         await peer.request()
-        await peer.send(whole(200, {"data": [{"id": "chat"}, {"id": "nomic-embed-text"}]}))
+        found = [{"id": name} for name in ("chat", "nomic-embed-text", "bge-reranker")]
+        await peer.send(whole(200, {"data": found}))
 
     async with serving(lists) as server:
         provider = adapter(server.url)
         assert await provider.health() == {"status": "OK"}
         kinds = {model.identifier: str(model.model_type) for model in await provider.list_models()}
-        assert kinds == {"chat": "llm", "nomic-embed-text": "embedding"}
+        assert kinds == {"chat": "llm", "nomic-embed-text": "embedding", "bge-reranker": "rerank"}
 
 
 @pytest.mark.parametrize("answer", [whole(503, {"error": {"message": "Loading model"}}), whole(200, {}), b""])

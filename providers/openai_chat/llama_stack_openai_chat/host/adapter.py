@@ -13,6 +13,7 @@ from llama_stack_openai_chat.body import loads, request_body
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
 from llama_stack_openai_chat.pool import Pool
+from llama_stack_openai_chat.ranking import best_first, ranking_body
 from llama_stack_openai_chat.tokens import count_tokens
 from llama_stack_openai_chat.upstream import Upstream
 
@@ -29,6 +30,8 @@ from .platform import (
     OpenAICompletionRequestWithExtraBody,
     OpenAIEmbeddingsRequestWithExtraBody,
     OpenAIEmbeddingsResponse,
+    RerankRequest,
+    RerankResponse,
     UnsupportedModelError,
 )
 
@@ -88,8 +91,16 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Vectors of texts."""
-        answer = await self._upstream.post("/embeddings", self._body(params), self._own_key())
-        return OpenAIEmbeddingsResponse.model_validate(answer)
+        build = OpenAIEmbeddingsResponse.model_validate
+        return await self._upstream.post("/embeddings", self._body(params), self._own_key(), build)
+
+    async def rerank(self, request: RerankRequest) -> RerankResponse:
+        """Documents in the order of what they say about a query."""
+        self._check_allowed(request.model)
+        body = ranking_body(request.model, request.query, request.items, request.max_num_results)
+        return await self._upstream.post(
+            "/rerank", body, self._own_key(), lambda answer: RerankResponse(data=best_first(answer))
+        )
 
     # Models
 
@@ -126,21 +137,28 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
 
     def _model(self, name: str, context_length: int | None) -> Model:
         dimension = self._config.embedding_models.get(name)
-        embeds = dimension is not None or "embed" in name.lower()
+        kind = ModelType.llm
+        if dimension is not None or "embed" in name.lower():
+            kind = ModelType.embedding
+        elif "rerank" in name.lower():
+            kind = ModelType.rerank
         known = {"embedding_dimension": dimension, "context_length": context_length}
         return Model(
             identifier=name,
             provider_id=self.__provider_id__,
             provider_resource_id=name,
-            model_type=ModelType.embedding if embeds else ModelType.llm,
+            model_type=kind,
             metadata={name: number for name, number in known.items() if number is not None},
         )
 
     def _body(self, params: Any) -> bytes:
-        allowed = self._config.allowed_models
-        if allowed is not None and params.model not in allowed:
-            raise UnsupportedModelError(params.model, allowed)
+        self._check_allowed(params.model)
         return request_body(params, self._config.extra_body)
+
+    def _check_allowed(self, model: str) -> None:
+        allowed = self._config.allowed_models
+        if allowed is not None and model not in allowed:
+            raise UnsupportedModelError(model, allowed)
 
     def _own_key(self) -> str | None:
         """The key that the user brought for this provider."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.request_headers import PROVIDER_DATA_VAR, NeedsRequestProviderData
-    from llama_stack_api import Api, HealthResponse, HealthStatus, Model, ModelType, RemoteProviderSpec
+    from llama_stack_api import Api, HealthResponse, HealthStatus, Model, ModelType, RemoteProviderSpec, RerankResponse
     from llama_stack_api.common.errors import UnsupportedModelError
     from llama_stack_api.inference import InferenceProvider
     from llama_stack_api.inference.models import (
@@ -20,10 +20,11 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         OpenAICompletionRequestWithExtraBody,
         OpenAIEmbeddingsRequestWithExtraBody,
         OpenAIEmbeddingsResponse,
+        RerankRequest,
     )
 else:
     from ogx.core.request_headers import PROVIDER_DATA_VAR, NeedsRequestProviderData
-    from ogx_api import Api, HealthResponse, HealthStatus, Model, ModelType, RemoteProviderSpec
+    from ogx_api import Api, HealthResponse, HealthStatus, Model, ModelType, RemoteProviderSpec, RerankResponse
     from ogx_api.common.errors import UnsupportedModelError
     from ogx_api.inference import InferenceProvider
     from ogx_api.inference.models import (
@@ -32,6 +33,7 @@ else:
         OpenAICompletionRequestWithExtraBody,
         OpenAIEmbeddingsRequestWithExtraBody,
         OpenAIEmbeddingsResponse,
+        RerankRequest,
     )
 
 __all__ = [
@@ -49,5 +51,7 @@ __all__ = [
     "OpenAIEmbeddingsRequestWithExtraBody",
     "OpenAIEmbeddingsResponse",
     "RemoteProviderSpec",
+    "RerankRequest",
+    "RerankResponse",
     "UnsupportedModelError",
 ]
