@@ -382,7 +382,7 @@ async def test_a_sweep_finishes_what_a_kill_interrupted(archive: Archive, counti
         await archive.delete(second.response["id"])
 
     for allowed in range(1, 6):
-        stored = await chain(archive, 100)
+        stored = await chain(archive, 70)
         other = await turn(archive, stored[20], "other", "end", instructions="i" * 500)
         kept = await archive.history(other.history)
         for each in stored[:-1]:

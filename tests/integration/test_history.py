@@ -10,7 +10,7 @@ from tests.support.asking import function
 from tests.support.seed import seed
 from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, finish, reasoning, reply, text, tool_call
-from tests.support.variants import keeps, records, stored_bytes
+from tests.support.variants import records, said_since, stored_bytes
 from tests.support.wire import Json, Wire, error_of, final, output_text, said
 
 pytestmark = pytest.mark.live
@@ -125,7 +125,8 @@ def test_what_no_living_response_stands_on_is_dropped(wire: Wire, stack: LiveSta
     body = {"model": "local/echo", "instructions": words["tools"] + noise(1000)}
 
     def kept() -> set[str]:
-        return {name for name, each in words.items() if keeps(database, each)}
+        said = said_since(database, before)
+        return {name for name, each in words.items() if each in said}
 
     made: dict[str, str] = {}
     for name in ("root", "left", "right"):

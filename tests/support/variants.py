@@ -1,7 +1,7 @@
 """Stack configurations made from another one, and what stacks leave in their folders."""
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -140,6 +140,11 @@ def records(database: Path) -> dict[str, bytes]:
 def keeps(database: Path, words: str) -> bool:
     """Whether any row of a database says this; what only lies about in free pages does not count."""
     return any(words in text for _, text in _rows(database))
+
+
+def said_since(database: Path, before: Set[str]) -> str:
+    """All that the records of the responses' store say whose keys were not there before."""
+    return " ".join(_readable(value) for key, value in records(database).items() if key not in before)
 
 
 def stored_bytes(database: Path) -> int:
