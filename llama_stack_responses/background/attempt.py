@@ -20,7 +20,7 @@ from ..core.transcript import Transcript
 from ..history import for_model
 from ..logs import get_logger
 from ..store.archive import Archive, StoredResponse
-from ..store.records import Conflict, Op, Put, Records
+from ..store.records import Conflict, Op, Put, Records, committed
 from ..telemetry.trace_context import within
 from ..turn.loop import Progress, Turn
 from ..turn.outbox import Outbox
@@ -207,11 +207,9 @@ class Attempt:
         if not cut or self.held.job.verdict:
             return cut
         ops, unread = self._journal.cut_back(response_id, cut)
-        try:
-            await self._insist(lambda: self._records.commit(ops, [self.held.fence, *unread]))
-        except Conflict:
-            return await self._insist(lambda: self._journal.read_all(response_id, work.numbered - 1))
-        return []
+        if await self._insist(lambda: committed(self._records, ops, [self.held.fence, *unread])):
+            return []
+        return await self._insist(lambda: self._journal.read_all(response_id, work.numbered - 1))
 
     async def _end(self, bench: Bench, found: StoredResponse, work: Work) -> None:
         """Brings the response to its end; its last fields are settled then."""

@@ -24,7 +24,19 @@ from ..core.owner import Owner
 from ..logs import get_logger
 from ..store import codec
 from ..store.hashing import Hasher
-from ..store.records import Condition, Conflict, Delete, Op, Put, Record, Records, VersionIs, Wake, after_prefix
+from ..store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Op,
+    Put,
+    Record,
+    Records,
+    VersionIs,
+    Wake,
+    after_prefix,
+    committed,
+)
 from ..telemetry.trace_context import trace_headers
 
 type Json = dict[str, Any]
@@ -335,9 +347,7 @@ class Jobs:
 
     async def _change(self, found: Held, job: Job, ops: list[Op], conditions: list[Condition]) -> Held | None:
         """Commits what gives the job a new state; None if somebody else has."""
-        try:
-            await self._records.commit(ops, [found.fence, *conditions])
-        except Conflict:
+        if not await committed(self._records, ops, [found.fence, *conditions]):
             return None
         return Held(found.response_id, job, found.version + 1)
 

@@ -23,7 +23,7 @@ from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, listing, read_pointer, second, split_input, unsettled
 from .nodes import decode, read_chain
 from .reclaim import Reclaim
-from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix
+from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .saving import Saving
 from .tries import Tries
 
@@ -155,8 +155,7 @@ class Archive:
         while True:
             await tries.another()
             ops, conditions = joining.plan(await self._records.get_many(joining.keys))
-            with suppress(Conflict):
-                await self._records.commit(ops, conditions)
+            if await committed(self._records, ops, conditions):
                 return
 
     async def load(self, response_id: str) -> StoredResponse | None:
