@@ -4,6 +4,7 @@ import pytest
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.host.adapter import OpenAIChatAdapter
+from llama_stack_openai_chat.host.platform import PROVIDER_DATA_VAR
 from tests.support.http_server import Peer, serving, whole
 
 
@@ -25,6 +26,46 @@ async def test_a_server_that_lists_its_models_is_well() -> None:
         assert await provider.health() == {"status": "OK"}
         kinds = {model.identifier: str(model.model_type) for model in await provider.list_models()}
         assert kinds == {"chat": "llm", "nomic-embed-text": "embedding", "bge-reranker": "rerank"}
+
+
+async def test_the_host_lists_again_only_what_changed() -> None:
+    """It forgets all models before it lists them, so that a client may find none."""
+    names: list[str] | None = ["chat"]
+
+    async def lists(peer: Peer) -> None:
+        await peer.request()
+        data = {"data": [{"id": name} for name in names]} if names is not None else {"error": {"message": "Loading"}}
+        await peer.send(whole(200 if names is not None else 503, data))
+
+    async with serving(lists) as server:
+        provider = adapter(server.url)
+        assert await provider.should_refresh_models(), "nothing is listed yet"
+        await provider.list_models()
+        assert not await provider.should_refresh_models()
+        names = ["chat", "new"]
+        assert await provider.should_refresh_models()
+        assert await provider.should_refresh_models(), "asking is not listing"
+        await provider.list_models()
+        assert not await provider.should_refresh_models()
+        names = None
+        assert await provider.should_refresh_models(), "the host is to say what is wrong"
+
+
+async def test_what_a_users_own_key_shows_is_not_what_all_see() -> None:
+    async def lists(peer: Peer) -> None:
+        request = await peer.request()
+        names = ["own"] if request.headers.get("authorization") == "Bearer sk-own" else ["chat"]
+        await peer.send(whole(200, {"data": [{"id": name} for name in names]}))
+
+    async with serving(lists) as server:
+        provider = adapter(server.url)
+        await provider.list_models()
+        token = PROVIDER_DATA_VAR.set({"local_api_key": "sk-own"})
+        try:
+            assert [model.identifier for model in await provider.list_models()] == ["own"]
+        finally:
+            PROVIDER_DATA_VAR.reset(token)
+        assert not await provider.should_refresh_models()
 
 
 @pytest.mark.parametrize("answer", [whole(503, {"error": {"message": "Loading model"}}), whole(200, {}), b""])

@@ -54,6 +54,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     def __init__(self, config: OpenAIChatConfig) -> None:
         self._config = config
         self._upstream = Upstream(config, Pool(config))
+        self._listed: dict[str, int | None] | None = None  # what the host was last given for everybody
         self.__provider_id__: str  # The host sets it, as it does `model_store`.
         self.model_store: Any = None
 
@@ -107,12 +108,24 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     async def list_models(self) -> list[Model]:
         """The models that the server has and the configuration allows."""
         allowed = self._config.allowed_models
-        lengths = await self._upstream.models(self._own_key())
+        key = self._own_key()
+        lengths = await self._upstream.models(key)
+        if key is None:
+            self._listed = lengths
         return [self._model(name, length) for name, length in lengths.items() if allowed is None or name in allowed]
 
     async def should_refresh_models(self) -> bool:
-        """Whether the host is to ask for the models again and again."""
-        return self._config.refresh_models
+        """Whether the host is to list the models again.
+
+        To do so it first forgets them all, and whoever asks at that moment finds none: so only if they changed. If the
+        server does not say, the host is to ask too, since it then tells the reason.
+        """
+        if not self._config.refresh_models:
+            return False
+        try:
+            return await self._upstream.models() != self._listed
+        except (openai.APIError, ValueError):
+            return True
 
     async def register_model(self, model: Model) -> Model:
         """Takes a model that the stack's configuration or a client names; it is asked for when it is used."""
