@@ -58,7 +58,7 @@ fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it 
 	FUZZ_EXAMPLES=40 $(PYTHON) -m pytest tests/integration/test_fuzz.py
 
 .PHONY: test-gpt-oss
-test-gpt-oss: $(READY_GPT_OSS) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
+test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
 	@set -o pipefail; .venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini tests/gpt_oss 2>&1 | sed --unbuffered 's/^/gpt-oss: /'
 
 .PHONY: bench

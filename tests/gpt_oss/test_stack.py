@@ -11,33 +11,31 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from openai.types.responses import Response
 
 from llama_stack_gpt_oss.process.status import read_metrics
-from tests.support.stack import REPOSITORY, LiveStack
+from tests.support.stack import LiveStack
 
-from .support.lessons import FACTS, WEATHER, call_reasoning, report, weather
+from .support.lessons import FACTS, report, weather
 from .support.processes import is_running, kill, wait_for
-from .support.trained import write_trained
-
-TEMPLATE = REPOSITORY / "templates" / "gpt-oss" / "config.yaml"
-MODEL = "gpt-oss/trained"
-QUESTION, REASONING, ANSWER = FACTS[0]
-TOOL: Any = {"type": "function", **WEATHER["function"]}
-GREEDY: Any = {"model": MODEL, "temperature": 0}
+from .support.stacks import (
+    ANSWER,
+    GREEDY,
+    MODEL,
+    QUESTION,
+    REASONING,
+    STREAMED,
+    TOOL,
+    asked_for_weather,
+    reasoning_of,
+    streamed,
+    told_the_weather,
+    trained_stack,
+)
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveStack]:
-    checkpoint = write_trained(tmp_path_factory.mktemp("checkpoint") / "trained")
-    env = {
-        "GPT_OSS_CHECKPOINT": str(checkpoint),
-        "GPT_OSS_DEVICE": "cpu",
-        "GPT_OSS_CONTEXT": "4096",
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    with LiveStack(TEMPLATE, env, tmp_path_factory.mktemp("stack")) as live:
+    with trained_stack(tmp_path_factory.mktemp("stack")) as live:
         yield live
 
 
@@ -50,10 +48,6 @@ def client(stack: LiveStack) -> Iterator[openai.OpenAI]:
 def metrics(stack: LiveStack) -> dict[str, Any]:
     (path,) = stack.state_dir.glob("engine-*.sock")
     return read_metrics(path)
-
-
-def reasoning_of(response: Response) -> str:
-    return "".join(part.text for item in response.output if item.type == "reasoning" for part in item.content or [])
 
 
 def engine_pid(stack: LiveStack) -> int:
@@ -79,25 +73,14 @@ def test_reasoning_and_an_answer(client: openai.OpenAI) -> None:
 
 
 def test_a_streamed_answer_comes_in_pieces_that_add_up(client: openai.OpenAI) -> None:
-    kinds: dict[str, str] = {}
-    for event in client.responses.create(input=QUESTION, stream=True, **GREEDY):
-        if event.type in ("response.output_text.delta", "response.reasoning_text.delta"):
-            kinds[event.type] = kinds.get(event.type, "") + event.delta
-        if event.type == "response.completed":
-            assert event.response.output_text == ANSWER
-    assert kinds == {"response.output_text.delta": ANSWER, "response.reasoning_text.delta": REASONING}
+    assert streamed(client) == STREAMED
 
 
 def test_the_model_calls_a_function_by_itself_and_reads_its_result(client: openai.OpenAI) -> None:
-    first = client.responses.create(input="What is the weather in Oslo?", tools=[TOOL], **GREEDY)
-    (call,) = [item for item in first.output if item.type == "function_call"]
-    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Oslo"})
-    assert reasoning_of(first) == call_reasoning("Oslo")
-    result: Any = {"type": "function_call_output", "call_id": call.call_id, "output": weather(7, "rainy")}
-    second = client.responses.create(input=[result], previous_response_id=first.id, tools=[TOOL], **GREEDY)
-    assert second.output_text == report(7, "rainy", "Oslo")
-    assert second.usage is not None
-    assert second.usage.input_tokens_details.cached_tokens >= 64
+    told = told_the_weather(client, *asked_for_weather(client), weather(7, "rainy"))
+    assert told.output_text == report(7, "rainy", "Oslo")
+    assert told.usage is not None
+    assert told.usage.input_tokens_details.cached_tokens >= 64
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])

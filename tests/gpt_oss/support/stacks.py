@@ -1,0 +1,73 @@
+"""Whole stacks on the tiny checkpoint that speaks Harmony, and what they are asked."""
+
+import json
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import openai
+from openai.types.responses import Response, ResponseFunctionToolCall
+
+from tests.support.stack import REPOSITORY, Host, LiveStack
+
+from .lessons import FACTS, WEATHER, call_reasoning
+from .trained import write_trained
+
+TEMPLATE = REPOSITORY / "templates" / "gpt-oss" / "config.yaml"
+MODEL = "gpt-oss/trained"
+QUESTION, REASONING, ANSWER = FACTS[0]
+TOOL: Any = {"type": "function", **WEATHER["function"]}
+GREEDY: Any = {"model": MODEL, "temperature": 0}
+ENV = {"GPT_OSS_DEVICE": "cpu", "GPT_OSS_CONTEXT": "4096", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def trained_stack(folder: Path, host: Host = "llama_stack") -> LiveStack:
+    """A stack of the template, not started yet; all that it writes is in the folder."""
+    env = {**ENV, "GPT_OSS_CHECKPOINT": str(write_trained(folder / "trained"))}
+    if host == "llama_stack":
+        return LiveStack(TEMPLATE, env, folder / "stack")
+    python = REPOSITORY / ".venv-ogx" / "bin" / "python"
+    return LiveStack(TEMPLATE, env | _packages_of_this_python(folder / "path"), folder / "stack", host, python)
+
+
+def _packages_of_this_python(folder: Path) -> dict[str, str]:
+    """The environment in which another Python finds, after its own packages, those of this one.
+
+    The two hosts cannot be installed together, and torch is too large to be installed twice.
+    """
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(f"import site\n\nsite.addsitedir({sysconfig.get_path('purelib')!r})\n")
+    return {"PYTHONPATH": str(folder)}
+
+
+def streamed(client: openai.OpenAI) -> dict[str, str]:
+    """What the deltas of an answer to QUESTION add up to, by the type of their event."""
+    added: dict[str, str] = {}
+    for event in client.responses.create(input=QUESTION, stream=True, **GREEDY):
+        if event.type in ("response.output_text.delta", "response.reasoning_text.delta"):
+            added[event.type] = added.get(event.type, "") + event.delta
+        if event.type == "response.completed":
+            assert event.response.output_text == ANSWER
+    return added
+
+
+STREAMED = {"response.output_text.delta": ANSWER, "response.reasoning_text.delta": REASONING}
+
+
+def reasoning_of(response: Response) -> str:
+    return "".join(part.text for item in response.output if item.type == "reasoning" for part in item.content or [])
+
+
+def asked_for_weather(client: openai.OpenAI) -> tuple[Response, ResponseFunctionToolCall]:
+    """A response that ends in a call which nothing but the model's own judgement asked for, and the call."""
+    response = client.responses.create(input="What is the weather in Oslo?", tools=[TOOL], **GREEDY)
+    (call,) = [item for item in response.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Oslo"})
+    assert reasoning_of(response) == call_reasoning("Oslo")
+    return response, call
+
+
+def told_the_weather(client: openai.OpenAI, asked: Response, call: ResponseFunctionToolCall, result: str) -> Response:
+    """What the model makes of the call's result."""
+    output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": result}
+    return client.responses.create(input=[output], previous_response_id=asked.id, tools=[TOOL], **GREEDY)
