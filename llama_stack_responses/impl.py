@@ -120,16 +120,18 @@ class OpenAIResponsesImpl:
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def start(self) -> None:
-        """Starts, in the event loop that serves, what goes on beside the requests; does nothing if it has."""
+    def start(self) -> bool:
+        """Starts, in the event loop that serves, what goes on beside the requests; False if that was done before."""
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop = loop
-            self._sweeper.start()
-            self._crew.start()
-            if self.containers:
-                self.containers.start()
-            hear_end(self._hear_end, self.config.drain_seconds)
+        if self._loop is loop:
+            return False
+        self._loop = loop
+        self._sweeper.start()
+        self._crew.start()
+        if self.containers:
+            self.containers.start()
+        hear_end(self._hear_end, self.config.drain_seconds)
+        return True
 
     def _hear_end(self) -> asyncio.Future[None] | None:
         for run in self._runs:
