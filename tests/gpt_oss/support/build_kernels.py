@@ -16,17 +16,17 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.nvidia.compiler import get_ptxas
 from triton.compiler import ASTSource
 
-from llama_stack_gpt_oss.engine.kernels import attention, experts, linear
+from llama_stack_gpt_oss.engine.kernels import attention, experts, head, linear
 
 H100 = GPUTarget("cuda", 90, 32)
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
-F32 = {"cos", "sin", "logits", "scores", "partial", "made"}
-I64 = {"positions", "slots", "order", "offsets"}
-I32 = {"tables", "starts", "lengths"}
+F32 = {"cos", "sin", "logits", "scores", "partial", "made", "temperatures", "best_scores"}
+I64 = {"positions", "slots", "order", "offsets", "seeds", "tokens"}
+I32 = {"tables", "starts", "lengths", "best_tokens"}
 U8 = {"blocks", "scales"}
-FLOATS = {"epsilon", "softmax_scale", "limit"}
+FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 SIZES = {"hidden", "intermediate", "width"}
 
 
@@ -55,14 +55,9 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
         made |= {
             f"qkv-{block}": (linear.qkv_kernel, {**HEADS, **tile, "HALF": 32, "BLOCK_P": 16, "BLOCK_K": 64}),
             f"out-{block}": (linear.out_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 128}),
-            f"route-{block}": (
-                linear.norm_linear_kernel,
-                {**tile, "BLOCK_N": 16, "BLOCK_K": 64, "HAS_BIAS": True, "KEEP": True},
-            ),
-            f"head-{block}": (
-                linear.norm_linear_kernel,
-                {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "HAS_BIAS": False, "KEEP": False},
-            ),
+            f"route-{block}": (linear.route_kernel, {**tile, "BLOCK_N": 16, "BLOCK_K": 64}),
+            f"head-{block}": (head.head_kernel, {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": False}),
+            f"head-kept-{block}": (head.head_kernel, {**tile, "BLOCK_N": 64, "BLOCK_K": 64, "KEEP": True}),
             f"up-group-{block}": (experts.up_group_kernel, {**grouped, "CHOSEN": 4}),
             f"down-group-{block}": (experts.down_group_kernel, grouped),
         }
@@ -77,6 +72,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
     ):
         cut = {"WINDOW": window, "BLOCK_Q": queries, "BLOCK_M": block, "SPLITS": splits}
         made[f"attention-{name}"] = (attention.attention_kernel, {**store, **cut})
+    made["pick"] = (head.pick_kernel, {"BLOCK": 4096})
     made["merge"] = (attention.merge_kernel, {"QUERY_HEADS": 64, "SIZE": 64, "SPLITS": 16})
     return made
 

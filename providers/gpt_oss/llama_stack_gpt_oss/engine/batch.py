@@ -1,12 +1,15 @@
 """What one step computes, as tensors."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
 
 import torch
 
 from .cache import PAGE
+from .sampler import row_seed, wants_logits
 from .scheduler import Work
+from .sequence import Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +18,8 @@ class Batch:
 
     tokens, positions, slots [rows]: ids, places in their sequence, and places in the KV store (page * PAGE + offset).
     starts [sequences + 1]: where each sequence's rows begin. lengths [sequences]: its keys, these rows included.
-    tables [sequences, pages] int32: its pages. sampled [wanted]: the rows whose logits somebody wants.
+    tables [sequences, pages] int32: its pages. sampled [wanted]: the rows that draw a next token.
+    temperatures, seeds [wanted]: how each of them draws, as `sampler.draw` takes it. kept: whether logits are kept.
     longest: the most rows that a sequence has; with 1 this is a decode step.
     """
 
@@ -26,37 +30,65 @@ class Batch:
     lengths: torch.Tensor
     tables: torch.Tensor
     sampled: torch.Tensor
+    temperatures: torch.Tensor
+    seeds: torch.Tensor
+    kept: bool
     longest: int
 
 
-def make_batch(works: Series[Work], device: torch.device) -> Batch:
-    """Builds the tensors of a step on the host and sends each over once."""
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a step drew, where it drew it: `tokens` [wanted] on the device.
+
+    places: of each sequence the place that its token has in it, and the row of the token.
+    """
+
+    tokens: torch.Tensor
+    places: Mapping[Sequence, tuple[int, int]]
+
+
+def make_batch(works: Series[Work], drawn: Drawn, device: torch.device) -> Batch:
+    """Builds the tensors of a step on the host and sends each over once.
+
+    Tokens that the step before drew come from there: the host may not know them yet.
+    """
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
-    starts, sampled = [0], []
+    starts = [0]
+    known: list[tuple[int, int]] = []  # rows whose token is on the device, and where there
     for work in works:
         places = range(work.start, work.start + work.count)
         pages = work.sequence.holding.pages
-        tokens += work.sequence.tokens[work.start : work.start + work.count]
+        place, row = drawn.places.get(work.sequence, (-1, -1))
+        if place in places:
+            known.append((len(tokens) + place - work.start, row))
+        mine = work.sequence.tokens[work.start : work.start + work.count]
+        tokens += mine + [0] * (work.count - len(mine))
         positions += places
         slots += [pages[place // PAGE] * PAGE + place % PAGE for place in places]
         starts.append(len(tokens))
-        if work.last:
-            sampled.append(len(tokens) - 1)
     widest = max(len(work.sequence.holding.pages) for work in works)
     tables = [work.sequence.holding.pages + [0] * (widest - len(work.sequence.holding.pages)) for work in works]
+    last = [(work, end - 1) for work, end in zip(works, starts[1:], strict=True) if work.last]
 
-    def send(values: list[int] | list[list[int]], dtype: torch.dtype = torch.long) -> torch.Tensor:
+    def send(values: list[int] | list[float] | list[list[int]], dtype: torch.dtype = torch.long) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
+    ids = send(tokens)
+    if known:
+        rows, sources = zip(*known, strict=True)
+        ids.index_copy_(0, send(list(rows)), drawn.tokens[send(list(sources))])
     return Batch(
-        tokens=send(tokens),
+        tokens=ids,
         positions=send(positions),
         slots=send(slots),
         starts=send(starts, torch.int32),
         lengths=send([work.start + work.count for work in works], torch.int32),
         tables=send(tables, torch.int32),
-        sampled=send(sampled),
+        sampled=send([row for _, row in last]),
+        temperatures=send([work.sequence.params.temperature for work, _ in last], torch.float32),
+        seeds=send([row_seed(work.sequence.params.seed, work.start + work.count) for work, _ in last]),
+        kept=any(wants_logits(work.sequence) for work, _ in last),
         longest=max(work.count for work in works),
     )

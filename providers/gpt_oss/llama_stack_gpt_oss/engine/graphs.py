@@ -8,6 +8,7 @@ import torch
 from .batch import Batch
 from .cache import PAGE
 from .model import Model
+from .ops import Head
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
 WARM_UPS = 2  # steps that compile kernels and settle the allocator, before one is recorded
@@ -30,6 +31,9 @@ def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
         lengths=fill(batch.lengths, 1),
         tables=tables,
         sampled=torch.arange(rows, device=batch.sampled.device),
+        temperatures=fill(batch.temperatures, 0),
+        seeds=fill(batch.seeds, 0),
+        kept=batch.kept,
         longest=1,
     )
 
@@ -47,38 +51,46 @@ class _Recorded:
         torch.cuda.current_stream().wait_stream(stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, pool=pool):
-            self._logits = model.forward(batch)
+            self._head = model.forward(batch)
 
     @property
     def pool(self) -> Any:
         return self._graph.pool()
 
-    def replay(self, batch: Batch) -> torch.Tensor:
+    def replay(self, batch: Batch) -> Head:
         for field in fields(Batch):
             place = getattr(self._batch, field.name)
             if isinstance(place, torch.Tensor):
                 place.copy_(getattr(batch, field.name), non_blocking=True)
         self._graph.replay()
-        return self._logits
+        return self._head
 
 
 class DecodeGraphs:
-    """Records a graph for each size when it is first needed; all share one pool of memory. For CUDA alone."""
+    """Records a graph for each size, with logits kept or not, when it is first needed; all share one pool of memory.
+
+    For CUDA alone.
+    """
 
     def __init__(self, model: Model, context: int) -> None:
         self._model = model
         self._widest = -(-context // PAGE)
-        self._recorded: dict[int, _Recorded] = {}
+        self._recorded: dict[tuple[int, bool], _Recorded] = {}
         self._pool: Any = None
 
-    def forward(self, batch: Batch) -> torch.Tensor | None:
-        """The logits of a decode step; None for a step that is none, or that has more rows than any size."""
+    def forward(self, batch: Batch) -> Head:
+        """As the model's own, which computes what is no decode step or has more rows than any size.
+
+        What is returned lasts until the next step is computed.
+        """
         rows = len(batch.tokens)
         size = next((size for size in SIZES if size >= rows), None)
         if size is None or batch.longest > 1 or len(batch.sampled) != rows:
-            return None
+            return self._model.forward(batch)
         whole = padded(batch, size, self._widest, self._model.scratch)
-        if size not in self._recorded:
-            self._recorded[size] = _Recorded(self._model, whole, self._pool)
-            self._pool = self._recorded[size].pool
-        return self._recorded[size].replay(whole)[:rows]
+        kind = (size, batch.kept)
+        if kind not in self._recorded:
+            self._recorded[kind] = _Recorded(self._model, whole, self._pool)
+            self._pool = self._recorded[kind].pool
+        head = self._recorded[kind].replay(whole)
+        return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows])

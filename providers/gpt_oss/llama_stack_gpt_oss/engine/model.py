@@ -6,7 +6,7 @@ from . import rope
 from .batch import Batch
 from .cache import PAGE
 from .config import ModelConfig
-from .ops import Ops, Store
+from .ops import Head, Ops, Store
 from .weights import Weights
 
 
@@ -24,9 +24,8 @@ class Model:
         self._stores = [Store(keys, values) for keys, values in store]
         self._rope = rope.tables(config, context, like.device)
 
-    @torch.inference_mode()
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """Computes the batch's tokens into the store; logits [wanted, vocabulary] in f32 of the rows to be sampled."""
+    def forward(self, batch: Batch) -> Head:
+        """Computes the batch's tokens into the store, and draws the next token of the rows that are sampled."""
         ops = self._ops
         x = self.weights.embedding[batch.tokens]
         for layer, window, store in zip(self.weights.layers, self.config.windows, self._stores, strict=True):
@@ -34,7 +33,7 @@ class Model:
             x = ops.out(ops.attention(queries, layer, window, batch, store), x, layer)
             normed, scores = ops.route(x, layer)
             x = ops.down(ops.up(normed, scores, layer), scores, x, layer)
-        return ops.head(x[batch.sampled], self.weights)
+        return ops.head(x[batch.sampled], self.weights, batch)
 
 
 def page_bytes(config: ModelConfig, dtype: torch.dtype) -> int:

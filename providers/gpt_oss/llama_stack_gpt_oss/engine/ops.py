@@ -18,6 +18,14 @@ class Store:
     values: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The tokens drawn [wanted], and the logits [wanted, vocabulary] in f32 that they were drawn from, if kept."""
+
+    tokens: torch.Tensor
+    logits: torch.Tensor | None
+
+
 class Ops(Protocol):
     """x is the residual stream [rows, hidden]; every step but `attention` and `head` is a weight matrix."""
 
@@ -45,5 +53,5 @@ class Ops(Protocol):
     def down(self, inner: torch.Tensor, scores: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         """The experts' second projection, summed by their shares, and the residual."""
 
-    def head(self, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-        """Norm and logits [rows, vocabulary] in f32."""
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+        """Norm, logits and a draw, of the wanted rows alone: x [wanted, hidden]."""

@@ -10,7 +10,7 @@ import triton.language as tl
 
 
 @triton.jit
-def _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: N803
+def scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: N803
     """What RMSNorm multiplies each row with."""
     squares = tl.zeros([BLOCK_M], tl.float32)
     for start in range(0, hidden, BLOCK_K):
@@ -22,7 +22,17 @@ def _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BL
 
 
 @triton.jit
-def _product(a, b, WIDE: tl.constexpr):  # noqa: N803
+def normed_part(x, norm, scale, rows, row_mask, columns, hidden):
+    """Some columns of the normed rows: [rows, columns] in f32."""
+    inside = columns < hidden
+    mask = row_mask[:, None] & inside[None, :]
+    part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
+    return part * scale[:, None] * gain[None, :]
+
+
+@triton.jit
+def product(a, b, WIDE: tl.constexpr):  # noqa: N803
     """a [M, K] times b [N, K] transposed, summed in f32."""
     if WIDE:
         return tl.dot(a.to(tl.float32), tl.trans(b.to(tl.float32)), input_precision="ieee")
@@ -58,22 +68,19 @@ def qkv_kernel(
     pairs = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask = rows < count
-    scale = _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
     first_row = head * 2 * HALF + pairs
     first = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
     second = tl.zeros([BLOCK_M, BLOCK_P], tl.float32)
     for start in range(0, hidden, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         inside = columns < hidden
-        mask = row_mask[:, None] & inside[None, :]
-        part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
-        gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
-        normed = part * scale[:, None] * gain[None, :]
+        normed = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
         places = first_row[:, None] * hidden + columns[None, :]
         one = tl.load(weight + places, mask=inside[None, :], other=0.0)
         two = tl.load(weight + places + HALF * hidden, mask=inside[None, :], other=0.0)
-        first += _product(normed, one, WIDE)
-        second += _product(normed, two, WIDE)
+        first += product(normed, one, WIDE)
+        second += product(normed, two, WIDE)
     first += tl.load(bias + first_row).to(tl.float32)[None, :]
     second += tl.load(bias + first_row + HALF).to(tl.float32)[None, :]
     if head < QUERY_HEADS + KV_HEADS:
@@ -125,7 +132,7 @@ def out_kernel(
         block = tl.load(
             weight + outputs[:, None] * width + columns[None, :], mask=strip[:, None] & inside[None, :], other=0.0
         )
-        total += _product(part, block, WIDE)
+        total += product(part, block, WIDE)
     mask = row_mask[:, None] & strip[None, :]
     places = rows[:, None] * hidden + outputs[None, :]
     total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
@@ -134,49 +141,38 @@ def out_kernel(
 
 
 @triton.jit
-def norm_linear_kernel(
+def route_kernel(
     x,
     norm,
     weight,
     bias,
-    logits,
+    scores,
     normed,
     count,
     hidden,
     width,
     epsilon,
-    HAS_BIAS: tl.constexpr,  # noqa: N803
-    KEEP: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the output, row blocks): f32 logits of normed rows; with KEEP the normed rows are written too."""
+    """Grid (strips of the experts, row blocks): the normed rows, and their scores [rows, width] in f32."""
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, strip = rows < count, outputs < width
-    scale = _scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, hidden, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
         inside = columns < hidden
-        mask = row_mask[:, None] & inside[None, :]
-        places = rows[:, None] * hidden + columns[None, :]
-        part = tl.load(x + places, mask=mask, other=0.0).to(tl.float32)
-        gain = tl.load(norm + columns, mask=inside, other=0.0).to(tl.float32)
-        part = part * scale[:, None] * gain[None, :]
-        if KEEP:  # noqa: SIM102 -- a choice at build time
-            if tl.program_id(0) == 0:
-                tl.store(normed + places, part.to(normed.dtype.element_ty), mask=mask)
+        part = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
+        if tl.program_id(0) == 0:
+            places = rows[:, None] * hidden + columns[None, :]
+            tl.store(normed + places, part.to(normed.dtype.element_ty), mask=row_mask[:, None] & inside[None, :])
         block = tl.load(
-            weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
-            mask=strip[:, None] & inside[None, :],
-            other=0.0,
+            weight + outputs[:, None] * hidden + columns[None, :], mask=strip[:, None] & inside[None, :], other=0.0
         )
-        total += _product(part, block, WIDE)
-    if HAS_BIAS:
-        total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
-    tl.store(
-        logits + rows[:, None].to(tl.int64) * width + outputs[None, :], total, mask=row_mask[:, None] & strip[None, :]
-    )
+        total += product(part, block, WIDE)
+    total += tl.load(bias + outputs, mask=strip, other=0.0).to(tl.float32)[None, :]
+    tl.store(scores + rows[:, None] * width + outputs[None, :], total, mask=row_mask[:, None] & strip[None, :])

@@ -6,15 +6,18 @@ import triton
 from ..batch import Batch
 from ..cache import PAGE
 from ..config import ModelConfig
-from ..ops import Store
+from ..ops import Head, Store
+from ..sampler import COLDEST
 from ..weights import Layer, Weights
 from .attention import attention_kernel, merge_kernel
 from .experts import down_group_kernel, down_row_kernel, up_group_kernel, up_row_kernel
-from .linear import norm_linear_kernel, out_kernel, qkv_kernel
+from .head import head_kernel, pick_kernel
+from .linear import out_kernel, qkv_kernel, route_kernel
 
 FEW_ROWS = 8  # up to here each row reads its own experts' weights
 SPLITS = 16  # of the keys in a decode step
 QUERIES = 16  # of a prompt that one program attends for
+STRIP = 64  # of the vocabulary, of which one program finds the best token
 
 
 class TritonOps:
@@ -116,8 +119,24 @@ class TritonOps:
         return made
 
     def route(self, x: torch.Tensor, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
-        normed = torch.empty_like(x)
-        scores = self._norm_linear(x, layer.mlp_norm, layer.router, layer.router_bias, normed, strip=16)
+        config, rows, block = self.config, len(x), _rows_block(len(x))
+        normed, scores = torch.empty_like(x), x.new_empty(len(x), config.experts, dtype=torch.float32)
+        route_kernel[(triton.cdiv(config.experts, 16), triton.cdiv(rows, block))](
+            x,
+            layer.mlp_norm,
+            layer.router,
+            layer.router_bias,
+            scores,
+            normed,
+            rows,
+            config.hidden,
+            config.experts,
+            config.norm_epsilon,
+            BLOCK_M=block,
+            BLOCK_N=16,
+            BLOCK_K=64,
+            WIDE=self._wide,
+        )
         return normed, scores
 
     def up(self, normed: torch.Tensor, scores: torch.Tensor, layer: Layer) -> torch.Tensor:
@@ -193,40 +212,35 @@ class TritonOps:
         )
         return (x.float() + (parts * shares.unsqueeze(-1)).sum(1)).to(x.dtype)
 
-    def head(self, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-        return self._norm_linear(x, weights.norm, weights.unembedding, None, None, strip=64)
-
-    def _norm_linear(
-        self,
-        x: torch.Tensor,
-        norm: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        normed: torch.Tensor | None,
-        strip: int,
-    ) -> torch.Tensor:
-        rows, width, block = len(x), len(weight), _rows_block(len(x))
-        logits = x.new_empty(rows, width, dtype=torch.float32)
-        grid = (triton.cdiv(width, strip), triton.cdiv(rows, block))
-        norm_linear_kernel[grid](
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+        rows, width, block = len(x), len(weights.unembedding), _rows_block(len(x))
+        strips = triton.cdiv(width, STRIP)
+        logits = x.new_empty((rows, width) if batch.kept else (1,), dtype=torch.float32)
+        scores = x.new_empty(rows, strips, dtype=torch.float32)
+        candidates = torch.empty_like(scores, dtype=torch.int32)
+        tokens = torch.empty_like(batch.seeds)
+        head_kernel[(strips, triton.cdiv(rows, block))](
             x,
-            norm,
-            weight,
-            weight if bias is None else bias,
+            weights.norm,
+            weights.unembedding,
+            batch.temperatures,
+            batch.seeds,
             logits,
-            x if normed is None else normed,
+            scores,
+            candidates,
             rows,
             self.config.hidden,
             width,
             self.config.norm_epsilon,
-            HAS_BIAS=bias is not None,
-            KEEP=normed is not None,
+            COLDEST,
+            KEEP=batch.kept,
             BLOCK_M=block,
-            BLOCK_N=strip,
+            BLOCK_N=STRIP,
             BLOCK_K=64,
             WIDE=self._wide,
         )
-        return logits
+        pick_kernel[(rows,)](scores, candidates, tokens, strips, BLOCK=triton.next_power_of_2(strips))
+        return Head(tokens, logits if batch.kept else None)
 
     def _grouped(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """The pairs of row and rank grouped by expert, where each expert's begin, and the shares of each row."""

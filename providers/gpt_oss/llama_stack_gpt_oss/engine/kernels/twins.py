@@ -6,8 +6,9 @@ from torch.nn import functional
 from .. import mxfp4
 from ..batch import Batch
 from ..config import ModelConfig
-from ..ops import Store
+from ..ops import Head, Store
 from ..reference import rotate, swiglu
+from ..sampler import draw
 from ..weights import Experts, Layer, Weights
 
 
@@ -85,8 +86,11 @@ class TorchOps:
             made[rows, ranks] = _project(layer.down, expert, inner[rows, ranks]).float()
         return x + (made * shares.unsqueeze(-1)).sum(1).to(x.dtype)
 
-    def head(self, x: torch.Tensor, weights: Weights) -> torch.Tensor:
-        return functional.linear(self._norm(x, weights.norm), weights.unembedding).float()
+    def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
+        logits = functional.linear(self._norm(x, weights.norm), weights.unembedding).float()
+        warm = bool(batch.temperatures.any())  # noise for a whole vocabulary is not for nothing
+        tokens = draw(logits, batch.temperatures, batch.seeds) if warm else logits.argmax(-1)
+        return Head(tokens, logits if batch.kept else None)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         wide = x.float()

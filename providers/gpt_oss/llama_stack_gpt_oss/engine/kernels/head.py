@@ -1,0 +1,92 @@
+"""The end of a step: norm, logits and the draw of a token in one pass over the unembedding.
+
+Each program keeps the best token of its strip; a second kernel picks the best of the strips, the first of equals. The
+noise that draws a token is computed where its logit is, from the row's seed and the token's number alone: the same
+random bits as those of `sampler.gumbel`.
+"""
+
+import triton
+import triton.language as tl
+
+from .linear import normed_part, product, scale_of_rows
+
+
+@triton.jit
+def _mix(x):
+    """`sampler.mix` of 32 bits, whose products wrap."""
+    x = (x ^ (x >> 16)) * 0x7FEB352D
+    x = (x ^ (x >> 15)) * 0x846CA68B
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _gumbel(tokens, seeds):
+    """`sampler.gumbel` [seeds, tokens]."""
+    bits = _mix(_mix(tokens.to(tl.uint32))[None, :] ^ seeds.to(tl.uint32)[:, None])
+    share = tl.minimum(tl.maximum(bits.to(tl.float32) * 2.0**-32, 2.0**-33), 1.0 - 2.0**-24)
+    near = share * (1.0 + share * (1.0 / 2 + share * (1.0 / 3 + share / 4)))
+    return -tl.log(tl.where(share < 1.0 / 32, near, -tl.log(1.0 - share)))
+
+
+@triton.jit
+def head_kernel(
+    x,
+    norm,
+    weight,
+    temperatures,
+    seeds,
+    logits,
+    best_scores,
+    best_tokens,
+    count,
+    hidden,
+    width,
+    epsilon,
+    coldest,
+    KEEP: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+    BLOCK_N: tl.constexpr,  # noqa: N803
+    BLOCK_K: tl.constexpr,  # noqa: N803
+    WIDE: tl.constexpr,  # noqa: N803
+):
+    """Grid (strips of the vocabulary, row blocks): the best token of each row and strip, [rows, strips].
+
+    With KEEP the logits [rows, width] are written too, in f32.
+    """
+    outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row_mask, strip = rows < count, outputs < width
+    scale = scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M, BLOCK_K)
+    total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, hidden, BLOCK_K):
+        columns = start + tl.arange(0, BLOCK_K)
+        part = normed_part(x, norm, scale, rows, row_mask, columns, hidden)
+        block = tl.load(
+            weight + outputs[:, None].to(tl.int64) * hidden + columns[None, :],
+            mask=strip[:, None] & (columns < hidden)[None, :],
+            other=0.0,
+        )
+        total += product(part, block, WIDE)
+    if KEEP:
+        places = rows[:, None].to(tl.int64) * width + outputs[None, :]
+        tl.store(logits + places, total, mask=row_mask[:, None] & strip[None, :])
+    temperature = tl.load(temperatures + rows, mask=row_mask, other=0.0)
+    if tl.max(temperature, axis=0) > 0:
+        noise = _gumbel(outputs, tl.load(seeds + rows, mask=row_mask, other=0))
+        warm = temperature[:, None]
+        total = tl.where(warm > 0, total / tl.maximum(warm, coldest) + noise, total)
+    # What is no number, which equals nothing, is no score: whatever is computed, a token of the vocabulary comes out.
+    total = tl.where(strip[None, :] & (total == total), total, float("-inf"))
+    best, place = tl.max(total, axis=1, return_indices=True)
+    spots = rows * tl.num_programs(0) + tl.program_id(0)
+    tl.store(best_scores + spots, best, mask=row_mask)
+    tl.store(best_tokens + spots, tl.program_id(0) * BLOCK_N + place, mask=row_mask)
+
+
+@triton.jit
+def pick_kernel(best_scores, best_tokens, tokens, strips, BLOCK: tl.constexpr):  # noqa: N803
+    """Grid (rows): the best of a row's strips, of which there are BLOCK at most."""
+    row, numbers = tl.program_id(0), tl.arange(0, BLOCK)
+    scores = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
+    _, place = tl.max(scores, axis=0, return_indices=True)
+    tl.store(tokens + row, tl.load(best_tokens + row * strips + place).to(tl.int64))
