@@ -19,7 +19,7 @@ from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
 from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.ops import Store
+from llama_stack_gpt_oss.engine.ops import Routed, Store
 from llama_stack_gpt_oss.engine.scheduler import Work
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
 from llama_stack_gpt_oss.engine.weights import Experts, Weights, load
@@ -117,12 +117,12 @@ def test_attention(
     "run",
     [
         pytest.param(lambda ops, config, layer, x: ops.out(normal(len(x), config.query_width), x, layer), id="out"),
-        pytest.param(lambda ops, _, layer, x: ops.route(x, layer)[0], id="norm"),
-        pytest.param(lambda ops, _, layer, x: ops.route(x, layer)[1], id="router"),
-        pytest.param(lambda ops, config, layer, x: ops.up(x, normal(len(x), config.experts), layer), id="up"),
+        pytest.param(lambda ops, _, layer, x: ops.route(x, layer).normed, id="norm"),
+        pytest.param(lambda ops, _, layer, x: ops.route(x, layer).scores, id="router"),
+        pytest.param(lambda ops, _, layer, x: ops.up(ops.route(x, layer), layer), id="up"),
         pytest.param(
             lambda ops, config, layer, x: ops.down(
-                normal(len(x), config.experts_per_token, config.intermediate), normal(len(x), config.experts), x, layer
+                normal(len(x), config.experts_per_token, config.intermediate), ops.route(x, layer), x, layer
             ),
             id="down",
         ),
@@ -138,6 +138,20 @@ def test_projections(
 ) -> None:
     x = normal(rows, config.hidden)
     close(run(kernels, config, weights.layers[1], x), run(twins, config, weights.layers[1], x))
+
+
+@pytest.mark.parametrize("rows", [9, 64, 1100])
+def test_rows_are_grouped_by_the_experts_that_they_choose(config: ModelConfig, kernels: TritonOps, rows: int) -> None:
+    """Of equal scores the first is better; no row chooses the last expert."""
+    scores = (normal(rows, config.experts) * 2).round()
+    scores[:, -1] = -50
+    found = kernels.grouped(scores)
+    best = scores.sort(dim=-1, descending=True, stable=True)
+    chosen = best.indices[:, : config.experts_per_token]
+    for expert in range(config.experts):
+        expected = (chosen.flatten() == expert).nonzero()[:, 0]
+        assert found.order[expert, : found.counts[expert]].tolist() == expected.tolist()
+    close(found.shares, best.values[:, : config.experts_per_token].softmax(-1))
 
 
 def draws(rows: int, kept: bool = False) -> Batch:
@@ -196,7 +210,8 @@ def test_every_nibble_under_every_scale(config: ModelConfig, weights: Weights) -
     for place in (32, 33):  # the low nibble of a byte, and the high one
         inner = torch.zeros(1, 1, config.intermediate)
         inner[..., place] = 1.0
-        args = (inner, torch.zeros(1, 1), torch.zeros(1, rows), layer)
+        x = torch.zeros(1, rows)
+        args = (inner, Routed(x, torch.zeros(1, 1)), x, layer)
         assert torch.equal(TritonOps(one, wide=True).down(*args), TorchOps(one).down(*args))
 
 

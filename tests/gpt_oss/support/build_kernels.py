@@ -22,9 +22,9 @@ H100 = GPUTarget("cuda", 90, 32)
 HEADS = {"QUERY_HEADS": 64, "KV_HEADS": 8}
 CHOICE = {"EXPERTS": 32, "CHOSEN": 4}
 BF16 = {"x", "norm", "weight", "bias", "queries", "keys", "values", "mixed", "out", "normed", "sinks", "inner"}
-F32 = {"cos", "sin", "logits", "scores", "partial", "made", "temperatures", "best_scores"}
-I64 = {"positions", "slots", "order", "offsets", "seeds", "tokens"}
-I32 = {"tables", "starts", "lengths", "best_tokens"}
+F32 = {"cos", "sin", "logits", "scores", "partial", "made", "temperatures", "best_scores", "shares"}
+I64 = {"positions", "slots", "seeds", "tokens"}
+I32 = {"tables", "starts", "lengths", "best_tokens", "order", "counts"}
 U8 = {"blocks", "scales"}
 FLOATS = {"epsilon", "softmax_scale", "limit", "coldest"}
 SIZES = {"hidden", "intermediate", "width"}
@@ -63,6 +63,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
         }
     rows = {**CHOICE, "BLOCK_N": 16, "BLOCK_B": 128}
     made |= {"up-row": (experts.up_row_kernel, rows), "down-row": (experts.down_row_kernel, rows)}
+    made |= {f"group-{block}": (experts.group_kernel, {**CHOICE, "BLOCK_M": block}) for block in (16, 128)}
     store = {**HEADS, "SIZE": 64, "PAGE": 64, "WIDE": False}
     for name, window, queries, block, splits in (
         ("decode-all", 0, 1, 16, 16),

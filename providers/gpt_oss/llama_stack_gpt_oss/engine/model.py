@@ -31,8 +31,8 @@ class Model:
         for layer, window, store in zip(self.weights.layers, self.config.windows, self._stores, strict=True):
             queries = ops.qkv(x, layer, self._rope, batch, store)
             x = ops.out(ops.attention(queries, layer, window, batch, store), x, layer)
-            normed, scores = ops.route(x, layer)
-            x = ops.down(ops.up(normed, scores, layer), scores, x, layer)
+            routed = ops.route(x, layer)
+            x = ops.down(ops.up(routed, layer), routed, x, layer)
         return ops.head(x[batch.sampled], self.weights, batch)
 
 

@@ -19,6 +19,31 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Groups:
+    """Rows by the experts that they chose, the best of a row having rank 0.
+
+    order [experts, rows] int32: the first `counts` [experts] int32 of each are row * chosen + rank.
+    shares [rows, chosen] f32: how much each expert counts in a row, by rank.
+    """
+
+    order: torch.Tensor
+    counts: torch.Tensor
+    shares: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """Rows as the experts take them [rows, hidden], and the router's scores of them [rows, experts] in f32.
+
+    groups: what follows from the scores, where an implementation makes it beforehand.
+    """
+
+    normed: torch.Tensor
+    scores: torch.Tensor
+    groups: Groups | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Head:
     """The tokens drawn [wanted], and the logits [wanted, vocabulary] in f32 that they were drawn from, if kept."""
 
@@ -44,13 +69,13 @@ class Ops(Protocol):
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         """Projection and residual."""
 
-    def route(self, x: torch.Tensor, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
-        """The normed rows, and the router's logits [rows, experts] in f32."""
+    def route(self, x: torch.Tensor, layer: Layer) -> Routed:
+        """Norm and the router."""
 
-    def up(self, normed: torch.Tensor, scores: torch.Tensor, layer: Layer) -> torch.Tensor:
+    def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
         """[rows, chosen, intermediate]: what each chosen expert makes of a row, the best first."""
 
-    def down(self, inner: torch.Tensor, scores: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+    def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         """The experts' second projection, summed by their shares, and the residual."""
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:

@@ -2,7 +2,7 @@
 
 A byte holds two neighbours along the input, so a tile of bytes meets the even inputs with its low nibbles and the odd
 ones with its high nibbles, and nothing has to be shuffled. For few rows there is a program for each row and expert,
-which finds the expert itself from the router's logits; for many, rows are grouped by expert beforehand.
+which finds the expert itself from the router's scores; for many, one kernel groups the rows by expert beforehand.
 """
 
 import triton
@@ -32,14 +32,56 @@ def _chosen(scores, row, rank, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr):  # 
     best = tl.max(left, axis=0)
     expert, mine, total = 0, 0.0, 0.0
     for turn in tl.static_range(CHOSEN):
-        score = tl.max(left, axis=0)
-        found = tl.min(tl.where(left == score, numbers, EXPERTS), axis=0)
+        score, found = tl.max(left, axis=0, return_indices=True)
         weight = tl.exp(score - best)
         total += weight
         expert = tl.where(turn == rank, found, expert)
         mine = tl.where(turn == rank, weight, mine)
         left = tl.where(numbers == found, float("-inf"), left)
     return expert, mine / total
+
+
+@triton.jit
+def group_kernel(
+    scores,
+    order,
+    counts,
+    shares,
+    count,
+    EXPERTS: tl.constexpr,  # noqa: N803
+    CHOSEN: tl.constexpr,  # noqa: N803
+    BLOCK_M: tl.constexpr,  # noqa: N803
+):
+    """Grid (experts): who chose the expert, as `_chosen` does for one row.
+
+    order [experts, count] begins with row * CHOSEN + rank of those rows, counts [experts] says how many there are, and
+    shares [rows, CHOSEN] f32 takes the expert's share of each.
+    """
+    expert = tl.program_id(0)
+    numbers = tl.arange(0, EXPERTS)
+    members = 0
+    for start in range(0, count, BLOCK_M):
+        rows = start + tl.arange(0, BLOCK_M)
+        alive = rows < count
+        left = tl.load(scores + rows[:, None] * EXPERTS + numbers[None, :], mask=alive[:, None], other=0.0)
+        best = tl.max(left, axis=1)
+        rank = tl.full([BLOCK_M], CHOSEN, tl.int32)
+        mine = tl.zeros([BLOCK_M], tl.float32)
+        total = tl.zeros([BLOCK_M], tl.float32)
+        for turn in tl.static_range(CHOSEN):
+            score, found = tl.max(left, axis=1, return_indices=True)
+            weight = tl.exp(score - best)
+            total += weight
+            rank = tl.where(found == expert, turn, rank)
+            mine = tl.where(found == expert, weight, mine)
+            left = tl.where(numbers[None, :] == found[:, None], float("-inf"), left)
+        chose = alive & (rank < CHOSEN)
+        pair = rows * CHOSEN + rank
+        place = members + tl.cumsum(chose.to(tl.int32), axis=0) - 1
+        tl.store(order + expert * count + place, pair, mask=chose)
+        tl.store(shares + pair, mine / total, mask=chose)
+        members += tl.sum(chose.to(tl.int32), axis=0)
+    tl.store(counts + expert, members)
 
 
 @triton.jit
@@ -177,11 +219,12 @@ def _group_product(
 def up_group_kernel(
     normed,
     order,
-    offsets,
+    counts,
     blocks,
     scales,
     bias,
     inner,
+    count,
     hidden,
     intermediate,
     limit,
@@ -191,13 +234,13 @@ def up_group_kernel(
     BLOCK_B: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the intermediate, experts, row blocks). `order` lists row * CHOSEN + rank, grouped by expert."""
+    """Grid (strips of the intermediate, experts, row blocks), for the `count` rows that `group_kernel` grouped."""
     expert = tl.program_id(1)
-    begin, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)
-    members = begin + tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    if begin + tl.program_id(2) * BLOCK_M < end:
+    begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
+    if begin < end:
+        members = begin + tl.arange(0, BLOCK_M)
         alive = members < end
-        pair = tl.load(order + members, mask=alive, other=0)
+        pair = tl.load(order + expert * count + members, mask=alive, other=0)
         columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
         strip = columns < intermediate
         first = expert.to(tl.int64) * 2 * intermediate
@@ -218,11 +261,13 @@ def up_group_kernel(
 def down_group_kernel(
     inner,
     order,
-    offsets,
+    counts,
+    shares,
     blocks,
     scales,
     bias,
     made,
+    count,
     hidden,
     intermediate,
     BLOCK_M: tl.constexpr,  # noqa: N803
@@ -230,13 +275,13 @@ def down_group_kernel(
     BLOCK_B: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the output, experts, row blocks): made [row * CHOSEN + rank, hidden] f32, for a weighted sum."""
+    """Grid (strips of the output, experts, row blocks): made [row * CHOSEN + rank, hidden] f32, to be summed."""
     expert = tl.program_id(1)
-    begin, end = tl.load(offsets + expert), tl.load(offsets + expert + 1)
-    members = begin + tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
-    if begin + tl.program_id(2) * BLOCK_M < end:
+    begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
+    if begin < end:
+        members = begin + tl.arange(0, BLOCK_M)
         alive = members < end
-        pair = tl.load(order + members, mask=alive, other=0)
+        pair = tl.load(order + expert * count + members, mask=alive, other=0)
         columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
         strip = columns < hidden
         first = expert.to(tl.int64) * hidden
@@ -244,4 +289,5 @@ def down_group_kernel(
             inner, pair, alive, blocks, scales, first, columns, strip, intermediate, BLOCK_M, BLOCK_N, BLOCK_B, WIDE
         )
         total += tl.load(bias + first + columns, mask=strip, other=0.0).to(tl.float32)[None, :]
+        total *= tl.load(shares + pair, mask=alive, other=0.0)[:, None]
         tl.store(made + pair[:, None] * hidden + columns[None, :], total, mask=alive[:, None] & strip[None, :])

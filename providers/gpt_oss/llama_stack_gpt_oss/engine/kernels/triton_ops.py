@@ -6,17 +6,18 @@ import triton
 from ..batch import Batch
 from ..cache import PAGE
 from ..config import ModelConfig
-from ..ops import Head, Store
+from ..ops import Groups, Head, Routed, Store
 from ..sampler import COLDEST
 from ..weights import Layer, Weights
 from .attention import attention_kernel, merge_kernel
-from .experts import down_group_kernel, down_row_kernel, up_group_kernel, up_row_kernel
+from .experts import down_group_kernel, down_row_kernel, group_kernel, up_group_kernel, up_row_kernel
 from .head import head_kernel, pick_kernel
 from .linear import out_kernel, qkv_kernel, route_kernel
 
 FEW_ROWS = 8  # up to here each row reads its own experts' weights
 SPLITS = 16  # of the keys in a decode step
 QUERIES = 16  # of a prompt that one program attends for
+SCORES = 4096  # of the router, that are looked at at once
 STRIP = 64  # of the vocabulary, of which one program finds the best token
 
 
@@ -118,7 +119,7 @@ class TritonOps:
         )
         return made
 
-    def route(self, x: torch.Tensor, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(self, x: torch.Tensor, layer: Layer) -> Routed:
         config, rows, block = self.config, len(x), _rows_block(len(x))
         normed, scores = torch.empty_like(x), x.new_empty(len(x), config.experts, dtype=torch.float32)
         route_kernel[(triton.cdiv(config.experts, 16), triton.cdiv(rows, block))](
@@ -137,18 +138,18 @@ class TritonOps:
             BLOCK_K=64,
             WIDE=self._wide,
         )
-        return normed, scores
+        return Routed(normed, scores, self.grouped(scores) if rows > FEW_ROWS else None)
 
-    def up(self, normed: torch.Tensor, scores: torch.Tensor, layer: Layer) -> torch.Tensor:
-        config, rows = self.config, len(normed)
-        inner = normed.new_empty(rows, config.experts_per_token, config.intermediate)
+    def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
+        config, rows, groups = self.config, len(routed.normed), routed.groups
+        inner = routed.normed.new_empty(rows, config.experts_per_token, config.intermediate)
         sizes = (config.hidden, config.intermediate, config.swiglu_limit)
         weights = (layer.up.blocks, layer.up.scales, layer.up.bias)
-        if rows <= FEW_ROWS:
+        if groups is None:
             grid = (triton.cdiv(config.intermediate, 16), rows * config.experts_per_token)
             up_row_kernel[grid](
-                normed,
-                scores,
+                routed.normed,
+                routed.scores,
                 *weights,
                 inner,
                 *sizes,
@@ -158,14 +159,14 @@ class TritonOps:
                 BLOCK_B=128,
             )
             return inner
-        order, offsets, _ = self._grouped(scores)
         block = _rows_block(rows)
         up_group_kernel[(triton.cdiv(config.intermediate, 32), config.experts, triton.cdiv(rows, block))](
-            normed,
-            order,
-            offsets,
+            routed.normed,
+            groups.order,
+            groups.counts,
             *weights,
             inner,
+            rows,
             *sizes,
             CHOSEN=config.experts_per_token,
             BLOCK_M=block,
@@ -175,14 +176,14 @@ class TritonOps:
         )
         return inner
 
-    def down(self, inner: torch.Tensor, scores: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        config, rows = self.config, len(x)
+    def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        config, rows, groups = self.config, len(x), routed.groups
         weights = (layer.down.blocks, layer.down.scales, layer.down.bias)
-        if rows <= FEW_ROWS:
+        if groups is None:
             made = torch.empty_like(x)
             down_row_kernel[(triton.cdiv(config.hidden, 16), rows)](
                 inner,
-                scores,
+                routed.scores,
                 *weights,
                 x,
                 made,
@@ -194,15 +195,16 @@ class TritonOps:
                 BLOCK_B=128,
             )
             return made
-        order, offsets, shares = self._grouped(scores)
         parts = x.new_empty(rows, config.experts_per_token, config.hidden, dtype=torch.float32)
         block = _rows_block(rows)
         down_group_kernel[(triton.cdiv(config.hidden, 32), config.experts, triton.cdiv(rows, block))](
             inner,
-            order,
-            offsets,
+            groups.order,
+            groups.counts,
+            groups.shares,
             *weights,
             parts,
+            rows,
             config.hidden,
             config.intermediate,
             BLOCK_M=block,
@@ -210,7 +212,7 @@ class TritonOps:
             BLOCK_B=32,
             WIDE=self._wide,
         )
-        return (x.float() + (parts * shares.unsqueeze(-1)).sum(1)).to(x.dtype)
+        return (x + parts.sum(1)).to(x.dtype)
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
         rows, width, block = len(x), len(weights.unembedding), _rows_block(len(x))
@@ -242,14 +244,15 @@ class TritonOps:
         pick_kernel[(rows,)](scores, candidates, tokens, strips, BLOCK=triton.next_power_of_2(strips))
         return Head(tokens, logits if batch.kept else None)
 
-    def _grouped(self, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """The pairs of row and rank grouped by expert, where each expert's begin, and the shares of each row."""
-        best = scores.topk(self.config.experts_per_token, dim=-1)
-        experts = best.indices.flatten()
-        order = experts.argsort(stable=True)
-        counts = torch.zeros(self.config.experts + 1, dtype=torch.long, device=scores.device)
-        counts.scatter_add_(0, experts + 1, torch.ones_like(experts))
-        return order, counts.cumsum(0), best.values.softmax(-1)
+    def grouped(self, scores: torch.Tensor) -> Groups:
+        """What many rows share: each expert's weights are read for all that chose it."""
+        rows, experts, chosen = len(scores), self.config.experts, self.config.experts_per_token
+        order = torch.empty(experts, rows, dtype=torch.int32, device=scores.device)
+        counts = torch.empty(experts, dtype=torch.int32, device=scores.device)
+        shares = scores.new_empty(rows, chosen)
+        block = min(triton.next_power_of_2(rows), max(1, SCORES // experts))
+        group_kernel[(experts,)](scores, order, counts, shares, rows, EXPERTS=experts, CHOSEN=chosen, BLOCK_M=block)
+        return Groups(order, counts, shares)
 
 
 def _rows_block(rows: int) -> int:

@@ -6,7 +6,7 @@ from torch.nn import functional
 from .. import mxfp4
 from ..batch import Batch
 from ..config import ModelConfig
-from ..ops import Head, Store
+from ..ops import Head, Routed, Store
 from ..reference import rotate, swiglu
 from ..sampler import draw
 from ..weights import Experts, Layer, Weights
@@ -64,12 +64,12 @@ class TorchOps:
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
         return x + functional.linear(mixed, layer.out, layer.out_bias)
 
-    def route(self, x: torch.Tensor, layer: Layer) -> tuple[torch.Tensor, torch.Tensor]:
+    def route(self, x: torch.Tensor, layer: Layer) -> Routed:
         normed = self._norm(x, layer.mlp_norm)
-        return normed, functional.linear(normed, layer.router, layer.router_bias).float()
+        return Routed(normed, functional.linear(normed, layer.router, layer.router_bias).float())
 
-    def up(self, normed: torch.Tensor, scores: torch.Tensor, layer: Layer) -> torch.Tensor:
-        chosen = scores.topk(self.config.experts_per_token, dim=-1).indices
+    def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
+        normed, chosen = routed.normed, routed.scores.topk(self.config.experts_per_token, dim=-1).indices
         inner = normed.new_empty(*chosen.shape, self.config.intermediate)
         for expert in chosen.unique().tolist():
             rows, ranks = (chosen == expert).nonzero(as_tuple=True)
@@ -77,8 +77,8 @@ class TorchOps:
             inner[rows, ranks] = swiglu(projected.float(), self.config.swiglu_limit).to(normed.dtype)
         return inner
 
-    def down(self, inner: torch.Tensor, scores: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        best = scores.topk(self.config.experts_per_token, dim=-1)
+    def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
+        best = routed.scores.topk(self.config.experts_per_token, dim=-1)
         shares = best.values.softmax(-1)
         made = torch.empty(*best.indices.shape, self.config.hidden, device=x.device)
         for expert in best.indices.unique().tolist():
