@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, Final
 
 import orjson
@@ -44,7 +45,6 @@ class Toolset:
     def __init__(self, request: CreateRequest, makers: Makers) -> None:
         self._request = request
         self._makers = makers
-        self._known = set(map(_same, request.tools))
         self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(request.tools)]
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded: set[tuple[str | None, str] | None] = set()
@@ -164,6 +164,11 @@ class Toolset:
         if self._by_name:
             return function.name in self._allowed
         return not (self._searches and function.deferred) or function.origin in self._loaded
+
+    @cached_property
+    def _known(self) -> set[bytes]:
+        """What each of the tools is made from; few requests ask."""
+        return set(map(_same, self._request.tools))
 
     def _load(self, entries: Sequence[Json]) -> None:
         """Has tools seen that were found, declared ones or others."""

@@ -21,7 +21,7 @@ class Outbox:
         limit: number of waiting events past which `full` is true.
     """
 
-    def __init__(self, *, wanted: bool, transcript: Transcript | None = None, limit: int = 1024) -> None:
+    def __init__(self, *, wanted: bool, transcript: Transcript | None = None, limit: int = 256) -> None:
         self._wanted = wanted
         self._transcript = transcript
         self._limit = limit
