@@ -40,11 +40,10 @@ _LONGEST_PAUSE: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request, as it is sent."""
+    """A request without what it says, which may be long and is needed no more once the server has begun to answer."""
 
     method: str
     url: str
-    data: bytes
 
     def shown(self) -> httpx2.Request:
         """What errors have of it, which is not the key."""
@@ -88,8 +87,8 @@ class Upstream:
         Raises:
             openai.APIError: it refused, failed, could not be reached, or answers with something else.
         """
-        asked = self._asked("POST", path, key, body)
-        answer = _object(await self._rest(await self._answer(asked), asked), asked)
+        asked, data = self._asked("POST", path, key, body)
+        answer = _object(await self._rest(await self._answer(asked, data), asked), asked)
         _refuse_error(answer, asked)
         try:
             return build(answer)
@@ -107,8 +106,8 @@ class Upstream:
             openai.APIError: the server refused, failed, or could not be reached; also while it streams.
             ValueError: while it streams: an event is not what it should be.
         """
-        asked = self._asked("POST", path, key, body)
-        connection = await self._answer(asked)
+        asked, data = self._asked("POST", path, key, body)
+        connection = await self._answer(asked, data)
         assert connection.head
         kind = connection.head.header(b"content-type").lower()
         if kind.startswith((b"application/json", b"text/html")):
@@ -128,11 +127,11 @@ class Upstream:
         Raises:
             openai.APIError: it refused, failed, could not be reached, or answers with something else.
         """
-        asked = self._asked("GET", "/models", key)
+        asked, data = self._asked("GET", "/models", key)
         try:
             connection = await self._pool.connect()
             try:
-                await connection.ask(asked.data)
+                await connection.ask(data)
                 await self._check(connection, asked)
                 answer = _object(await connection.read_all(_LONGEST_ANSWER), asked)
             finally:
@@ -147,7 +146,8 @@ class Upstream:
         """Closes the connections that nobody uses."""
         self._pool.close()
 
-    def _asked(self, method: str, path: str, key: str | None, body: bytes = b"") -> _Asked:
+    def _asked(self, method: str, path: str, key: str | None, body: bytes = b"") -> tuple[_Asked, bytes]:
+        """A request, and its bytes."""
         key = key or self._key
         base, target = self._base, self._target
         if path.startswith(ROOT):
@@ -161,23 +161,23 @@ class Upstream:
             head += f"{name}: {check_header(value)}\r\n"
         if method == "POST":
             head += f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        return _Asked(method, base + path, head.encode() + b"\r\n" + body)
+        return _Asked(method, base + path), head.encode() + b"\r\n" + body
 
-    async def _answer(self, asked: _Asked) -> Connection:
+    async def _answer(self, asked: _Asked, data: bytes) -> Connection:
         """The connection on which a good response has begun."""
         for attempt in range(self._retries):
             try:
-                return await self._attempt(asked)
+                return await self._attempt(asked, data)
             except (openai.APIConnectionError, openai.APIStatusError) as error:
                 pause = _pause(error, attempt)
                 if pause is None:
                     raise
             await asyncio.sleep(pause)
-        return await self._attempt(asked)
+        return await self._attempt(asked, data)
 
-    async def _attempt(self, asked: _Asked) -> Connection:
+    async def _attempt(self, asked: _Asked, data: bytes) -> Connection:
         try:
-            connection = await self._sent(asked.data)
+            connection = await self._sent(data)
             await self._check(connection, asked)
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
