@@ -21,7 +21,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "providers" / "gpt_oss"))
 
 from llama_stack_gpt_oss.engine import mxfp4
-from llama_stack_gpt_oss.engine.cache import PAGE
+from llama_stack_gpt_oss.engine.cache import PAGE, Holding, Table, places_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig, Yarn
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
@@ -168,21 +168,22 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def sequences(count: int, tokens: int, room: int, vocabulary: int) -> list[Sequence]:
+def sequences(config: ModelConfig, count: int, tokens: int, room: int) -> list[Sequence]:
     """Sequences of random tokens, each with its own pages, and room to grow."""
-    pages = -(-(tokens + room) // PAGE)
+    places, kinds = places_filled(tokens + room), len(config.kinds)
     made = []
     for number in range(count):
-        prompt = torch.randint(vocabulary, (tokens,)).tolist()
+        prompt = torch.randint(config.vocabulary, (tokens,)).tolist()
         sequence = Sequence(str(number), prompt, tokens, Params(max_tokens=room, temperature=0.0), number)
-        sequence.holding.pages = list(range(number * pages, (number + 1) * pages))
+        first = [(number * kinds + kind) * places for kind in range(kinds)]
+        sequence.holding = Holding(tables=tuple(Table(list(range(page, page + places))) for page in first))
         made.append(sequence)
     return made
 
 
 def decode_rate(plan: Plan, runner: ModelRunner, batch: int) -> float:
     """Tokens a second of the whole batch, sampling and the way to the host and back included."""
-    running = sequences(batch, plan.context, plan.warm + plan.steps + 1, plan.config.vocabulary)
+    running = sequences(plan.config, batch, plan.context, plan.warm + plan.steps + 1)
 
     def steps(count: int) -> None:
         for _ in range(count):
@@ -197,7 +198,7 @@ def decode_rate(plan: Plan, runner: ModelRunner, batch: int) -> float:
 
 def prefill_rate(plan: Plan, runner: ModelRunner, tokens: int) -> float:
     """Tokens a second of one prompt in chunks; the second of two runs."""
-    (sequence,) = sequences(1, tokens, 1, plan.config.vocabulary)
+    (sequence,) = sequences(plan.config, 1, tokens, 1)
 
     def run() -> None:
         for start in range(0, tokens, plan.chunk):
@@ -281,8 +282,9 @@ def report(plan: Plan, device: torch.device) -> Iterator[str]:
     """The table, a line at a time."""
     weights = random_weights(plan.config, device)
     room = plan.context + plan.warm + plan.steps + 1
-    pages = max(max(plan.batches) * -(-room // PAGE), -(-max(plan.prompts) // PAGE) + 1)
+    places = max(max(plan.batches) * places_filled(room), places_filled(max(plan.prompts) + 1))
     context = max(room, *plan.prompts) + PAGE
+    pages = places * len(plan.config.kinds)
     model = Model(plan.config, weights, choose(plan.config, device, weights.embedding.dtype), pages, context)
     runner = ModelRunner(model, device, context)
     bandwidth = copy_bandwidth(device, plan.copied)

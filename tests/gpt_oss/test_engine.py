@@ -95,6 +95,39 @@ def test_the_same_tokens_when_the_prefix_was_there(model: Model) -> None:
     assert tokens_of(generate(engine, longer, GREEDY), "one") == tokens_of(generate(fresh, longer, GREEDY), "one")
 
 
+def test_past_the_window_a_cached_prefix_is_the_references_prefix(model: Model) -> None:
+    """Once with all pages of the first answer still there, once with those behind its windows given to others."""
+    first, longer = prompt(260), [*prompt(190), *prompt(40, 9)]
+    for pages, cached in ((64, 2 * PAGE), (7, 0)):
+        engine, _ = model_engine(model, TIGHT, pages)
+        generate(engine, first, replace(GREEDY, max_tokens=2))
+        updates = generate(engine, longer, replace(GREEDY, max_tokens=8))
+        assert updates[0].cached == cached
+        tokens = tokens_of(updates, "one")
+        best = reference.logits(model.weights, model.config, torch.tensor(longer + tokens)).argmax(-1)
+        assert best[len(longer) - 1 : -1].tolist() == tokens
+
+
+def test_a_long_context_takes_pages_for_the_layers_that_see_it(model: Model) -> None:
+    engine, cache = model_engine(model, TIGHT)
+    engine.add(Request(("one",), prompt(1000), replace(GREEDY, max_tokens=4)))
+    used = []
+    while engine.busy:
+        engine.step()
+        used.append(cache.pages.used)
+    # Of its 1,004 tokens every page for the layers that see all; for the others those that a step's window touches.
+    assert 16 < max(used) <= 16 + 2
+    assert used[-1] == 0
+
+
+def test_a_request_that_waits_for_pages_is_counted_once() -> None:
+    engine, _ = engine_over(CountingRunner(WIDE), pages=6)
+    for number in range(2):
+        engine.add(Request((f"{number}",), prompt(150, number), GREEDY))
+    drain(engine)
+    assert engine.metrics().prompt_tokens == 300
+
+
 def test_a_seed_gives_the_same_draw_alone_and_in_company(model: Model) -> None:
     warm = Params(max_tokens=12, temperature=1.0, top_p=0.95, seed=7)
     engine, _ = model_engine(model)
@@ -165,7 +198,7 @@ def test_a_full_queue_refuses_and_keeps_nothing() -> None:
 
 
 def test_what_can_never_run_is_refused() -> None:
-    engine, _ = engine_over(CountingRunner(WIDE), pages=2)
+    engine, _ = engine_over(CountingRunner(WIDE), pages=4)
     with pytest.raises(RequestError, match="The prompt has 128 tokens, and the context of 128 tokens"):
         engine.add(Request(("x",), prompt(128), GREEDY))
     with pytest.raises(RequestError, match="The prompt is empty"):
@@ -174,7 +207,7 @@ def test_what_can_never_run_is_refused() -> None:
 
 
 def test_an_answer_ends_where_the_context_does() -> None:
-    engine, _ = engine_over(CountingRunner(WIDE), pages=2)
+    engine, _ = engine_over(CountingRunner(WIDE), pages=4)
     updates = generate(engine, prompt(120), replace(GREEDY, max_tokens=10_000))
     assert (len(updates), updates[-1].finish) == (8, "length")
 
@@ -188,7 +221,7 @@ def test_decoding_goes_on_beside_a_long_prompt() -> None:
     assert all("short" in {update.id for update in engine.step()} for _ in range(10))
 
 
-@pytest.mark.parametrize("pages", [12, 40])
+@pytest.mark.parametrize("pages", [14, 40])
 def test_a_thousand_requests_that_come_and_go_leave_no_page(pages: int) -> None:
     source = random.Random(pages)
     limits = Limits(sequences=8, step_tokens=100, waiting=20)

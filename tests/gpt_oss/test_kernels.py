@@ -13,6 +13,7 @@ import torch
 
 from llama_stack_gpt_oss.engine import reference, rope
 from llama_stack_gpt_oss.engine.batch import Batch, Drawn, make_batch
+from llama_stack_gpt_oss.engine.cache import Holding, Table, places_filled, places_unseen
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
 from llama_stack_gpt_oss.engine.graphs import padded
 from llama_stack_gpt_oss.engine.kernels import choose
@@ -27,7 +28,8 @@ from llama_stack_gpt_oss.engine.weights import Experts, Weights, load
 from .support.engines import tiny_model
 
 CLOSE = 2e-4
-PAGES = 24
+PAGES = 40
+GONE = 39  # a page that nobody may read
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -63,37 +65,49 @@ def made(*works: Work) -> Batch:
     return make_batch(works, Drawn(torch.empty(0, dtype=torch.long), {}), torch.device("cpu"))
 
 
-def batch(*spans: tuple[int, int]) -> Batch:
-    """A step over sequences that have each so many tokens computed, and so many to compute; their pages interleave."""
+def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
+    """A step over sequences that have each so many tokens computed, and so many to compute; their pages interleave.
+
+    The first kind of layer has the window, and no longer has the pages behind it.
+    """
     works = []
     for number, (start, count) in enumerate(spans):
-        needed = -(-(start + count) // 64)
+        numbers = [(number + place * len(spans)) * 2 for place in range(places_filled(start + count))]
+        gone = places_unseen(start, window)
         params = Params(max_tokens=1, top_logprobs=0)
         sequence = Sequence(f"{number}", list(range(start + count)), start + count, params, number)
-        sequence.holding.pages = [number + place * len(spans) for place in range(needed)]
+        tables = Table([GONE] * gone + numbers[gone:], gone), Table([page + 1 for page in numbers])
+        sequence.holding = Holding(tables=tables)
         works.append(Work(sequence, start, count))
     return made(*works)
 
 
-def store(config: ModelConfig) -> Store:
-    return Store(*(normal(PAGES, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5)))
+def store(config: ModelConfig, kind: int = 0) -> Store:
+    keys, values = (normal(PAGES, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5))
+    keys[GONE] = values[GONE] = torch.nan
+    return Store(keys, values, kind)
 
 
 DECODE = ((5, 1), (63, 1), (64, 1), (200, 1), (0, 1))
 MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))
 
 
-@pytest.mark.parametrize("spans", [DECODE[:1], DECODE, MIXED])
+@pytest.mark.parametrize(("spans", "kind"), [(DECODE[:1], 0), (DECODE, 1), (MIXED, 0)])
 def test_qkv(
-    config: ModelConfig, weights: Weights, twins: TorchOps, kernels: TritonOps, spans: tuple[tuple[int, int], ...]
+    config: ModelConfig,
+    weights: Weights,
+    twins: TorchOps,
+    kernels: TritonOps,
+    spans: tuple[tuple[int, int], ...],
+    kind: int,
 ) -> None:
     step, tables = batch(*spans), rope.tables(config, 512, torch.device("cpu"))
     x = normal(len(step.tokens), config.hidden)
-    ours, theirs = store(config), store(config)
+    ours, theirs = store(config, kind), store(config, kind)
     q = kernels.qkv(x, weights.layers[0], tables, step, ours)
     close(q, twins.qkv(x, weights.layers[0], tables, step, theirs))
-    close(ours.keys, theirs.keys)
-    close(ours.values, theirs.values)
+    close(ours.keys[:GONE], theirs.keys[:GONE])
+    close(ours.values[:GONE], theirs.values[:GONE])
 
 
 @pytest.mark.parametrize("window", [None, 16, 128])
@@ -106,7 +120,7 @@ def test_attention(
     spans: tuple[tuple[int, int], ...],
     window: int | None,
 ) -> None:
-    step, kv = batch(*spans), store(config)
+    step, kv = batch(*spans, window=window), store(config, kind=int(window is None))
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, weights.layers[1], window, step, kv)
     close(found, twins.attention(q, weights.layers[1], window, step, kv))
@@ -162,7 +176,7 @@ def draws(rows: int, kept: bool = False) -> Batch:
     ]
     sequences = [Sequence(f"{n}", [n], 1, each, n) for n, each in enumerate(params)]
     for sequence in sequences:
-        sequence.holding.pages = [0]
+        sequence.holding = Holding(tables=(Table([0]), Table([1])))
     return made(*(Work(sequence, 0, 1) for sequence in sequences))
 
 
@@ -235,7 +249,7 @@ def test_the_whole_model_on_the_kernels(checkpoint: Path, config: ModelConfig, w
     tokens = torch.randint(512, (25,), generator=torch.Generator().manual_seed(1))
     model = Model(config, weights, TritonOps(config, wide=True), pages=PAGES, context=512)
     sequence = Sequence("0", tokens.tolist(), 25, Params(max_tokens=1, temperature=0.0, top_logprobs=0), 0)
-    sequence.holding.pages = [5]
+    sequence.holding = Holding(tables=(Table([5]), Table([3])))
     expected = reference.logits(weights, config, tokens)
     for work, place in ((Work(sequence, 0, 24), None), (Work(sequence, 24, 1), 24)):
         found = model.forward(made(work))

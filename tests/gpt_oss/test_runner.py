@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from llama_stack_gpt_oss.engine.cache import Holding, Table
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import Work
@@ -22,12 +23,12 @@ def model(checkpoint: Path) -> Model:
 
 
 def sequences(*params: Params) -> list[Sequence]:
-    """Each with a prompt of its own and a page."""
+    """Each with a prompt of its own, and a page for each kind of layer."""
     made = []
     for number, each in enumerate(params):
         prompt = [number * 31 + place * 7 % 29 for place in range(5 + number)]
         made.append(Sequence(f"{number}", prompt, len(prompt), each, number))
-        made[-1].holding.pages = [number]
+        made[-1].holding = Holding(tables=(Table([2 * number]), Table([2 * number + 1])))
     return made
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from llama_stack_gpt_oss.engine.cache import Cache
+from llama_stack_gpt_oss.engine.cache import PAGE, Cache, Windows
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
 from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
@@ -17,6 +17,7 @@ from llama_stack_gpt_oss.engine.weights import load
 
 CPU = torch.device("cpu")
 MOST_STEPS = 20_000
+KINDS: Windows = (100, None)  # of what runs without a model
 WIDE = Limits(sequences=64, step_tokens=4096, waiting=4096)
 
 
@@ -31,10 +32,14 @@ def tiny_model(folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32
 
 
 class CountingRunner:
-    """Samples a token that follows from the sequence's tokens alone, and checks each step that it is given."""
+    """Samples a token that follows from the sequence's tokens alone, and checks each step that it is given.
+
+    It keeps what a model would have written to each page: all that a model would read has to be there.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self._written: dict[int, tuple[int, list[int], int]] = {}  # kind, tokens, and how many of them with this page
 
     def run(self, works: Sequence[Work]) -> list[Sampled]:
         assert sum(work.count for work in works) <= self.limits.step_tokens
@@ -42,8 +47,31 @@ class CountingRunner:
         for work in works:
             assert work.count > 0
             assert work.start == work.sequence.computed
-            assert len(work.sequence.holding.pages) * 64 >= work.start + work.count
+            self._read(work, work.start)
+        for work in works:
+            self._write(work)
+        for work in works:
+            self._read(work, work.start + work.count)
         return [Sampled(sum(work.sequence.tokens) * 31 % 1009) for work in works if work.last]
+
+    def _write(self, work: Work) -> None:
+        tokens, end = work.sequence.tokens, work.start + work.count
+        for kind, table in enumerate(work.sequence.holding.tables):
+            for place in range(work.start // PAGE, -(-end // PAGE)):
+                assert place >= table.first
+                self._written[table.pages[place]] = (kind, tokens, min(end, (place + 1) * PAGE))
+
+    def _read(self, work: Work, end: int) -> None:
+        """What the step's first token sees, up to the one before `end`."""
+        tokens = work.sequence.tokens
+        for kind, (table, window) in enumerate(zip(work.sequence.holding.tables, KINDS, strict=True)):
+            first = 0 if window is None else max(0, work.start - window + 1)
+            for place in range(first // PAGE, -(-end // PAGE)):
+                assert place >= table.first
+                wanted = min(end, (place + 1) * PAGE)
+                found, others, count = self._written[table.pages[place]]
+                assert (found, count) == (kind, wanted)
+                assert others is tokens or others[:wanted] == tokens[:wanted]
 
 
 def engine_over(
@@ -52,13 +80,14 @@ def engine_over(
     limits: Limits = WIDE,
     context: int = 4096,
     open_mask: Callable[[str], TokenMask] = no_mask,
+    kinds: Windows = KINDS,
 ) -> tuple[Engine, Cache]:
-    cache = Cache(pages)
+    cache = Cache(pages, kinds)
     return Engine(runner, cache, limits, context, open_mask), cache
 
 
 def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[Engine, Cache]:
-    return engine_over(ModelRunner(model, CPU, context=4096), pages, limits)
+    return engine_over(ModelRunner(model, CPU, context=4096), pages, limits, kinds=model.config.kinds)
 
 
 def drain(engine: Engine) -> list[Update]:

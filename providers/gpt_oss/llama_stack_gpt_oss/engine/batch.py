@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from collections.abc import Sequence as Series
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -16,9 +17,11 @@ from .sequence import Sequence
 class Batch:
     """Rows are tokens, one sequence after the other.
 
-    tokens, positions, slots [rows]: ids, places in their sequence, and places in the KV store (page * PAGE + offset).
+    tokens, positions [rows]: ids, and places in their sequence.
+    slots [kinds, rows]: places in the KV store (page * PAGE + offset), for each kind of layer.
     starts [sequences + 1]: where each sequence's rows begin. lengths [sequences]: its keys, these rows included.
-    tables [sequences, pages] int32: its pages. sampled [wanted]: the rows that draw a next token.
+    tables [kinds, sequences, pages] int32: its pages; what stands for those that no row sees means nothing.
+    sampled [wanted]: the rows that draw a next token.
     temperatures, seeds [wanted]: how each of them draws, as `sampler.draw` takes it. kept: whether logits are kept.
     longest: the most rows that a sequence has; with 1 this is a decode step.
     """
@@ -54,25 +57,22 @@ def make_batch(works: Series[Work], drawn: Drawn, device: torch.device) -> Batch
     """
     tokens: list[int] = []
     positions: list[int] = []
-    slots: list[int] = []
     starts = [0]
     known: list[tuple[int, int]] = []  # rows whose token is on the device, and where there
     for work in works:
         places = range(work.start, work.start + work.count)
-        pages = work.sequence.holding.pages
         place, row = drawn.places.get(work.sequence, (-1, -1))
         if place in places:
             known.append((len(tokens) + place - work.start, row))
         mine = work.sequence.tokens[work.start : work.start + work.count]
         tokens += mine + [0] * (work.count - len(mine))
         positions += places
-        slots += [pages[place // PAGE] * PAGE + place % PAGE for place in places]
         starts.append(len(tokens))
-    widest = max(len(work.sequence.holding.pages) for work in works)
-    tables = [work.sequence.holding.pages + [0] * (widest - len(work.sequence.holding.pages)) for work in works]
+    kinds = range(len(works[0].sequence.holding.tables))
+    slots, tables = zip(*(_slots_and_tables(works, kind) for kind in kinds), strict=True)
     last = [(work, end - 1) for work, end in zip(works, starts[1:], strict=True) if work.last]
 
-    def send(values: list[int] | list[float] | list[list[int]], dtype: torch.dtype = torch.long) -> torch.Tensor:
+    def send(values: Series[Any], dtype: torch.dtype = torch.long) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype).to(device, non_blocking=True)
 
     ids = send(tokens)
@@ -92,3 +92,14 @@ def make_batch(works: Series[Work], drawn: Drawn, device: torch.device) -> Batch
         kept=any(wants_logits(work.sequence) for work, _ in last),
         longest=max(work.count for work in works),
     )
+
+
+def _slots_and_tables(works: Series[Work], kind: int) -> tuple[list[int], list[list[int]]]:
+    pages = [work.sequence.holding.tables[kind].pages for work in works]
+    slots = [
+        mine[place // PAGE] * PAGE + place % PAGE
+        for work, mine in zip(works, pages, strict=True)
+        for place in range(work.start, work.start + work.count)
+    ]
+    widest = max(map(len, pages))
+    return slots, [mine + [0] * (widest - len(mine)) for mine in pages]

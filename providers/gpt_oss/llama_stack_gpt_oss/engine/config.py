@@ -42,6 +42,11 @@ class ModelConfig:
         return len(self.windows)
 
     @property
+    def kinds(self) -> tuple[int | None, ...]:
+        """The windows that there are: layers with the same one are of one kind."""
+        return tuple(dict.fromkeys(self.windows))
+
+    @property
     def query_width(self) -> int:
         return self.query_heads * self.head_size
 

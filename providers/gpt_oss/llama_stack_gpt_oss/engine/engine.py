@@ -7,7 +7,7 @@ from collections.abc import Sequence as Series
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from .cache import PAGE, Cache
+from .cache import Cache, longest_sequence
 from .errors import RequestError
 from .scheduler import Limits, Scheduler, Work
 from .sequence import Finish, Params, Sampled, Sequence, TokenMask
@@ -64,8 +64,8 @@ class Engine:
     def __init__(
         self, runner: Runner, cache: Cache, limits: Limits, context: int, open_mask: Callable[[str], TokenMask]
     ) -> None:
-        """`context`: the most tokens of a sequence; the cache has room for one such sequence at least."""
-        self.context = min(context, cache.pages.count * PAGE)
+        """`context`: the most tokens of a sequence, or as many as always fit into the cache."""
+        self.context = min(context, longest_sequence(cache.pages.count, cache.windows, limits.step_tokens))
         self._runner = runner
         self._cache = cache
         self._scheduler = Scheduler(cache, limits)
@@ -123,8 +123,8 @@ class Engine:
             waiting=len(self._scheduler.waiting),
             pages=pages.count,
             pages_used=pages.used,
-            prompt_tokens=self._cache.asked_tokens,
-            cached_tokens=self._cache.found_tokens,
+            prompt_tokens=self._scheduler.prompt_tokens,
+            cached_tokens=self._scheduler.cached_tokens,
             generated_tokens=self._generated,
             tokens_per_second=self._rate(),
             preemptions=self._scheduler.preemptions,

@@ -17,11 +17,12 @@ WARM_UPS = 2  # steps that compile kernels and settle the allocator, before one 
 def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
     """A decode step with as many rows and pages as were recorded: what is added writes to a page that nobody reads."""
     more = rows - len(batch.tokens)
-    tables = batch.tables.new_full((rows, widest), scratch)
-    tables[: len(batch.tables), : batch.tables.shape[1]] = batch.tables
+    kinds, sequences, pages = batch.tables.shape
+    tables = batch.tables.new_full((kinds, rows, widest), scratch)
+    tables[:, :sequences, :pages] = batch.tables
 
     def fill(tensor: torch.Tensor, value: int) -> torch.Tensor:
-        return torch.cat((tensor, tensor.new_full((more,), value)))
+        return torch.cat((tensor, tensor.new_full((*tensor.shape[:-1], more), value)), dim=-1)
 
     return Batch(
         tokens=fill(batch.tokens, 0),

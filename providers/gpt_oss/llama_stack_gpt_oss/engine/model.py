@@ -1,5 +1,7 @@
 """The model over a paged KV store: the same layers for a prompt's piece, a decode step, and any mixture of the two."""
 
+from collections.abc import Iterator
+
 import torch
 
 from . import rope
@@ -19,9 +21,9 @@ class Model:
         self._ops = ops
         like = weights.embedding
         self.scratch = pages  # one page more, for rows that only fill a step up
-        shape = (config.layers, 2, pages + 1, PAGE, config.kv_heads, config.head_size)
-        store = torch.zeros(shape, dtype=like.dtype, device=like.device)
-        self._stores = [Store(keys, values) for keys, values in store]
+        shape = (_layers_in_a_page(config), 2, pages + 1, PAGE, config.kv_heads, config.head_size)
+        memory = torch.zeros(shape, dtype=like.dtype, device=like.device)
+        self._stores = list(_stores(config, memory))
         self._rope = rope.tables(config, context, like.device)
 
     def forward(self, batch: Batch) -> Head:
@@ -37,5 +39,19 @@ class Model:
 
 
 def page_bytes(config: ModelConfig, dtype: torch.dtype) -> int:
-    """What one page takes over all layers."""
-    return config.layers * 2 * PAGE * config.kv_width * dtype.itemsize
+    """What one page takes over the layers of its kind."""
+    return _layers_in_a_page(config) * 2 * PAGE * config.kv_width * dtype.itemsize
+
+
+def _layers_in_a_page(config: ModelConfig) -> int:
+    """A page can be of any kind, and has room for the kind with the most layers."""
+    return max(config.windows.count(window) for window in config.kinds)
+
+
+def _stores(config: ModelConfig, memory: torch.Tensor) -> Iterator[Store]:
+    """A store for each layer; the first layers of all kinds share theirs, and so on, as they never share a page."""
+    used = dict.fromkeys(config.kinds, 0)
+    for window in config.windows:
+        keys, values = memory[used[window]]
+        used[window] += 1
+        yield Store(keys, values, config.kinds.index(window))

@@ -12,10 +12,11 @@ from .weights import Layer, Weights
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The KV store of one layer: keys and values [pages, PAGE, kv_heads, head_size]."""
+    """The KV store of one layer: keys and values [pages, PAGE, kv_heads, head_size], and the layer's kind."""
 
     keys: torch.Tensor
     values: torch.Tensor
+    kind: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class Scheduler:
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.preemptions = 0
+        self.prompt_tokens = 0
+        self.cached_tokens = 0
 
     def add(self, sequences: Iterable[Sequence]) -> None:
         """Queues them all, or raises QueueFullError and queues none."""
@@ -100,6 +102,8 @@ class Scheduler:
             sequence.computed = found
             if sequence.cached is None:
                 sequence.cached = found
+                self.prompt_tokens += sequence.prompt_tokens
+                self.cached_tokens += found
             yield Work(sequence, found, count)
             budget -= count
 

@@ -60,7 +60,7 @@ class Sequence:
     arrival: int
     mask: TokenMask | None = None
     leader: "Sequence | None" = None
-    holding: Holding = field(default_factory=lambda: Holding(b""))
+    holding: Holding = field(default_factory=Holding)
     computed: int = 0
     cached: int | None = None
     finish: Finish | None = None

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from ..engine.cache import PAGE, Cache
+from ..engine.cache import Cache, longest_sequence, pages_needed
 from ..engine.config import ModelConfig, read_config
 from ..engine.engine import Engine
 from ..engine.errors import EngineError, TooLittleMemoryError
@@ -33,7 +33,8 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> En
     pages = _pages(settings, config, device, dtype, context)
     model = Model(config, weights, choose(config, device, dtype), pages, context)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting)
-    return Engine(ModelRunner(model, device, context), Cache(pages), limits, context, _masks(folder, config))
+    cache = Cache(pages, config.kinds)
+    return Engine(ModelRunner(model, device, context), cache, limits, context, _masks(folder, config))
 
 
 def _device(name: str) -> torch.device:
@@ -55,15 +56,16 @@ def _pages(
     settings: EngineSettings, config: ModelConfig, device: torch.device, dtype: torch.dtype, context: int
 ) -> int:
     """As many pages as fit, and no more than all sequences at once could fill."""
-    size = page_bytes(config, dtype)
-    most = settings.sequences * -(-context // PAGE)
+    size, step = page_bytes(config, dtype), settings.step_tokens
+    most = settings.sequences * pages_needed(context, config.kinds, step)
     pages = min(most, pages_that_fit(device, settings.memory_share, size))
-    needed = -(-min(context, settings.context or SHORTEST_CONTEXT) // PAGE)
+    shortest = min(context, settings.context or SHORTEST_CONTEXT)
+    needed = pages_needed(shortest, config.kinds, step)
     if pages < needed:
         raise TooLittleMemoryError(
-            f"Beside the weights, {device} has room for {pages * PAGE:,} tokens of context in its share of"
-            f" {settings.memory_share:.0%}, and {needed * PAGE:,} ({gigabytes(needed * size)}) are needed:"
-            " raise memory_share, lower context_length, or use a larger device"
+            f"Beside the weights, {device} has room for {longest_sequence(pages, config.kinds, step):,} tokens of"
+            f" context in its share of {settings.memory_share:.0%}, and {shortest:,} ({gigabytes(needed * size)}) are"
+            " needed: raise memory_share, lower context_length, or use a larger device"
         )
     return pages
 

@@ -27,8 +27,9 @@ class TorchOps:
         cos, sin = (table[batch.positions] for table in rope)
         q = rotate(q.view(rows, config.query_heads, -1).float(), cos, sin).to(x.dtype)
         k = rotate(k.view(rows, config.kv_heads, -1).float(), cos, sin).to(x.dtype)
-        store.keys.view(-1, config.kv_heads, config.head_size)[batch.slots] = k
-        store.values.view(-1, config.kv_heads, config.head_size)[batch.slots] = v.view(rows, config.kv_heads, -1)
+        slots = batch.slots[store.kind]
+        store.keys.view(-1, config.kv_heads, config.head_size)[slots] = k
+        store.values.view(-1, config.kv_heads, config.head_size)[slots] = v.view(rows, config.kv_heads, -1)
         return q
 
     def attention(
@@ -38,7 +39,7 @@ class TorchOps:
         parts = []
         for number, length in enumerate(lengths):
             rows = queries[starts[number] : starts[number + 1]]
-            pages = batch.tables[number].long()
+            pages = batch.tables[store.kind, number].long()
             keys, values = (each[pages].flatten(0, 1)[:length] for each in (store.keys, store.values))
             parts.append(self._attend(rows, keys, values, layer.sinks, window))
         return torch.cat(parts)
