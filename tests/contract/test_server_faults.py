@@ -21,6 +21,7 @@ from llama_stack_responses.store import postgres_watch, redis_watch
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs, Wake, Watch
 from llama_stack_responses.store.redis import RedisRecords
+from tests.support.clock import LoopClock
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
@@ -90,7 +91,7 @@ async def test_commits_go_on_over_deaths_of_the_server_each_made_once(records: R
             await asyncio.sleep(chance.uniform(0.05, 0.3))
             server.kill()
             await asyncio.to_thread(server.start)
-            await asyncio.to_thread(wait_until, partial(goes_on, made, sum(made.values())), 30)
+            await asyncio.to_thread(wait_until, partial(goes_on, made, sum(made.values())))
         done.set()
     assert min(made.values()) > 0
     assert {key: record.version for key, record in (await records.get_many([*made])).items()} == made
@@ -113,14 +114,17 @@ async def test_a_server_that_stays_away_is_a_503_that_says_when_to_come_back(
 
 
 async def test_a_server_that_hangs_is_a_503_and_not_waited_for_again_and_again(
-    kind: str, server: DatabaseServer
+    kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impatient = HASTY[kind](server.url, timeout=0.5)
+    clock = LoopClock(monkeypatch)
+    impatient = HASTY[kind](server.url, timeout=30.0)
     await impatient.commit([Put("a", b"1")])
     server.freeze()
     for call in (impatient.get_many(["a"]), impatient.commit([Put("a", b"2")])):
+        waits = asyncio.ensure_future(call)
+        await clock.passes_until(waits.done)
         with pytest.raises(ApiError) as error:
-            await call
+            await waits
         assert (error.value.status, error.value.retry_after) == (503, 1)
         assert error.value.message == "The response store's server does not answer."
     server.thaw()
@@ -204,13 +208,14 @@ async def test_a_watch_ends_with_its_server_and_the_next_hears_again(
 async def test_a_watch_over_a_server_that_hangs_ends(
     kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (postgres_watch, redis_watch):
-        monkeypatch.setattr(module, "_SILENCE", 0.1)
-    there = HASTY[kind](server.url, timeout=0.5)
+    clock = LoopClock(monkeypatch)
+    there = HASTY[kind](server.url, timeout=10.0)
     async with hearing(there) as watch:
         server.freeze()
+        waits = asyncio.ensure_future(watch.heard())
+        await clock.passes_until(waits.done)
         with pytest.raises(ApiError, match="does not answer"):
-            await watch.heard()
+            await waits
         server.thaw()
     await there.close()
 

@@ -183,7 +183,7 @@ def test_the_metrics_can_be_read_from_outside(stack: LiveStack) -> None:
 
 def test_a_client_that_goes_away_ends_the_answer(stack: LiveStack) -> None:
     body = {"input": FACTS[3][0], "stream": True, "temperature": 1.5, "model": MODEL}
-    with httpx.Client(timeout=30, trust_env=False) as http:
+    with httpx.Client(timeout=60, trust_env=False) as http:
         with http.stream("POST", f"{stack.base_url}/v1/responses", json=body) as response:
             next(response.iter_lines())
         wait_for(lambda: metrics(stack)["running"] == 0)

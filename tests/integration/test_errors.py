@@ -14,6 +14,7 @@ from openai.types.responses import Response
 from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
 from tests.support.process import free_port
+from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.strict import check_stream, iter_sse, read_sse
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw, reasoning, reply, text, tool_call
@@ -480,16 +481,17 @@ def test_the_sdk_sees_how_a_stream_failed(client: openai.OpenAI, upstream: Upstr
 
 def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
     """The headers of a stream wait two seconds for it, not longer; without a stream there is no hurry."""
-    upstream.script("late", error(400, "I thought about it: no.", delay=2.4))
-    upstream.script("busy", error(429, "queue is full", delay=2.4))
-    asked = [("late", False), ("busy", True)]
-    with ThreadPoolExecutor(len(asked)) as threads:
-        late, busy = threads.map(
-            lambda each: wire.post({"model": f"local/{each[0]}", "input": "x", "stream": each[1]}), asked
-        )
-    assert error_of(late, 400)["message"] == "I thought about it: no."
+    upstream.script("late", error(400, "I thought about it: no.", withheld=True))
+    upstream.script("busy", error(429, "queue is full", withheld=True))
+    with ThreadPoolExecutor(1) as other:
+        late = other.submit(wire.post, {"model": "local/late", "input": "x"})
+        with Reader.asking(wire, model="local/busy", input="x") as busy:  # its headers have come
+            for model in ("late", "busy"):
+                upstream.wait_for(model)
+                upstream.release(model)
+            failed = check_stream(busy.read_to_end())
+    assert error_of(late.result(), 400)["message"] == "I thought about it: no."
     assert wire.listed(model="local/late") == []
-    failed = check_stream(read_sse(busy.content).events)
     assert failed["error"] == {"code": "rate_limit_exceeded", "message": "queue is full"}
     assert wire.listed(model="local/busy") == [failed]
 

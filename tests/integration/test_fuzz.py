@@ -77,7 +77,7 @@ def test_every_answer_is_as_described(stack: LiveStack, upstream: Upstream, mode
             # The host takes a path with a line break for none of ours.
             assume("\n" not in "".join(map(str, (case.path_parameters or {}).values())))
             aim(case.body)
-            answer = case.call(base_url=stack.base_url, timeout=30)
+            answer = case.call(base_url=stack.base_url, timeout=60)
             case.validate_response(answer, checks=CHECKS)
 
         attempt()

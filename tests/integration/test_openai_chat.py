@@ -160,7 +160,7 @@ def test_a_whole_answer_of_the_hosts_chat_route(client: openai.OpenAI, upstream:
 def test_who_leaves_the_hosts_chat_route_ends_the_generation(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Half an ", "answer"), end="hang"))
     address = f"{stack.base_url}/v1/chat/completions"
-    with httpx.stream("POST", address, json=ASKED | {"stream": True}, trust_env=False) as answer:
+    with httpx.stream("POST", address, json=ASKED | {"stream": True}, timeout=60, trust_env=False) as answer:
         pieces = answer.iter_bytes()
         assert next(pieces)
     wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone")

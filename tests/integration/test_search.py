@@ -375,7 +375,7 @@ def test_a_server_that_is_killed_while_it_searches(mortal: LiveStack, upstream: 
     service.answers["/search"] = search
     asked = {"model": MODEL, "input": "Otters?", "tools": [SEARCH], "background": True}
     with Wire(mortal) as wire, Reader.asking(wire, **asked) as reader:
-        wait_until(lambda: [each.json()["query"] for each in service.seen] == ["first", "held"], 20)
+        wait_until(lambda: [each.json()["query"] for each in service.seen] == ["first", "held"])
         reader.read_to("response.web_search_call.completed")
         mortal.kill()
         reader.read_to_death()

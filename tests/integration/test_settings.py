@@ -325,5 +325,5 @@ def test_a_client_that_does_not_read(configured: Configured, wire: Wire, upstrea
         response = talk.event()["response"]
         [record] = upstream.wait_for("much", ended=True, seconds=90)
         assert record.ended == "client_gone"
-        wait_until(lambda: wire.get(f"/{response['id']}").status_code == 200, 30)
+        wait_until(lambda: wire.get(f"/{response['id']}").status_code == 200)
         assert wire.retrieve(response["id"])["status"] == "cancelled"

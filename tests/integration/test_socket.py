@@ -245,13 +245,13 @@ def test_the_lanes_of_the_openai_package(client: openai.OpenAI, upstream: Upstre
         lane.send({"type": "response.create", "model": "local/lanes", "input": "Hi"})
         accumulator = ResponsesWebSocketAccumulator()
         while accumulator.snapshot().terminal_type is None:
-            accumulator.add_event(lane.recv(timeout=30))
+            accumulator.add_event(lane.recv(timeout=60))
         final = accumulator.get_final_response()
         assert accumulator.snapshot().output_text == "Hello."
         other.send(
             {"type": "response.create", "model": "local/lanes", "input": "Fork", "previous_response_id": final.id}
         )
-        assert other.get_final_response(timeout=30).output_text == "Hello."
+        assert other.get_final_response(timeout=60).output_text == "Hello."
 
 
 def test_the_asynchronous_client_of_the_openai_package(stack: LiveStack, upstream: Upstream) -> None:

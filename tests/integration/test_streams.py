@@ -211,7 +211,7 @@ def test_the_events_of_everything_in_their_order(client: openai.OpenAI, upstream
 def test_the_bytes_and_the_headers(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     body = {"model": MODEL, "input": "Hi", "stream": True}
-    answers = [httpx.post(f"{stack.base_url}/v1/responses", json=body, trust_env=False) for _ in range(2)]
+    answers = [httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False) for _ in range(2)]
     for answer in answers:
         assert answer.status_code == 200
         assert answer.headers["content-type"].partition(";")[0] == "text/event-stream"
@@ -227,7 +227,8 @@ def test_the_bytes_and_the_headers(stack: LiveStack, upstream: Upstream) -> None
 
 def test_not_streamed_has_its_headers_too(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json={"model": MODEL, "input": "Hi"}, trust_env=False)
+    body = {"model": MODEL, "input": "Hi"}
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False)
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"].startswith("req_")
     validate_response(answer.json())
@@ -274,7 +275,7 @@ def test_a_character_that_the_model_server_cut_in_two(
 ) -> None:
     frame = 'data: {"choices":[{"index":0,"delta":{"content":"\\u%s"}}]}\n\n'
     upstream.script(NAME, [reply(raw(frame % "d83d"), raw(frame % "de00"), finish("stop")), HELLO])
-    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), trust_env=False)
+    answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False)
     last = read_sse(answer.content).events[-1]
     assert last["type"] == "response.completed"
     first = stored(client, last["response"]["id"])
@@ -304,10 +305,16 @@ def test_many_streams_at_once_do_not_mix(stack: LiveStack, upstream: Upstream) -
 
 def test_a_silent_stream_shows_that_it_lives(client: openai.OpenAI, upstream: Upstream) -> None:
     """The one slow test: comments come after 15 seconds."""
-    upstream.script(NAME, reply(text("Hello", " world"), interval=15.5))
-    streamed = stream(client, model=MODEL, input="Hi")
-    assert streamed.frames.comments >= 1
-    assert streamed.texts("output_text") == ["Hello", " world"]
+    upstream.script(NAME, reply(text("Hello", " world"), hold=1))
+    reader = SseReader()
+    events: list[Json] = []
+    with client.responses.with_streaming_response.create(model=MODEL, input="Hi", stream=True) as answer:
+        for received in answer.iter_bytes():
+            events += [data for _, data in reader.feed(received)]
+            if reader.comments:
+                upstream.release(NAME)
+    reader.close()
+    assert check_stream(events)["output"][0]["content"][0]["text"] == "Hello world"
 
 
 # -- the verdict -----------------------------------------------------------------
@@ -321,7 +328,7 @@ def asked(**more: Any) -> Json:
     return {"model": MODEL, "input": "Hi", "stream": True, **more}
 
 
-@pytest.mark.parametrize("delay", [0.0, 1.0])
+@pytest.mark.parametrize("delay", [0.0, 0.5])
 def test_a_refusal_within_two_seconds_is_an_http_error(stack: LiveStack, upstream: Upstream, delay: float) -> None:
     upstream.script(NAME, error(400, REFUSAL, delay=delay))
     answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False)
@@ -353,19 +360,33 @@ def test_a_full_queue_is_an_http_error_with_its_retry_after(client: openai.OpenA
     assert raised.value.response.headers["retry-after"] == "7"
 
 
+def speak(upstream: Upstream) -> None:
+    """Has the model server say what it has withheld."""
+    upstream.wait_for(NAME)
+    upstream.release(NAME)
+
+
 def test_after_two_seconds_the_stream_begins_and_a_refusal_is_an_event(
     client: openai.OpenAI, upstream: Upstream
 ) -> None:
-    upstream.script(NAME, error(400, REFUSAL, delay=2.5))
-    streamed = stream(client, model=MODEL, input="Hi")
-    assert streamed.types == ["created", "in_progress", "error", "failed"]
-    assert streamed.events[2]["message"] == REFUSAL
-    assert streamed.response["error"] == {"code": "invalid_prompt", "message": REFUSAL}
-    assert stored(client, streamed.response["id"]) == streamed.response
+    upstream.script(NAME, error(400, REFUSAL, withheld=True))
+    with client.responses.with_streaming_response.create(model=MODEL, input="Hi", stream=True) as answer:
+        speak(upstream)  # only now that the headers have come
+        events = read_sse(answer.iter_bytes()).events
+    response = check_stream(events)
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.in_progress",
+        "error",
+        "response.failed",
+    ]
+    assert events[2]["message"] == REFUSAL
+    assert response["error"] == {"code": "invalid_prompt", "message": REFUSAL}
+    assert stored(client, response["id"]) == response
 
 
 def test_a_slow_start_is_no_failure(stack: LiveStack, upstream: Upstream) -> None:
-    upstream.script(NAME, reply(text("Hello"), delay=5.0))
+    upstream.script(NAME, reply(text("Hello"), withheld=True))
     started = time.monotonic()
     reader = SseReader()
     came: dict[str, float] = {}
@@ -375,6 +396,7 @@ def test_a_slow_start_is_no_failure(stack: LiveStack, upstream: Upstream) -> Non
             for name, data in reader.feed(received):
                 came[name] = time.monotonic() - started
                 events.append(data)
+            speak(upstream)
     assert check_stream(events)["status"] == "completed"
     assert 1.9 < came["response.created"] < came["response.output_text.delta"]
 

@@ -170,7 +170,7 @@ def test_the_defaults_keep_to_this_machine_and_one_folder(
         url = f"http://127.0.0.1:{port}/v1"
         child.wait_ready(lambda: answer(f"{url}/health"), seconds=READY_SECONDS)
         # It reads the store, and no model server is asked for it.
-        error_of(httpx.get(f"{url}/responses/resp_{'0' * 24}", trust_env=False), 404)
+        error_of(httpx.get(f"{url}/responses/resp_{'0' * 24}", timeout=60, trust_env=False), 404)
         child.signal(signal.SIGINT)
         assert ended(child) in (0, 130, -signal.SIGINT)
     finally:

@@ -10,7 +10,7 @@ from typing import Self
 from tests.support.process import Child, free_port
 from tests.support.waiting import wait_until
 
-READY_SECONDS = 30.0
+READY_SECONDS = 90.0
 
 
 class DatabaseServer(ABC):

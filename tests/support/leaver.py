@@ -8,28 +8,38 @@ with Leaver(stack, {"model": "local/m", "input": "Hi", "stream": True}, buffer=3
 import json
 import socket
 import time
-from typing import Self
+from collections.abc import Mapping
+from typing import Final, Self
 
 from tests.support.stack import LiveStack
 
 type Json = dict[str, object]
+
+SECONDS: Final = 60.0
+"""For which a busy machine may say nothing."""
 
 
 class Leaver:
     """A client with a socket of its own, so that the moment at which it goes is the test's."""
 
     def __init__(
-        self, stack: LiveStack, body: Json | None, buffer: int | None = None, path: str = "/v1/responses"
+        self,
+        stack: LiveStack,
+        body: Json | None,
+        buffer: int | None = None,
+        path: str = "/v1/responses",
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         """Send the request, a GET if there is no body; `buffer` bounds what the kernel takes for a client that does not read."""
         method, payload = ("POST", json.dumps(body).encode()) if body is not None else ("GET", b"")
         self._socket = socket.socket()
         if buffer is not None:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
-        self._socket.settimeout(10)
+        self._socket.settimeout(SECONDS)
         self._received = b""
         self._socket.connect(("127.0.0.1", stack.port))
         head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(payload)}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         self._socket.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + payload)
 
     def __enter__(self) -> Self:
@@ -42,7 +52,7 @@ class Leaver:
 
     def read_until(self, words: bytes) -> None:
         """Read until `words` have come."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + SECONDS
         while words not in self._received:
             piece = self._socket.recv(65536)
             assert piece, f"the stack closed the connection after {self._received[-300:]!r}"

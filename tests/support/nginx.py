@@ -9,7 +9,7 @@ import httpx
 
 from tests.support.process import Child, free_port
 
-READY_SECONDS = 20.0
+READY_SECONDS = 90.0
 
 
 def program() -> str:

@@ -38,7 +38,7 @@ class Relay:
     def __enter__(self) -> Self:
         """Listen."""
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:

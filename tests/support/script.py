@@ -28,7 +28,7 @@ class Reply:
     """How one chat request is answered.
 
     `delay` seconds pass before the status line and `interval` seconds between chunks. With `hold` set, the stream
-    waits after that many chunks until it is released. `end` says how a stream ends:
+    waits after that many chunks until it is released; `withheld`, the status line waits. `end` says how a stream ends:
 
     - `done`: a finish reason (added if no chunk has one) and `[DONE]`;
     - `no_finish`: `[DONE]` and never a finish reason;
@@ -48,6 +48,7 @@ class Reply:
     delay: float = 0.0
     interval: float = 0.0
     hold: int | None = None
+    withheld: bool = False
     end: End = "done"
     usage: Mapping[str, Any] | Literal["counted"] | None = "counted"
     usage_mode: UsageMode = "own_chunk"
@@ -69,12 +70,12 @@ def reply(*groups: Sequence[Chunk], **options: Any) -> Reply:
 
 
 def error(
-    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None, delay: float = 0.0
+    status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None, **options: Any
 ) -> Reply:
-    """A reply with an error status and OpenAI's error object."""
+    """A reply with an error status and OpenAI's error object; `options` are `Reply`'s other fields."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
-    return Reply(status=status, headers=headers or {}, body=body, delay=delay)
+    return Reply(status=status, headers=headers or {}, body=body, **options)
 
 
 def text(*fragments: str) -> list[Chunk]:

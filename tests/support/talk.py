@@ -22,7 +22,7 @@ from tests.support.wire import Served
 
 type Json = dict[str, Any]
 
-SECONDS: Final = 30.0
+SECONDS: Final = 60.0
 ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 

@@ -93,7 +93,7 @@ class Upstream:
         self._post("/_script", told)
 
     def release(self, model: str) -> None:
-        """Let the streams of this model that have begun go on past their `hold`."""
+        """Let the answers of this model that have begun go on past their `hold`, or begin that were `withheld`."""
         self._post("/_release", {"model": model})
 
     def reset(self) -> None:

@@ -352,6 +352,8 @@ class Connection(asyncio.Protocol):
         reply, encoded = self._upstream.take(body)
         if reply.delay:
             await asyncio.sleep(reply.delay)
+        if reply.withheld:
+            await record.released.wait()
         if reply.plain:
             self._write_json(reply.status, reply.body, reply.headers)
             record.end("failed")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import pytest
 from openai.types.responses import ResponsesServerEvent
 from starlette.types import Message
 from starlette.websockets import WebSocket
@@ -29,6 +27,7 @@ from llama_stack_responses.turn.loop import TurnLimits
 from llama_stack_responses.turn.outbox import Outbox
 from llama_stack_responses.turn.run import Run
 from llama_stack_responses.wire.socket import Refused, socket_route
+from tests.support.clock import LoopClock
 from tests.support.conform import problems
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.turns import make_turn
@@ -72,7 +71,7 @@ class Responses:
             assembler=assembler,
             inference=self.inference,
             outbox=outbox,
-            limits=TurnLimits(8, 30.0, 30.0),
+            limits=TurnLimits(8, 1000.0, 1000.0),
             boundary=connection.boundary,
         )
         self.runs.append(Run(turn, assembler, outbox, self._keep, self._drop))
@@ -161,12 +160,15 @@ async def test_nothing_is_asked_for_too_long() -> None:
     assert (code, types) == (1001, [])
 
 
-async def test_a_connection_is_not_idle_while_a_response_is_made() -> None:
+async def test_a_connection_is_not_idle_while_a_response_is_made(loop_clock: LoopClock) -> None:
     gate = asyncio.Event()
-    client = Client(Responses([gate, *HELLO], idle_seconds=0.01))
+    client = Client(Responses([gate, *HELLO], idle_seconds=100.0))
     client.say(ASK)
     await client.sees(has("response.in_progress"))
-    asyncio.get_running_loop().call_later(0.1, gate.set)
+    await loop_clock.passes(300.0)
+    gate.set()
+    await client.sees(has("response.completed"))
+    await loop_clock.passes_until(client.talk.done)
     code, types = await client.ends()
     assert (code, types[-1]) == (1001, "response.completed")
 
@@ -183,21 +185,21 @@ async def test_a_connection_is_open_for_as_long_as_one_may_be() -> None:
     assert (event["status"], event["error"]["code"]) == (400, LIMIT)
 
 
-async def outlives(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the ten seconds of a connection pass while a response is made on it."""
+async def outlives(client: Client, loop_clock: LoopClock) -> None:
+    """Has the hundred seconds of a connection pass while a response is made on it."""
     await client.sees(has("response.output_text.delta"))
-    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + 11)
+    await loop_clock.passes(110.0)
     client.say(ASK | {"stream_id": "a"})
     await client.sees(has("error"))
 
 
-async def test_what_is_made_when_a_connection_has_been_open_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_made_when_a_connection_has_been_open_for_so_long(loop_clock: LoopClock) -> None:
     """It comes to its end; what waits, and what is asked then, is refused."""
     gate = asyncio.Event()
-    client = Client(Responses([text("Half"), gate, finish()], lifetime_seconds=10))
+    client = Client(Responses([text("Half"), gate, finish()], lifetime_seconds=100))
     client.say(ASK)
     client.say(ASK)
-    await outlives(client, monkeypatch)
+    await outlives(client, loop_clock)
     gate.set()
     code, types = await client.ends()
     assert (code, types[-3:]) == (1001, ["response.completed", "error", "error"])
@@ -206,13 +208,11 @@ async def test_what_is_made_when_a_connection_has_been_open_for_so_long(monkeypa
     assert [event.get("stream_id") for event in errors] == ["a", None, None]
 
 
-async def test_a_client_that_leaves_when_its_connection_has_been_open_for_so_long(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    responses = Responses([text("Half"), asyncio.Event(), finish()], lifetime_seconds=10)
+async def test_a_client_that_leaves_when_its_connection_has_been_open_for_so_long(loop_clock: LoopClock) -> None:
+    responses = Responses([text("Half"), asyncio.Event(), finish()], lifetime_seconds=100)
     client = Client(responses)
     client.say(ASK)
-    await outlives(client, monkeypatch)
+    await outlives(client, loop_clock)
     client.leave()
     async with asyncio.timeout(30):
         await client.talk

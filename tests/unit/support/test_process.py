@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.process import Child, StartError, free_port
 from tests.support.stack import LiveStack
+from tests.support.waiting import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(60)"]
 STUBBORN = [
@@ -51,7 +52,7 @@ def test_stop_of_one_that_does_not_want_to(tmp_path: Path) -> None:
 def test_early_end_is_told_with_the_log(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "raise SystemExit('no config here')"], log=tmp_path / "log")
     with pytest.raises(StartError, match=r"ended with 1 .*\n.*no config here"):
-        child.wait_ready(lambda: None, seconds=10)
+        child.wait_ready(lambda: None, seconds=60)
     child.kill()
 
 
@@ -79,10 +80,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     assert not gone(pid)
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 5
-    while not gone(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert gone(pid)
+    wait_until(lambda: gone(pid))
 
 
 def test_a_free_port_can_be_named_and_is_given_to_nobody_else() -> None:

@@ -18,8 +18,10 @@ from llama_stack_responses.turn.boundary import Boundary
 from llama_stack_responses.turn.loop import Ending, TurnLimits
 from llama_stack_responses.turn.outbox import Outbox
 from llama_stack_responses.turn.turnstile import Turnstile
+from tests.support.clock import LoopClock
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.turns import make_turn
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 
@@ -267,20 +269,23 @@ async def test_silence_before_the_provider_accepts() -> None:
     assert not setting.turn.accepted.done()
 
 
-async def test_silence_between_chunks() -> None:
-    setting = Setting([text("a"), asyncio.Event(), finish()], idle_seconds=0.02)
+async def test_silence_between_chunks(loop_clock: LoopClock) -> None:
+    setting = Setting([text("a"), asyncio.Event(), finish()], idle_seconds=100.0)
+    work = asyncio.create_task(setting.turn.run())
+    await until(lambda: setting.inference.sent == 1)
+    await loop_clock.passes_until(work.done)
     with pytest.raises(ApiError, match="silent"):
-        await setting.turn.run()
+        await work
     assert setting.inference.closed == 1
 
 
-async def test_a_slow_answer_is_not_silence() -> None:
+async def test_a_slow_answer_is_not_silence(loop_clock: LoopClock) -> None:
     gates = [asyncio.Event() for _ in range(8)]
     steps = [step for gate in gates for step in (gate, text("a"))]
-    setting = Setting([*steps, finish()], idle_seconds=0.3)
+    setting = Setting([*steps, finish()], idle_seconds=100.0)
     work = asyncio.create_task(setting.turn.run())
     for gate in gates:
-        await asyncio.sleep(0.05)
+        await loop_clock.passes(30.0)
         gate.set()
     assert await work == COMPLETED
 
@@ -288,10 +293,12 @@ async def test_a_slow_answer_is_not_silence() -> None:
 # A reader that stalls
 
 
-async def test_a_reader_that_stalls_stalls_the_provider_and_is_not_its_silence() -> None:
-    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, idle_seconds=0.05)
+async def test_a_reader_that_stalls_stalls_the_provider_and_is_not_its_silence(loop_clock: LoopClock) -> None:
+    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, idle_seconds=100.0)
     work = asyncio.create_task(setting.turn.run())
-    await asyncio.sleep(0.15)
+    await until(lambda: setting.outbox.full)
+    await loop_clock.passes(0.0)
+    await loop_clock.passes(300.0)
     assert not work.done()
     assert setting.inference.sent < 12
     taken = 0

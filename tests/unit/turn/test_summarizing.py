@@ -13,7 +13,9 @@ from llama_stack_responses.chat.summary import summary_request
 from llama_stack_responses.core.deltas import Delta, Finish, Reasoning, Text, ToolCall, Usage
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.turn.summarizing import Summarizing
+from tests.support.clock import LoopClock
 from tests.support.inference import FakeInference, Round, finish, reasoning, text
+from tests.support.waiting import until
 
 STOP = Finish("stop", Usage(10, 5))
 SHORT: Round = [reasoning("Well."), text("In "), text("short."), finish(tokens=7)]
@@ -96,7 +98,10 @@ async def test_an_answer_goes_on_without_its_summary(failure: Round, caplog: pyt
     assert "summary of the reasoning could not be made" in caplog.text
 
 
-async def test_a_model_that_says_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    setting = Setting([text("In "), asyncio.Event()], idle_seconds=0.05)
-    assert await setting.shown(Reasoning("hm"), Text("a"), STOP) == [Reasoning("hm"), SUMMARY[0], Text("a"), STOP]
+async def test_a_model_that_says_nothing(caplog: pytest.LogCaptureFixture, loop_clock: LoopClock) -> None:
+    setting = Setting([text("In "), asyncio.Event()], idle_seconds=100.0)
+    work = asyncio.create_task(setting.shown(Reasoning("hm"), Text("a"), STOP))
+    await until(lambda: setting.inference.sent == 1)
+    await loop_clock.passes_until(work.done)
+    assert await work == [Reasoning("hm"), SUMMARY[0], Text("a"), STOP]
     assert "was silent" in caplog.text

@@ -9,14 +9,19 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.turn.watchdog import Watchdog
+from tests.support.clock import LoopClock
 
 
-async def silent(watchdog: Watchdog) -> float:
-    """Says nothing until the watchdog barks; how long that took."""
-    begin = asyncio.get_running_loop().time()
-    with pytest.raises(ApiError, match="silent"), watchdog:
-        await asyncio.sleep(30)
-    return asyncio.get_running_loop().time() - begin
+async def silent(watchdog: Watchdog, clock: LoopClock) -> float:
+    """Says nothing until the watchdog barks; how long that took, in tens of seconds."""
+    seconds = 0.0
+    try:
+        with watchdog:
+            while True:
+                seconds += 10.0
+                await clock.passes(10.0)
+    except ApiError:
+        return seconds
 
 
 async def test_silence_is_a_504() -> None:
@@ -29,31 +34,31 @@ async def test_silence_is_a_504() -> None:
     assert task.cancelling() == 0
 
 
-async def test_signs_of_life_put_it_off() -> None:
-    with Watchdog(0.3) as watchdog:
+async def test_signs_of_life_put_it_off(loop_clock: LoopClock) -> None:
+    with Watchdog(100.0) as watchdog:
         for _ in range(8):
-            await asyncio.sleep(0.05)
+            await loop_clock.passes(30.0)
             watchdog.pat()
 
 
-async def test_silence_counts_from_the_last_sign_of_life() -> None:
-    watchdog = Watchdog(0.3)
-    await asyncio.sleep(0.05)
+async def test_silence_counts_from_the_last_sign_of_life(loop_clock: LoopClock) -> None:
+    watchdog = Watchdog(100.0)
+    await loop_clock.passes(60.0)
     watchdog.pat()
-    assert await silent(watchdog) >= 0.29
+    assert await silent(watchdog, loop_clock) == 100.0
 
 
-async def test_it_does_not_bark_while_it_sleeps_and_starts_anew_then() -> None:
-    watchdog = Watchdog(0.03)
+async def test_it_does_not_bark_while_it_sleeps_and_starts_anew_then(loop_clock: LoopClock) -> None:
+    watchdog = Watchdog(100.0)
     with watchdog.asleep():
-        await asyncio.sleep(0.1)
-    assert await silent(watchdog) >= 0.025
+        await loop_clock.passes(300.0)
+    assert await silent(watchdog, loop_clock) == 100.0
 
 
-async def test_nothing_barks_after_the_block() -> None:
-    with Watchdog(0.01):
+async def test_nothing_barks_after_the_block(loop_clock: LoopClock) -> None:
+    with Watchdog(100.0):
         pass
-    await asyncio.sleep(0.03)
+    await loop_clock.passes(300.0)
 
 
 async def test_errors_of_the_block_pass() -> None:
