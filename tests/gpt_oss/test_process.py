@@ -142,13 +142,14 @@ async def test_an_engine_that_is_killed_fails_what_runs_and_is_started_again(ser
 
 
 async def test_an_engine_that_hangs_is_killed(served: EngineSettings) -> None:
-    async with client_of(served, stall_seconds=2) as client:
-        pid = (await client.ready()).pid
-        await tokens(client, request("before"))
+    async with client_of(served, stall_seconds=2) as hasty:
+        pid = (await hasty.ready()).pid
         os.kill(pid, signal.SIGSTOP)
         with pytest.raises(EngineDiedError):
-            await tokens(client, request("during"))
-        assert len(await tokens(client, request("after"))) == 20
+            await tokens(hasty, request("during"))
+        async with client_of(served) as patient:
+            assert len(await tokens(patient, request("after"))) == 20
+            assert await patient.ready() == await hasty.ready()
         assert not is_running(pid)
 
 

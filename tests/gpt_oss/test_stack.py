@@ -190,21 +190,29 @@ def test_a_client_that_goes_away_ends_the_answer(stack: LiveStack) -> None:
     assert metrics(stack)["pages_used"] == 0
 
 
-def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
-    stack: LiveStack, client: openai.OpenAI
-) -> None:
-    pid = engine_pid(stack)
+def killed_at_its_first_word(client: openai.OpenAI, engine: int) -> Response:
+    """What becomes of a response whose engine is killed as soon as it is heard."""
     events = client.responses.create(model=MODEL, input=FACTS[3][0], stream=True)
     for event in events:
         if event.type == "response.reasoning_text.delta":
-            kill(pid)
+            kill(engine)
             break
-    last = [event for event in events if event.type in ("response.failed", "response.completed")]
-    (failed,) = last
-    assert failed.type == "response.failed"
-    assert failed.response.error is not None
-    assert "engine ended in the middle of its answer" in failed.response.error.message
-    assert client.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
-    assert not is_running(pid)
-    assert is_running(engine_pid(stack))
+    (last,) = [event for event in events if event.type in ("response.failed", "response.completed")]
+    return last.response
+
+
+def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
+    stack: LiveStack, client: openai.OpenAI
+) -> None:
+    for _ in range(5):
+        pid = engine_pid(stack)
+        last = killed_at_its_first_word(client, pid)
+        assert client.responses.create(input=QUESTION, **GREEDY).output_text == ANSWER
+        assert not is_running(pid)
+        assert is_running(engine_pid(stack))
+        if last.status != "completed":
+            break  # on a busy machine, all of it may have been said before the engine is killed
+    assert last.status == "failed"
+    assert last.error is not None
+    assert "engine ended in the middle of its answer" in last.error.message
     assert "gpt-oss: loading" in stack.log.read_text()

@@ -8,6 +8,7 @@ import openai
 import pytest
 
 from tests.support.asking import MODEL, NAME, stored
+from tests.support.leaver import Leaver
 from tests.support.reader import Reader
 from tests.support.stack import LiveStack
 from tests.support.strict import check_stream
@@ -119,10 +120,8 @@ def test_who_left_comes_back_for_it(wire: Wire, stack: LiveStack, upstream: Upst
         with reading(wire, key) as left:
             left.read_to("two ")
     else:
-        with Wire(stack) as left_too:
-            left_too.http.timeout = httpx.Timeout(5, read=0.5)
-            with pytest.raises(httpx.ReadTimeout):
-                send(left_too, key, stream=False)
+        with Leaver(stack, ASKED | {"stream": False}, headers={"idempotency-key": key}):
+            upstream.wait_for(NAME, chunks=3)
     upstream.wait_for(NAME, chunks=3)
     upstream.release(NAME)
     response = said(send(wire, key, stream=stream))
@@ -248,7 +247,9 @@ def test_as_the_clients_send_it(stack: LiveStack, wire: Wire, upstream: Upstream
     with stack.client(timeout=0.5).with_options(max_retries=1) as client:
         with pytest.raises(openai.APITimeoutError):
             client.responses.create(model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"})
+        upstream.wait_for(NAME, chunks=3)
         upstream.release(NAME)
+        client.timeout = 60.0
         made = client.responses.create(model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"})
         assert made.output_text == "one two three"
         assert stored(client, made.id)["status"] == "completed"
@@ -257,13 +258,14 @@ def test_as_the_clients_send_it(stack: LiveStack, wire: Wire, upstream: Upstream
 
 def test_as_clients_send_it_that_build_their_calls_themselves(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, [HELD, WHOLE])
-    with stack.client(timeout=0.5).with_options(max_retries=4) as client:
+    with stack.client(timeout=0.5).with_options(max_retries=8) as client:
         client._idempotency_header = "Idempotency-Key"
         sent: list[str] = []
         client._client.event_hooks = {"request": [lambda request: sent.append(request.headers["idempotency-key"])]}
         with ThreadPoolExecutor(1) as other:
             made = other.submit(client.responses.create, model=MODEL, input="Count.")
             wait_until(lambda: len(sent) > 1)
+            upstream.wait_for(NAME, chunks=3)
             upstream.release(NAME)
             first = made.result()
         assert len(set(sent)) == len(upstream.requests(NAME)) == 1

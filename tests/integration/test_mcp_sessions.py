@@ -24,7 +24,7 @@ type Method = Callable[[Json], Answer | Json]
 # They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
 pytestmark = pytest.mark.live
 
-LIMITS: Final = SessionLimits(connect_seconds=5.0, answer_bytes=100_000)
+LIMITS: Final = SessionLimits(connect_seconds=60.0, answer_bytes=100_000)
 TOKEN: Final = {"Authorization": "Bearer bearer-canary-1"}
 
 
