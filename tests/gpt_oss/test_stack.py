@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from openai.types.responses import Response
 
 from llama_stack_gpt_oss.process.status import read_metrics
 from tests.support.stack import LiveStack

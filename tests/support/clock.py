@@ -31,6 +31,9 @@ class LoopClock:
 
     async def passes_until(self, holds: Callable[[], bool]) -> None:
         """Puts it forward again and again, five seconds each time, until it holds."""
-        while not holds():
+        for _ in range(1000):
+            if holds():
+                return
             await self.passes(5.0)
             await asyncio.sleep(0.005)
+        raise AssertionError("still not so after more than an hour")
