@@ -1,12 +1,15 @@
-"""Steps that are started before the host has read what the steps before them drew."""
+"""Steps that are started before the host has read what the steps before them drew, computed anew or as recorded."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from llama_stack_gpt_oss.engine.cache import Holding, Table
+from llama_stack_gpt_oss.engine.graphs import Record
 from llama_stack_gpt_oss.engine.model import Model
+from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import Work
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
@@ -55,16 +58,37 @@ def read(step: Step, works: list[Work]) -> None:
         work.sequence.tokens[work.start + work.count] = sampled.token
 
 
-@pytest.mark.parametrize("params", [WARM, replace(WARM, temperature=0.0), replace(WARM, top_p=0.9, top_logprobs=1)])
-def test_unread_tokens_are_the_next_steps_input(model: Model, params: Params) -> None:
-    """Rows change places, a sequence joins with its prompt, one is left out, one is computed from its beginning."""
-    runner = ModelRunner(model, CPU, context=512)
-    a, b, c = sequences(params, replace(params, seed=1), params)
+def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+    """As a graph does: nothing is computed yet, and then from the same tensors into the same tensors."""
+    place = compute()
+    place.tokens.zero_()
+
+    def again() -> None:
+        made = compute()
+        place.tokens.copy_(made.tokens)
+        if place.logits is not None and made.logits is not None:
+            place.logits.copy_(made.logits)
+
+    return place, again
+
+
+@pytest.mark.parametrize("record", [None, replayed])
+@pytest.mark.parametrize("params", [WARM, replace(WARM, temperature=0.0), replace(WARM, top_logprobs=1)])
+def test_unread_tokens_are_the_next_steps_input(model: Model, params: Params, record: Record | None) -> None:
+    """Rows change places, a sequence joins with its prompt, one is left out, one is computed from its beginning.
+
+    Logits are kept for one of them alone.
+    """
+    runner = ModelRunner(model, CPU, context=512, record=record)
+    a, b, c = sequences(params, replace(WARM, seed=1, top_p=0.5), params)
     plan = (
         [whole(a), whole(b)],
         [decode(b, 1), decode(a, 1), whole(c)],
         [decode(c, 1), whole(a, 2), decode(b, 2)],
         [decode(a, 3), decode(c, 2)],
+        [decode(c, 3)],
+        [decode(c, 4), decode(b, 3), decode(a, 4)],
+        [decode(b, 4), decode(a, 5)],
     )
     started: list[Step] = []
     for works in plan:
@@ -77,7 +101,7 @@ def test_unread_tokens_are_the_next_steps_input(model: Model, params: Params) ->
     for number, sequence in enumerate((a, b, c)):
         tokens = sequence.tokens[sequence.prompt_tokens :]
         assert tokens == alone(model, number, sequence.params, len(tokens))
-    assert [len(sequence.tokens) - sequence.prompt_tokens for sequence in (a, b, c)] == [4, 3, 3]
+    assert [len(sequence.tokens) - sequence.prompt_tokens for sequence in (a, b, c)] == [6, 5, 5]
 
 
 def test_other_tokens_come_from_the_host(model: Model) -> None:

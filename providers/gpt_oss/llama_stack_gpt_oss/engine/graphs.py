@@ -1,7 +1,9 @@
 """Decode steps as CUDA graphs: one launch in place of hundreds."""
 
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 import torch
 
@@ -39,45 +41,62 @@ def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
     )
 
 
-class _Recorded:
-    """One graph, what it reads and what it writes."""
+class Record(Protocol):
+    """How a step is recorded."""
 
-    def __init__(self, model: Model, batch: Batch, pool: Any) -> None:
-        self._batch = batch
+    def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
+        """Where `compute` leaves its result, and what computes it: from the same tensors each time, into the same."""
+
+
+class CudaGraphs:
+    """Records graphs that share one pool of memory."""
+
+    def __init__(self) -> None:
+        self._pool: Any = None
+
+    def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(WARM_UPS):
-                model.forward(batch)
+                compute()
         torch.cuda.current_stream().wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
-            self._head = model.forward(batch)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            head = compute()
+        self._pool = graph.pool()
+        return head, graph.replay
 
-    @property
-    def pool(self) -> Any:
-        return self._graph.pool()
+
+def recorder(device: torch.device) -> Record | None:
+    """None where nothing is recorded."""
+    return CudaGraphs() if device.type == "cuda" else None
+
+
+class _Recorded:
+    """One recorded step, and the tensors that it reads."""
+
+    def __init__(self, model: Model, batch: Batch, record: Record) -> None:
+        self._batch = batch
+        self._head, self._compute = record(partial(model.forward, batch))
 
     def replay(self, batch: Batch) -> Head:
         for field in fields(Batch):
             place = getattr(self._batch, field.name)
             if isinstance(place, torch.Tensor):
                 place.copy_(getattr(batch, field.name), non_blocking=True)
-        self._graph.replay()
+        self._compute()
         return self._head
 
 
-class DecodeGraphs:
-    """Records a graph for each size, with logits kept or not, when it is first needed; all share one pool of memory.
+class DecodeSteps:
+    """Records a decode step of each size, with logits kept or not, when it is first needed."""
 
-    For CUDA alone.
-    """
-
-    def __init__(self, model: Model, context: int) -> None:
+    def __init__(self, model: Model, context: int, record: Record) -> None:
         self._model = model
         self._widest = -(-context // PAGE)
+        self._record = record
         self._recorded: dict[tuple[int, bool], _Recorded] = {}
-        self._pool: Any = None
 
     def forward(self, batch: Batch) -> Head:
         """As the model's own, which computes what is no decode step or has more rows than any size.
@@ -91,7 +110,6 @@ class DecodeGraphs:
         whole = padded(batch, size, self._widest, self._model.scratch)
         kind = (size, batch.kept)
         if kind not in self._recorded:
-            self._recorded[kind] = _Recorded(self._model, whole, self._pool)
-            self._pool = self._recorded[kind].pool
+            self._recorded[kind] = _Recorded(self._model, whole, self._record)
         head = self._recorded[kind].replay(whole)
         return Head(head.tokens[:rows], None if head.logits is None else head.logits[:rows])

@@ -5,7 +5,7 @@ from collections.abc import Sequence as Series
 import torch
 
 from .batch import Drawn, make_batch
-from .graphs import DecodeGraphs
+from .graphs import DecodeSteps, Record, recorder
 from .model import Model
 from .sampler import Report, redraw, report, sampled
 from .scheduler import Work
@@ -29,14 +29,15 @@ class Step:
 
 
 class ModelRunner:
-    """The engine's runner, over a model. On a GPU decode steps are replayed from graphs.
+    """The engine's runner, over a model. Decode steps are recorded, by default where the device can.
 
     What a step drew stays on the device as the next one's input, which can thus be started before the host has read it.
     """
 
-    def __init__(self, model: Model, device: torch.device, context: int) -> None:
+    def __init__(self, model: Model, device: torch.device, context: int, record: Record | None = None) -> None:
         self.device = device
-        self._forward = DecodeGraphs(model, context).forward if device.type == "cuda" else model.forward
+        record = record or recorder(device)
+        self._forward = DecodeSteps(model, context, record).forward if record else model.forward
         self._drawn = Drawn(torch.empty(0, dtype=torch.long, device=device), {})
 
     @torch.inference_mode()
