@@ -314,7 +314,7 @@ class Model:
 
 
 @pytest.mark.needs("bulk")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
 def test_a_backend_does_what_a_dict_would(
     backend: Backend,

@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -13,6 +14,9 @@ from .support.vocabulary import write_tokenizer
 
 # Triton looks at it when a kernel is defined: without a GPU they run in its interpreter.
 os.environ["TRITON_INTERPRET"] = "1"
+
+# The same examples in every run, which may take their time on a busy machine.
+hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -134,7 +134,7 @@ class CacheMachine(RuleBasedStateMachine):
             assert all(beyond >= 0 for _, beyond in shared)
 
 
-CacheMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+CacheMachine.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 TestCache = CacheMachine.TestCase
 
 

@@ -13,6 +13,7 @@ from llama_stack_gpt_oss.vocabulary import Vocabulary
 from .support.lessons import answer, call
 from .support.vocabulary import SPECIAL
 
+AT_ANY_PACE = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 TURNS = (
     answer("Think. 東京 \U0001f600", "It is\n\n*so*: é\U0001f468‍\U0001f469‍\U0001f467."),
     call("Paris"),
@@ -79,7 +80,7 @@ words = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=12)
 channels = st.sampled_from(["analysis", "commentary", "final"])
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=AT_ANY_PACE)
 @given(st.lists(st.tuples(channels, words), min_size=1, max_size=4))
 def test_any_text_agrees_with_openai_harmony(vocabulary: Vocabulary, turn: list[tuple[str, str]]) -> None:
     tokens: list[int] = []
@@ -91,7 +92,7 @@ def test_any_text_agrees_with_openai_harmony(vocabulary: Vocabulary, turn: list[
     assert messages(parsed(vocabulary, tokens)) == [judged(message) for message in theirs]
 
 
-@settings(deadline=None, max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=AT_ANY_PACE)
 @given(st.lists(st.sampled_from(sorted(SPECIAL.values())) | st.integers(0, 201_200), max_size=30))
 def test_any_tokens_end_in_messages_that_open_and_close(vocabulary: Vocabulary, tokens: list[int]) -> None:
     open_ = False

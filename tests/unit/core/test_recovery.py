@@ -82,7 +82,7 @@ def check(events: list[Event], response: Json) -> None:
     assert list(replay(final, json.loads(json.dumps(transcript.marks())))) == events
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rounds=ROUNDS,
     cut_off=ROUND,
@@ -118,7 +118,7 @@ def test_a_stream_that_is_cut_anywhere_goes_on(
     check(kept + after, second.response)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(done=ROUND, cut_off=ROUND, more=ROUND, cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3))
 def test_a_stream_that_is_cut_again_and_again_goes_on_from_its_last_finished_round(
     done: list[Delta], cut_off: list[Delta], more: list[Delta], cuts: list[int]

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 import orjson
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
@@ -78,9 +78,6 @@ OTHER_BODY: Json = {
     "prompt": {"id": "p", "variables": {"a": "b"}, "version": "1"},
 }
 
-AT_ANY_PACE = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-"""On a busy machine a slow example says nothing."""
-
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=4)
 JSON = st.recursive(
     SCALARS,
@@ -118,7 +115,7 @@ def test_the_samples_are_taken() -> None:
     assert isinstance(outcome(OTHER_BODY), CreateRequest)
 
 
-@settings(AT_ANY_PACE, max_examples=800)
+@settings(max_examples=800)
 @given(JSON | spoiled(BODY) | spoiled(OTHER_BODY))
 def test_any_body_is_a_request_or_a_400(body: Any) -> None:
     before = deepcopy(body)
@@ -136,7 +133,7 @@ def test_any_body_is_a_request_or_a_400(body: Any) -> None:
 SCHEMA = Draft202012Validator(request_schema())
 
 
-@settings(AT_ANY_PACE, max_examples=300)
+@settings(max_examples=300)
 @given(spoiled(BODY))
 def test_the_schema_takes_what_is_taken(body: Any) -> None:
     if isinstance(outcome(body), CreateRequest):
@@ -158,7 +155,7 @@ def test_the_schema_has_every_field() -> None:
     assert SCHEMA.is_valid(OTHER_BODY)
 
 
-@settings(AT_ANY_PACE, max_examples=300)
+@settings(max_examples=300)
 @given(spoiled(BODY))
 def test_what_was_parsed_parses_to_itself(body: Any) -> None:
     first = outcome(body)
@@ -169,7 +166,7 @@ def test_what_was_parsed_parses_to_itself(body: Any) -> None:
         assert again.tool_choice == first.tool_choice
 
 
-@settings(AT_ANY_PACE, max_examples=300)
+@settings(max_examples=300)
 @given(JSON | spoiled(ITEMS))
 def test_any_input_is_items_or_a_400_that_points_into_it(value: Any) -> None:
     try:
