@@ -25,7 +25,7 @@ from llama_stack_gpt_oss.engine.cache import PAGE, Holding, Table, places_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig, Yarn
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
-from llama_stack_gpt_oss.engine.runner import ModelRunner
+from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
 from llama_stack_gpt_oss.engine.scheduler import Work
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
@@ -185,11 +185,23 @@ def decode_rate(plan: Plan, runner: ModelRunner, batch: int) -> float:
     """Tokens a second of the whole batch, sampling and the way to the host and back included."""
     running = sequences(plan.config, batch, plan.context, plan.warm + plan.steps + 1)
 
+    def start() -> Step:
+        step = runner.start([Work(each, each.length - 1, 1) for each in running])
+        for each in running:
+            each.unread += 1
+        return step
+
+    def read(step: Step) -> None:
+        for each, sampled in zip(running, step.sampled(), strict=True):
+            each.append(sampled.token)
+
     def steps(count: int) -> None:
-        for _ in range(count):
-            works = [Work(each, len(each.tokens) - 1, 1) for each in running]
-            for each, sampled in zip(running, runner.run(works), strict=True):
-                each.append(sampled.token)
+        """As the engine does: each is started before the one before it is read."""
+        step = start()
+        for _ in range(count - 1):
+            step, before = start(), step
+            read(before)
+        read(step)
 
     device = runner.device
     timed(lambda: steps(plan.warm), device)

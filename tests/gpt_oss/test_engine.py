@@ -19,6 +19,7 @@ from .support.checkpoints import Size, random_tensors, resized, write_hugging_fa
 from .support.engines import WIDE, CountingRunner, drain, engine_over, generate, model_engine, tiny_model, tokens_of
 
 GREEDY = Params(max_tokens=12, temperature=0.0)
+STOPS = frozenset(range(0, 1009, 40))
 TIGHT = Limits(sequences=4, step_tokens=32, waiting=100)
 
 
@@ -29,6 +30,19 @@ def model(checkpoint: Path) -> Model:
 
 def prompt(length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(512), k=length)
+
+
+class Listening:
+    """A mask that allows everything."""
+
+    def __init__(self) -> None:
+        self.heard: list[int] = []
+
+    def allowed(self) -> bytes:
+        return b"\xff" * 128
+
+    def accept(self, token: int) -> None:
+        self.heard.append(token)
 
 
 def reference_tokens(model: Model, start: list[int], count: int) -> list[int]:
@@ -166,6 +180,34 @@ def test_stop_ids_and_length_end_a_sequence(model: Model) -> None:
     assert generate(engine, prompt(20), GREEDY)[-1].finish == "length"
 
 
+def test_a_step_is_started_before_the_one_before_it_is_read() -> None:
+    runner = CountingRunner(WIDE)
+    engine, _ = engine_over(runner)
+    assert len(generate(engine, prompt(10), replace(GREEDY, max_tokens=3))) == 3
+    assert runner.events == ["start", "start", "read", "start", "read", "read"]
+
+
+def test_a_mask_hears_of_each_token_before_the_next_is_drawn() -> None:
+    runner, mask = CountingRunner(WIDE), Listening()
+    engine, _ = engine_over(runner, open_mask=lambda _: mask)
+    engine.add(Request(("one",), prompt(10), replace(GREEDY, max_tokens=3), grammar="any"))
+    assert mask.heard == tokens_of(drain(engine), "one")
+    assert runner.events == ["start", "read"] * 3
+
+
+def test_the_token_that_is_drawn_after_a_stop_is_nobodys() -> None:
+    """It is not told and not counted, and the page that the stop itself filled for it is not found."""
+    start = prompt(61)
+    tokens = tokens_of(generate(engine_over(CountingRunner(WIDE))[0], start, GREEDY), "one")[:3]
+    engine, cache = engine_over(CountingRunner(WIDE))
+    updates = generate(engine, start, replace(GREEDY, stop_ids=frozenset(tokens[2:])))
+    assert tokens_of(updates, "one") == tokens
+    assert [update.finish for update in updates] == [None, None, "stop"]
+    assert (engine.metrics().steps, engine.metrics().generated_tokens) == (4, 3)
+    assert cache.pages.used == 0
+    assert generate(engine, [*start, *tokens, 1], GREEDY)[0].cached == 0
+
+
 def test_cancelled_between_two_steps_there_is_no_more_of_it(model: Model) -> None:
     engine, cache = model_engine(model)
     engine.add(Request(("a",), prompt(100), GREEDY))
@@ -232,7 +274,7 @@ def test_a_thousand_requests_that_come_and_go_leave_no_page(pages: int) -> None:
         common = prompt(source.choice((0, 64, 200)), seed=source.randrange(3))
         start = common + prompt(source.randrange(1, 250), seed=number)
         names = tuple(f"{number}.{choice}" for choice in range(source.choice((1, 1, 3))))
-        params = Params(max_tokens=source.randrange(1, 60), priority=source.randrange(3))
+        params = Params(max_tokens=source.randrange(1, 60), priority=source.randrange(3), stop_ids=STOPS)
         try:
             engine.add(Request(names, start, params))
         except QueueFullError:

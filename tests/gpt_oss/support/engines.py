@@ -1,6 +1,8 @@
 """Engines for tests: over a real model on the CPU, or over a runner that only counts."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Series
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -12,7 +14,7 @@ from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
 from llama_stack_gpt_oss.engine.scheduler import Limits, Work
-from llama_stack_gpt_oss.engine.sequence import Params, Sampled, TokenMask
+from llama_stack_gpt_oss.engine.sequence import Params, Sampled, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import load
 
 CPU = torch.device("cpu")
@@ -31,6 +33,18 @@ def tiny_model(folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32
     return Model(config, weights, TorchOps(config), pages, context=pages * 64)
 
 
+@dataclass(frozen=True)
+class Counted:
+    """A step of the runner below."""
+
+    found: list[Sampled]
+    events: list[str]
+
+    def sampled(self) -> list[Sampled]:
+        self.events.append("read")
+        return self.found
+
+
 class CountingRunner:
     """Samples a token that follows from the sequence's tokens alone, and checks each step that it is given.
 
@@ -39,9 +53,11 @@ class CountingRunner:
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
+        self.events: list[str] = []
         self._written: dict[int, tuple[int, list[int], int]] = {}  # kind, tokens, and how many of them with this page
+        self._drawn: dict[Sequence, tuple[int, int]] = {}  # by the last step: the place of a token, and the token
 
-    def run(self, works: Sequence[Work]) -> list[Sampled]:
+    def start(self, works: Series[Work]) -> Counted:
         assert sum(work.count for work in works) <= self.limits.step_tokens
         assert len(works) <= self.limits.sequences
         for work in works:
@@ -52,7 +68,17 @@ class CountingRunner:
             self._write(work)
         for work in works:
             self._read(work, work.start + work.count)
-        return [Sampled(sum(work.sequence.tokens) * 31 % 1009) for work in works if work.last]
+        last = [work.sequence for work in works if work.last]
+        tokens = [sum(self._tokens(sequence)) * 31 % 1009 for sequence in last]
+        self._drawn = {each: (each.length, token) for each, token in zip(last, tokens, strict=True)}
+        self.events.append("start")
+        return Counted([Sampled(token) for token in tokens], self.events)
+
+    def _tokens(self, sequence: Sequence) -> list[int]:
+        """Those included that were drawn and not read."""
+        drawn = [token for place, token in [self._drawn.get(sequence, (-1, -1))] if place == len(sequence.tokens)]
+        assert len(drawn) == sequence.unread
+        return sequence.tokens + drawn
 
     def _write(self, work: Work) -> None:
         tokens, end = work.sequence.tokens, work.start + work.count
@@ -100,7 +126,7 @@ def drain(engine: Engine) -> list[Update]:
     raise AssertionError("the engine stays busy")
 
 
-def tokens_of(updates: Sequence[Update], name: str) -> list[int]:
+def tokens_of(updates: Series[Update], name: str) -> list[int]:
     return [update.sampled.token for update in updates if update.id == name]
 
 

@@ -1,4 +1,4 @@
-"""The engine's loop: schedule, run, postprocess."""
+"""The engine's loop: a step is scheduled and started while the one before it runs, whose tokens are then read."""
 
 import time
 from collections import deque
@@ -51,15 +51,34 @@ class Metrics:
     steps: int
 
 
-class Runner(Protocol):
-    """What computes a step."""
+class Step(Protocol):
+    """A step that was started."""
 
-    def run(self, works: Series[Work]) -> list[Sampled]:
-        """Computes the works' tokens; the next token of each work that is its sequence's last, in their order."""
+    def sampled(self) -> list[Sampled]:
+        """Waits for it; the next token of each work that was its sequence's last, in their order."""
+
+
+class Runner(Protocol):
+    """What computes steps, one after the other."""
+
+    def start(self, works: Series[Work]) -> Step:
+        """Has the works' tokens computed, those included that the step before is only about to draw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A step whose tokens nobody has read, and the sequences that draw one in it."""
+
+    step: Step
+    drawing: list[Sequence]
 
 
 class Engine:
-    """Owns the sequences. Not for threads: whoever steps it also adds and cancels."""
+    """Owns the sequences. Not for threads: whoever steps it also adds and cancels.
+
+    The device computes steps in the order in which they were started. So a page can be given back while a step that
+    uses it runs: whoever gets it writes to it in a later one.
+    """
 
     def __init__(
         self, runner: Runner, cache: Cache, limits: Limits, context: int, open_mask: Callable[[str], TokenMask]
@@ -71,6 +90,7 @@ class Engine:
         self._scheduler = Scheduler(cache, limits)
         self._open_mask = open_mask
         self._sequences: dict[str, Sequence] = {}
+        self._started: Started | None = None
         self._arrivals = 0
         self._generated = 0
         self._steps = 0
@@ -97,22 +117,25 @@ class Engine:
         self._sequences |= {sequence.id: sequence for sequence in sequences}
 
     def cancel(self, name: str) -> None:
-        """The next step is without it; unknown names are those that have ended."""
+        """No update comes of it any more, and no step; unknown names are those that have ended."""
         sequence = self._sequences.pop(name, None)
         if sequence is not None:
             self._scheduler.remove(sequence)
 
     def step(self) -> list[Update]:
-        """One token more for every sequence whose turn it is."""
+        """Starts a step, and tells what the one before it drew: it is heard of while the device is at work.
+
+        That a sequence stops is thus seen when one token too many of it is being drawn, which nobody reads.
+        """
+        updates = self._read() if self._a_mask_waits() else []
         works = self._scheduler.schedule()
-        if not works:
-            return []
-        sampled = iter(self._runner.run(works))
-        updates = []
+        started = self._start(works) if works else None
+        updates += self._read()
         for work in works:
-            self._scheduler.computed(work)
-            if work.last:
-                updates.append(self._postprocess(work, next(sampled)))
+            if not work.sequence.gone:
+                self._scheduler.computed(work)
+        self._started = started
+        self._steps += len(works) > 0
         self._count(len(updates))
         return updates
 
@@ -148,8 +171,25 @@ class Engine:
             leader=leader,
         )
 
-    def _postprocess(self, work: Work, sampled: Sampled) -> Update:
-        sequence = work.sequence
+    def _start(self, works: Series[Work]) -> Started:
+        drawing = [work.sequence for work in works if work.last]
+        started = Started(self._runner.start(works), drawing)
+        for sequence in drawing:
+            sequence.unread += 1
+        return started
+
+    def _a_mask_waits(self) -> bool:
+        """Whether a mask has to hear of a token before it can say which the next one may be."""
+        return self._started is not None and any(each.mask is not None for each in self._started.drawing)
+
+    def _read(self) -> list[Update]:
+        started, self._started = self._started, None
+        if started is None:
+            return []
+        found = zip(started.drawing, started.step.sampled(), strict=True)
+        return [self._take(sequence, sampled) for sequence, sampled in found if not sequence.gone]
+
+    def _take(self, sequence: Sequence, sampled: Sampled) -> Update:
         sequence.append(sampled.token)
         if sequence.finish is not None:
             del self._sequences[sequence.id]
@@ -158,7 +198,6 @@ class Engine:
 
     def _count(self, tokens: int) -> None:
         now = time.monotonic()
-        self._steps += 1
         self._generated += tokens
         self._recent.append((now, tokens))
         self._forget(now)

@@ -20,7 +20,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Tokens `start` to `start + count` of a sequence. `last` says that the next token can then be sampled."""
+    """Tokens `start` to `start + count` of a sequence. `last` says, before it is started, that it draws a token."""
 
     sequence: Sequence
     start: int
@@ -28,7 +28,7 @@ class Work:
 
     @property
     def last(self) -> bool:
-        return self.start + self.count == len(self.sequence.tokens)
+        return self.start + self.count == self.sequence.length
 
 
 class Scheduler:
@@ -70,10 +70,11 @@ class Scheduler:
         """The next step. Sequences that sample go before prompts that are computed, and those before new ones."""
         budget = self._limits.step_tokens
         works: list[Work] = []
-        for sequence in sorted(self.running, key=lambda each: (len(each.tokens) - each.computed > 1, each.rank)):
+        unfinished = [sequence for sequence in self.running if not sequence.complete]
+        for sequence in sorted(unfinished, key=lambda each: (each.length - each.computed > 1, each.rank)):
             if sequence not in self.running or not budget:
                 continue  # it gave its pages to one before it
-            count = min(budget, len(sequence.tokens) - sequence.computed)
+            count = min(budget, sequence.length - sequence.computed)
             if self._make_room(sequence, sequence.computed + count, works):
                 works.append(Work(sequence, sequence.computed, count))
                 budget -= count
@@ -81,7 +82,7 @@ class Scheduler:
         return works
 
     def computed(self, work: Work) -> None:
-        """The step has run: its tokens are in the store."""
+        """The step was started: its tokens are in the store for every step after it. All of them have been read."""
         sequence = work.sequence
         sequence.computed = work.start + work.count
         self._cache.commit(sequence.holding, sequence.tokens, sequence.computed)
@@ -93,7 +94,7 @@ class Scheduler:
             if sequence.waits_for_leader:
                 continue
             sequence.holding, found = self._cache.open(sequence.tokens, sequence.params.cache_salt)
-            count = min(budget, len(sequence.tokens) - found)
+            count = min(budget, sequence.length - found)
             if not self._cache.grow(sequence.holding, found + count):
                 self._cache.close(sequence.holding)
                 return

@@ -50,6 +50,7 @@ class Sampled:
 class Sequence:
     """`tokens` holds the prompt and what was sampled; the first `computed` of them are in the KV store.
 
+    unread: how many more the device has drawn, or is about to. gone: nothing more is to come of it.
     leader: a sequence with the same prompt that computes it first.
     """
 
@@ -62,6 +63,7 @@ class Sequence:
     leader: "Sequence | None" = None
     holding: Holding = field(default_factory=Holding)
     computed: int = 0
+    unread: int = 0
     cached: int | None = None
     finish: Finish | None = None
     gone: bool = False
@@ -69,6 +71,16 @@ class Sequence:
     @property
     def generated(self) -> int:
         return len(self.tokens) - self.prompt_tokens
+
+    @property
+    def length(self) -> int:
+        """Tokens, those included that nobody has read."""
+        return len(self.tokens) + self.unread
+
+    @property
+    def complete(self) -> bool:
+        """All of its tokens are drawn, whichever they are."""
+        return self.length - self.prompt_tokens >= self.params.max_tokens
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -81,7 +93,8 @@ class Sequence:
         return leader is not None and not leader.gone and leader.computed < leader.prompt_tokens
 
     def append(self, token: int) -> None:
-        """Takes a sampled token and sees whether it is the last one."""
+        """Takes the first token that was unread, and sees whether it is the last one."""
+        self.unread -= 1
         self.tokens.append(token)
         if self.mask is not None:
             self.mask.accept(token)
