@@ -134,12 +134,13 @@ def last_user_text(body: dict[str, Any]) -> str:
 
 
 class Upstream:
-    """Scripts, records and the connections that are open: whatever the server knows."""
+    """Scripts, records and the connections that are open: whatever the server knows; `turn` goes round its streams."""
 
     def __init__(self) -> None:
         """Nothing scripted, nothing recorded."""
         self.connections: set[Connection] = set()
         self.records: deque[Record] = deque(maxlen=KEPT_RECORDS)
+        self.turn = asyncio.Lock()
         self._scripts: dict[str, Script] = {}
 
     def take(self, body: dict[str, Any]) -> tuple[Reply, tuple[Frames, Frames]]:
@@ -412,8 +413,10 @@ class Connection(asyncio.Protocol):
         record.end("completed")
 
     async def _turn(self) -> None:
-        """Let the other streams write, and wait until the client has taken what it was sent."""
-        await asyncio.sleep(0)
+        """Let everybody else go first, and wait until the client has taken what it was sent."""
+        # One stream in each turn of the loop: who comes new shall not wait for all that could write on and on.
+        async with self._upstream.turn:
+            await asyncio.sleep(0)
         await self._flushed.wait()
 
     def _write_json(self, status: int, body: Any, headers: Any = None) -> None:
