@@ -5,6 +5,7 @@ python -m llama_stack_gpt_oss.process.server SETTINGS
 
 import contextlib
 import fcntl
+import gc
 import os
 import signal
 import socket
@@ -114,6 +115,8 @@ def main(settings: EngineSettings) -> int:
             return _fail(hub, str(error))
         hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
         hub.broadcast(hub.greeting)
+        # All that is loaded stays to the end, and a look for garbage in it takes as long as many steps.
+        gc.freeze()
         EngineServer(hub, engine).serve()
         settings.socket.unlink(missing_ok=True)
     return 0
