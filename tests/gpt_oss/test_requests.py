@@ -107,7 +107,15 @@ def test_a_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "param"), [({"prompt": ["a", "b"]}, "prompt"), ({"prompt": "a", "echo": True}, "echo")]
+    ("fields", "param"),
+    [
+        ({"prompt": ["a", "b"]}, "prompt"),
+        ({"prompt": [13347, 201088]}, "prompt"),
+        ({"prompt": [[-1]]}, "prompt"),
+        ({"prompt": [1 << 70]}, "prompt"),
+        ({"prompt": "a", "echo": True}, "echo"),
+        ({"prompt": "a", "logprobs": True}, "logprobs"),
+    ],
 )
 def test_a_bare_prompt_that_cannot_be(reader: Reader, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:

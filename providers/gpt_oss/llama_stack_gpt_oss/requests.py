@@ -65,21 +65,23 @@ class Reader:
 
     def completion(self, params: Any) -> Asked:
         """A bare prompt, as text or tokens; there is no Harmony in it but what it brings itself."""
-        for name in ("echo", "suffix"):
+        for name in ("echo", "suffix", "logprobs"):
             if _get(params, name):
                 raise InvalidRequest(f"{name} is not supported", param=name)
         prompt = self._tokens(params.prompt)
-        logprobs = 0 if _get(params, "logprobs") else None
-        return self._asked(params, prompt, _get(params, "max_tokens") or 16, logprobs, None, ())
+        return self._asked(params, prompt, _get(params, "max_tokens") or 16, None, None, ())
 
     def _tokens(self, prompt: Any) -> list[int]:
         if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], str | list):
             prompt = prompt[0]
         if isinstance(prompt, str):
             return self._vocabulary.encode(prompt)
-        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
-            return list(prompt)
-        raise InvalidRequest("A completion takes one prompt: a text, or a list of tokens", param="prompt")
+        if not isinstance(prompt, list) or not all(isinstance(token, int) for token in prompt):
+            raise InvalidRequest("A completion takes one prompt: a text, or a list of tokens", param="prompt")
+        for token in prompt:
+            if not self._vocabulary.knows(token):
+                raise InvalidRequest(f"{token} is no token of the model's vocabulary", param="prompt")
+        return list(prompt)
 
     def _asked(
         self,

@@ -68,6 +68,10 @@ class Vocabulary:
         """How a special token is written; an id without meaning has no name."""
         return self.names.get(token, "")
 
+    def knows(self, token: int) -> bool:
+        """Whether an id has a meaning, and thus a row in the model's embedding."""
+        return 0 <= token < len(self.words) or token in self.names
+
     def bytes_of(self, token: int) -> bytes | None:
         """The bytes of an ordinary token; None for a special one and for an id without meaning."""
         return self.words[token] if 0 <= token < len(self.words) else None
