@@ -131,6 +131,11 @@ def odd_width(folder: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": 100}))
 
 
+def more_chosen_than_there_are(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_experts_per_tok": 9}))
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -148,6 +153,7 @@ def odd_width(folder: Path) -> None:
         (config_missing, "is missing: this is not a gpt-oss checkpoint"),
         (config_damaged, "is not valid JSON"),
         (odd_width, "hidden_size is 100"),
+        (more_chosen_than_there_are, "has 8 experts and chooses 9 for a token"),
     ],
 )
 def test_a_bad_checkpoint_is_refused_in_one_sentence(copy: Path, damage: Callable[[Path], None], sentence: str) -> None:

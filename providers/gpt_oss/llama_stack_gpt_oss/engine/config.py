@@ -152,6 +152,11 @@ def _check(config: ModelConfig, folder: Path) -> None:
     for name, size in (("hidden_size", config.hidden), ("intermediate_size", config.intermediate)):
         if size <= 0 or size % 32:
             raise CheckpointError(f"{name} is {size} in {folder / 'config.json'}; MXFP4 needs a multiple of 32")
+    if not 0 < config.experts_per_token <= config.experts:
+        raise CheckpointError(
+            f"{folder / 'config.json'} has {config.experts} experts and chooses {config.experts_per_token} for a token,"
+            " which no gpt-oss model does"
+        )
     if not config.windows or config.kv_heads <= 0 or config.query_heads % config.kv_heads:
         raise CheckpointError(
             f"{folder / 'config.json'} has {config.layers} layers, {config.query_heads} query heads and"
