@@ -27,6 +27,7 @@ from .support.stacks import (
     STREAMED,
     TOOL,
     asked_for_weather,
+    health,
     reasoning_of,
     streamed,
     told_the_weather,
@@ -61,6 +62,10 @@ def engine_pid(stack: LiveStack) -> int:
 
 def test_the_model_has_the_name_of_the_checkpoint(client: openai.OpenAI) -> None:
     assert MODEL in [model.id for model in client.models.list()]
+
+
+def test_the_host_lists_it_as_healthy(stack: LiveStack) -> None:
+    assert health(stack) == {"status": "OK"}
 
 
 def test_reasoning_and_an_answer(client: openai.OpenAI) -> None:

@@ -5,6 +5,7 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 from openai.types.responses import Response, ResponseFunctionToolCall
 
@@ -49,6 +50,13 @@ def streamed(client: openai.OpenAI) -> dict[str, str]:
         if event.type == "response.completed":
             assert event.response.output_text == ANSWER
     return added
+
+
+def health(stack: LiveStack) -> dict[str, Any]:
+    """What the host's list of providers says of this one's health."""
+    listed = httpx.get(f"{stack.base_url}/v1/providers", timeout=60, trust_env=False).json()["data"]
+    (found,) = [each["health"] for each in listed if each["api"] == "inference"]
+    return dict(found)
 
 
 STREAMED = {"response.output_text.delta": ANSWER, "response.reasoning_text.delta": REASONING}

@@ -49,7 +49,8 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         self._vocabulary: Vocabulary
         self._reader: Reader
         self._client: EngineClient
-        self.__provider_id__: str  # The host sets it, as it does `model_store`.
+        self.__provider_id__: str  # The host sets it, as it does the next two.
+        self.__provider_spec__: Any
         self.model_store: Any = None
 
     async def start(self) -> None:
@@ -133,7 +134,8 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
             async with asyncio.timeout(HEALTH_SECONDS):
                 await self._client.metrics()
         except (EngineError, TimeoutError) as error:
-            return HealthResponse(status=HealthStatus.ERROR, message=f"The engine does not answer: {error}")
+            reason = str(error) or f"it has been silent for {HEALTH_SECONDS} seconds"
+            return HealthResponse(status=HealthStatus.ERROR, message=f"The engine does not answer: {reason}")
         return HealthResponse(status=HealthStatus.OK)
 
     async def shutdown(self) -> None:

@@ -11,5 +11,6 @@ def get_provider_spec() -> InlineProviderSpec:
         module="llama_stack_gpt_oss.host",
         config_class="llama_stack_gpt_oss.config.GptOssConfig",
         pip_packages=["llama-stack-gpt-oss"],
+        optional_api_dependencies=[Api.providers],
         description="gpt-oss-20b and 120b on the local GPU, in an engine process of its own.",
     )
