@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import gc
-import sys
-from typing import Any, Final
+from typing import Any
 
 from llama_stack_responses.impl import OpenAIResponsesImpl
 
 from .platform import Api
-
-_SWITCH_SECONDS: Final = 0.0005
-"""How long the event loop may keep a thread waiting that wants to run, a store's or the host's: each answer of theirs
-takes several such waits, and Python's own bound is ten times that."""
 
 
 class ProvidedResponses(OpenAIResponsesImpl):
@@ -22,15 +17,14 @@ class ProvidedResponses(OpenAIResponsesImpl):
     """The host sets it."""
 
     def start(self) -> bool:
-        """As ever; the process is then one that serves.
+        """As ever; what is loaded by then, most of it the host's, is no longer looked at for garbage.
 
-        What is loaded by then, most of it the host's, is no longer looked at for garbage: a quarter of a million
-        objects that stay to the end. To look at all of them holds every stream, for up to a second on a busy machine.
+        It is a quarter of a million objects that stay to the end. To look at all of them holds every stream, for up to
+        a second on a busy machine.
         """
         began = super().start()
         if began:
             gc.freeze()
-            sys.setswitchinterval(_SWITCH_SECONDS)
         return began
 
     async def health(self) -> dict[str, Any]:
