@@ -40,6 +40,7 @@ async def test_the_host_lists_again_only_what_changed() -> None:
     async with serving(lists) as server:
         provider = adapter(server.url)
         assert await provider.should_refresh_models(), "nothing is listed yet"
+        assert not server.requests, "so nobody need be asked"
         await provider.list_models()
         assert not await provider.should_refresh_models()
         names = ["chat", "new"]

@@ -122,6 +122,8 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         """
         if not self._config.refresh_models:
             return False
+        if self._listed is None:
+            return True
         try:
             return await self._upstream.models() != self._listed
         except (openai.APIError, ValueError):
