@@ -98,20 +98,20 @@ class Historian:
         Raises:
             ApiError: 400 `previous_response_not_found`, also for another user's response.
         """
-        stored = await self._archive.load(previous_response_id)
-        if stored is None or not self._access.allows("read", "response", previous_response_id, stored.owner):
+        entry = await self._archive.entry(previous_response_id)
+        if entry is None or not self._access.allows("read", "response", previous_response_id, entry.owner):
             raise bad_request(
                 f"Previous response with id '{previous_response_id}' not found.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        if stored.response["status"] == "queued":
+        if entry.response["status"] == "queued":
             raise bad_request(
                 f"Previous response '{previous_response_id}' is still being made.",
                 "previous_response_id",
                 "previous_response_not_ready",
             )
-        return History(stored.history, await self._archive.history(stored.history))
+        return History(entry.history, await self._archive.history(entry.history))
 
     async def dereference(self, owner: Owner, items: list[Json], param: str = "input") -> list[Json]:
         """The items, which came as `param`, with every `item_reference` replaced by the stored item that it names.

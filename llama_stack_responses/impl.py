@@ -186,7 +186,7 @@ class OpenAIResponsesImpl:
         """The response that the key leads to, once it cannot be refused any more; None if the key is free."""
         while response_id := await self._keys.find(claim):
             await self._crew.begun(response_id)
-            if await self._archive.load(response_id):
+            if await self._archive.entry(response_id):
                 return Kept(await self.retrieve(response_id), replayed=True)
             if await self._keys.find(claim) == response_id:
                 raise ApiError(

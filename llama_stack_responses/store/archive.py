@@ -162,6 +162,10 @@ class Archive:
         """The response; None if it is unknown, deleted or past its time."""
         return next(iter(await self._load([response_id])), None)
 
+    async def entry(self, response_id: str) -> Entry | None:
+        """The response's record alone, for those who do not look at its content; None as from `load`."""
+        return next((entry for entry, _ in await self._entries([response_id])), None)
+
     async def list(self, owner: Owner, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """The owner's responses by time of creation: at most `limit`, behind the response `after`, of one `model`.
 
@@ -333,11 +337,7 @@ class Archive:
 
     async def _load(self, response_ids: Sequence[str]) -> Sequence[StoredResponse]:
         """Those of the responses that are there, in this order, in two round trips."""
-        keys = [f"r/{response_id}" for response_id in response_ids]
-        records = await self._records.get_many(keys)
-        found = [(Entry.decode(records[key]), records[key].version) for key in keys if key in records]
-        oldest = self._oldest()
-        live = [(entry, version) for entry, version in found if entry.order >= oldest]
+        live = await self._entries(response_ids)
         content = await self._records.get_many(list({key for entry, _ in live for key in _content_of(entry)}))
         return [
             StoredResponse(
@@ -346,6 +346,14 @@ class Archive:
             for entry, version in live
             if content.keys() >= _content_of(entry)
         ]
+
+    async def _entries(self, response_ids: Sequence[str]) -> Sequence[tuple[Entry, int]]:
+        """The records of those that are there, each with its version."""
+        keys = [f"r/{response_id}" for response_id in response_ids]
+        records = await self._records.get_many(keys)
+        found = [(Entry.decode(records[key]), records[key].version) for key in keys if key in records]
+        oldest = self._oldest()
+        return [(entry, version) for entry, version in found if entry.order >= oldest]
 
 
 def _content_of(entry: Entry) -> set[str]:
