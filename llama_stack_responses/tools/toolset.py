@@ -66,8 +66,9 @@ class Toolset:
             ApiError: the response cannot be made with these tools.
         """
         self._load([tool for item in items if item["type"] in _CARRIERS for tool in item["tools"]])
-        await at_once(tool.prepare(items, stagehand) for tool in self._tools if isinstance(tool, NeedsPreparation))
-        self._index()
+        if asking := [tool for tool in self._tools if isinstance(tool, NeedsPreparation)]:
+            await at_once(tool.prepare(items, stagehand) for tool in asking)
+            self._index()
         if self._by_name and not self._allowed:
             raise bad_request("The tool that 'tool_choice' names does not exist.", "tool_choice")
 
@@ -172,6 +173,7 @@ class Toolset:
 
     def _load(self, entries: Sequence[Json]) -> None:
         """Has tools seen that were found, declared ones or others."""
+        known = len(self._tools)
         for entry in entries:
             tool = self._made(entry, "input")
             self._loaded |= {each.origin for each in tool.functions()}
@@ -180,7 +182,8 @@ class Toolset:
                 self._tools.append(tool)
         if len(self._tools) > DEFAULT_LIMITS.max_tools:
             raise bad_request(f"The input brings too many tools: there may be {DEFAULT_LIMITS.max_tools}.", "input")
-        self._index()
+        if len(self._tools) > known:
+            self._index()
 
     def _made(self, entry: Json, param: str) -> Tool:
         make = self._makers.get(entry["type"])

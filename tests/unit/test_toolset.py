@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.calls import FUNCTION, ServerCall
 from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.core.response import new_response
+from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.tool import Function
 from llama_stack_responses.tools.toolset import Toolset
+from llama_stack_responses.turn.answering import Answering
+from llama_stack_responses.turn.outbox import Outbox
 
 Json = dict[str, Any]
 
@@ -24,6 +31,16 @@ def allowed(*names: str) -> Json:
 
 
 TOOLS = [function("f"), function("g")]
+
+
+class Asked(FunctionTool):
+    """A function that takes down how often it is asked what it is."""
+
+    times = 0
+
+    def functions(self) -> Sequence[Function]:
+        self.times += 1
+        return super().functions()
 
 
 def made(tools: list[Json], choice: str | Json | None, *, parallel: bool = True) -> Toolset:
@@ -92,3 +109,13 @@ def test_a_function_without_parameters_takes_none() -> None:
         "type": "function",
         "function": expected,
     }
+
+
+async def test_what_nobody_has_to_find_out_is_asked_once() -> None:
+    request = CreateRequest(model="m", tools=[function("f")])
+    tool = Asked(request.tools[0], request)
+    toolset = Toolset(request, {"function": lambda *_: tool})
+    assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+    await toolset.prepare([], Answering(toolset, assembler, Outbox(wanted=False), 1, Telemetry()))
+    assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
+    assert tool.times == 1
