@@ -25,7 +25,7 @@ Json = dict[str, Any]
 logger = get_logger(__name__)
 
 _LARGE: Final = 16_384
-"""Characters of a field or of the input, about, past which it is left out: this is written for every response."""
+"""Bytes of a field or of the input, as JSON, past which it is left out: this is written for every response."""
 
 _EMPTY: Final[Json] = {"tools": [], "instructions": None}
 
@@ -52,12 +52,12 @@ class Vouchers:
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
     ) -> None:
         """Says that this worker makes the response from now on."""
-        kept = response | {name: empty for name, empty in _EMPTY.items() if len(str(response[name])) > _LARGE}
+        kept = response | {name: empty for name, empty in _EMPTY.items() if _is_large(response[name])}
         known = {
             "response": kept,
             "owner": owner.encode(),
             "base": base,
-            "input_items": input_items if len(str(input_items)) <= _LARGE else [],
+            "input_items": [] if _is_large(input_items) else input_items,
         }
         ops = [Put(f"v/{response['id']}", codec.encode(known)), Put(f"o/{self._worker}/{response['id']}", b"")]
         await self._records.commit(ops)
@@ -106,6 +106,10 @@ class Vouchers:
             )
         except Conflict:
             return
+
+
+def _is_large(value: Any) -> bool:
+    return len(codec.dumps(value)) > _LARGE
 
 
 def _gone(worker: str, response_id: str) -> list[Op]:
