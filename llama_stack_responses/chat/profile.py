@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -83,6 +83,9 @@ class Profile(BaseModel):
         return self.reasoning_context if context == "auto" else context
 
 
+_DEFAULT: Final = Profile()
+
+
 def profile_for(model: str, profiles: Sequence[Profile]) -> Profile:
     """The first profile that matches the model's name, or the default one."""
-    return next((profile for profile in profiles if fnmatchcase(model, profile.match)), Profile())
+    return next((profile for profile in profiles if fnmatchcase(model, profile.match)), _DEFAULT)
