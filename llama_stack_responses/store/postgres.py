@@ -9,6 +9,7 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import cache, partial
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -178,6 +179,7 @@ class PostgresRecords:
         self._url = url
         self._password = password
         self._schema = schema
+        self._sql = cache(partial(_sql, schema))
         self._connections = connections
         self._timeout = timeout
         self._clock = clock
@@ -296,9 +298,11 @@ class PostgresRecords:
             "server_settings": {"application_name": "llama-stack-responses", "jit": "off"},
         }
 
-    def _sql(self, sql: str) -> str:
-        names = {"$schema": self._schema, "$lock": str(_lock(self._schema, "")), "$live": _LIVE}
-        return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
+
+def _sql(schema: str, sql: str) -> str:
+    """A statement for the tables in `schema`."""
+    names = {"$schema": schema, "$lock": str(_lock(schema, "")), "$live": _LIVE}
+    return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
 
 
 def _failed(task: asyncio.Task[asyncpg.Pool]) -> bool:
