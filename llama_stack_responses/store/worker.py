@@ -36,6 +36,11 @@ class Job[C]:
             self.future.set_result(self.result)
 
 
+def job_of[C](call: Callable[[C], Any]) -> Job[C]:
+    """A job for whoever waits in the running loop."""
+    return Job(call, asyncio.get_running_loop().create_future())
+
+
 class Handler[C](Protocol):
     """What one thread does with its jobs. Made, used and closed in that thread."""
 
@@ -66,11 +71,15 @@ class Worker[C]:
 
     def submit(self, call: Callable[[C], Any]) -> asyncio.Future[Any]:
         """Queue a call; the future is of the running loop."""
+        job = job_of(call)
+        self.put(job)
+        return job.future
+
+    def put(self, job: Job[C]) -> None:
+        """Queue a job."""
         if not self._threads:
             self._start()
-        future = asyncio.get_running_loop().create_future()
-        self._queue.put(Job(call, future))
-        return future
+        self._queue.put(job)
 
     def _start(self) -> None:
         # Each set of threads has its own queue, so that what ends one set cannot end the next.

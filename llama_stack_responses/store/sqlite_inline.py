@@ -1,0 +1,147 @@
+"""Small reads and commits on an SQLite file, done in the event loop itself.
+
+They are a tenth of a millisecond of work on what the system has in memory. A thread would take them off the loop, but
+beside a loop that never rests it waits for its turn with the interpreter, hundreds of times as long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..core.errors import ApiError
+from .sqlite_file import WAL_BYTES, File, is_locked
+from .sqlite_threads import work_off
+from .worker import Job, Worker
+
+_LARGE: Final = 128 * 1024
+_SLOW: Final = 0.05
+_REST: Final = 1.0
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """The commits of one turn of an event loop, and the bytes of their values."""
+
+    loop: asyncio.AbstractEventLoop
+    jobs: list[Job[sqlite3.Connection]] = field(default_factory=list)
+    size: int = 0
+
+
+class Inline:
+    """A connection that one event loop uses, and that waits for nothing.
+
+    What it cannot do at once is the threads' to do, who can wait and who know what to say of an error: large ones,
+    any while another process has the lock, and for a second whatever comes after the disk failed or was slow.
+
+    Args:
+        file: does not wait for locks.
+        writer: takes the commits that cannot be made at once.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        file: File,
+        writer: Worker[sqlite3.Connection],
+        clock: Callable[[], float],
+    ) -> None:
+        self._file = file
+        self._writer = writer
+        self._clock = clock
+        self._resting_until = 0.0
+        self._turn: _Turn | None = None
+        self._moving: asyncio.Future[None] | None = None
+
+    def read(self, call: Callable[[sqlite3.Connection], list[Any]]) -> list[Any] | None:
+        """What the call returns; None if it is for the threads."""
+        begun = self._clock()
+        if begun < self._resting_until:
+            return None
+        try:
+            rows = call(self._file.connection())
+        except Exception as error:  # noqa: BLE001 - the threads meet it again, and say what it means
+            self._rest_after(error)
+            return None
+        self._rest_if_slow(begun)
+        return rows
+
+    def commit(self, job: Job[sqlite3.Connection], size: int) -> None:
+        """Makes the commit together with all others of this turn of the loop.
+
+        Args:
+            size: bytes of what it writes.
+        """
+        turn = self._of(job.future.get_loop())
+        if turn.size + size > _LARGE:
+            self._writer.put(job)
+            return
+        turn.jobs.append(job)
+        turn.size += size
+
+    def _of(self, loop: asyncio.AbstractEventLoop) -> _Turn:
+        # A loop that ended before its turn did takes what was in it along.
+        if self._turn is None or self._turn.loop is not loop:
+            self._turn = _Turn(loop)
+            loop.call_soon(self._end, self._turn)
+        return self._turn
+
+    def _end(self, turn: _Turn) -> None:
+        if self._turn is turn:
+            self._turn = None
+        jobs, turn.jobs = turn.jobs, []
+        if not jobs:
+            return
+        if self._made(jobs):
+            for job in jobs:
+                job.answer()
+        else:
+            for job in jobs:
+                self._writer.put(job)
+
+    def _made(self, jobs: list[Job[sqlite3.Connection]]) -> bool:
+        begun = self._clock()
+        if begun < self._resting_until:
+            return False
+        try:
+            connection = self._file.begin()
+            try:
+                work_off(jobs, connection)
+            except BaseException:
+                self._file.roll_back()
+                raise
+        except Exception as error:  # noqa: BLE001 - as above
+            self._rest_after(error)
+            return False
+        self._rest_if_slow(begun)
+        self._keep_short()
+        return True
+
+    def _rest_after(self, error: Exception) -> None:
+        if isinstance(error, (sqlite3.Error, OSError, ApiError)) and not is_locked(error):
+            self._file.close()
+            self._resting_until = self._clock() + _REST
+
+    def _rest_if_slow(self, begun: float) -> None:
+        now = self._clock()
+        if now - begun > _SLOW:
+            self._resting_until = now + _REST
+
+    def _keep_short(self) -> None:
+        """Has the WAL moved into the file; if it grows faster than that, the thread who does it is to commit."""
+        size = self._file.wal_size()
+        if size > WAL_BYTES and (self._moving is None or self._moving.done()):
+            self._moving = self._writer.submit(lambda _: None)
+            # The thread has logged what failed.
+            self._moving.add_done_callback(lambda moved: moved.cancelled() or moved.exception())
+        if size > 2 * WAL_BYTES:
+            self._resting_until = self._clock() + _REST
+
+    def close(self) -> None:
+        """Makes what waits; the next call opens the file again."""
+        if self._turn is not None:
+            self._end(self._turn)
+        self._file.close()

@@ -1,0 +1,89 @@
+"""What the threads of an SQLite store do with their jobs: commits in groups, reads, and the WAL's way into the file."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Sequence
+
+from ..logs import get_logger
+from .records import Conflict
+from .sqlite_file import WAL_BYTES, File
+from .worker import Job
+
+logger = get_logger(__name__)
+
+
+def work_off(jobs: Sequence[Job[sqlite3.Connection]], connection: sqlite3.Connection) -> None:
+    """Does the jobs and commits; whoever calls it has the write lock, and rolls back what raises."""
+    for job in jobs:
+        job.error = None
+        try:
+            job.result = job.call(connection)
+        except Conflict as conflict:
+            # Raised before anything is written: the transaction goes on.
+            job.error = conflict
+    connection.execute("COMMIT")
+
+
+class Reader:
+    """Works off each job by itself."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def handle(self, jobs: list[Job[sqlite3.Connection]]) -> None:
+        for job in jobs:
+            try:
+                job.result = job.call(self._file.connection())
+            except Exception as error:  # noqa: BLE001 - whoever waits for the job gets it
+                self._file.fail([job], error)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class Writer:
+    """Makes one transaction of all jobs that wait, and then moves the WAL into the file if it has become long."""
+
+    def __init__(self, file: File) -> None:
+        self._file = file
+
+    def handle(self, jobs: list[Job[sqlite3.Connection]]) -> None:
+        if not self._transaction(jobs):
+            # One of them may be to blame: the others shall not pay for it.
+            for job in jobs:
+                self._transaction([job])
+        if self._file.wal_size() > WAL_BYTES:
+            self._checkpoint()
+
+    def _transaction(self, jobs: list[Job[sqlite3.Connection]]) -> bool:
+        """Whether the jobs have their results and errors; if not, nothing was written."""
+        begun = False
+        try:
+            connection = self._file.begin()
+            begun = True
+            work_off(jobs, connection)
+        except Exception as error:  # noqa: BLE001 - whoever waits for the job gets it
+            if begun:
+                self._file.roll_back()
+                if len(jobs) > 1:
+                    return False
+            self._file.fail(jobs, error)
+        return True
+
+    def _checkpoint(self) -> None:
+        try:
+            connection = self._file.connection()
+            # Nobody has to wait for this.
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            # A WAL begins again once nothing in it is new. Writers that never pause have to, for what came meanwhile.
+            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        except Exception as error:  # noqa: BLE001 - the commits are made; the next one tries again
+            logger.warning("the WAL of the response store cannot be moved into its file: %s", error)
+
+    def close(self) -> None:
+        # What cannot be moved into the file now stays in the WAL, and is found there by the next to open it.
+        with contextlib.suppress(Exception):
+            self._file.connection().execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        self._file.close()

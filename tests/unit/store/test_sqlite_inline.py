@@ -1,0 +1,233 @@
+"""Which jobs on an SQLite file the event loop does itself, and which it leaves to the threads."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from llama_stack_responses.store.records import Conflict, Delete, Ensure, Put, Record, VersionIs
+from llama_stack_responses.store.sqlite import SqliteRecords
+from llama_stack_responses.store.sqlite_file import WAL_BYTES, File
+from llama_stack_responses.store.sqlite_inline import Inline
+from llama_stack_responses.store.sqlite_threads import Writer
+from llama_stack_responses.store.worker import Job, Worker, job_of
+from tests.support.waiting import until
+
+LARGE = b"x" * 200_000
+
+
+@pytest.fixture
+async def records(tmp_path: Path) -> AsyncIterator[SqliteRecords]:
+    opened = SqliteRecords(tmp_path / "records.db", busy_timeout=60)
+    yield opened
+    await opened.close()
+
+
+class Clock:
+    """Goes on by `step` each time that it is read."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.step = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+class Bench:
+    """An `Inline` with a thread for what it does not do, and who did what."""
+
+    def __init__(self, path: Path, path_of_writer: Path) -> None:
+        self.clock = Clock()
+        self.writer = Worker("records-writer", lambda: Writer(File(path_of_writer, "normal", 60)), threads=1, group=8)
+        self.inline = Inline(File(path, "normal", 0), self.writer, self.clock)
+
+    async def commit(self) -> str:
+        """Commits something; in which thread."""
+        job: Job[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
+        self.inline.commit(job, 1)
+        return str(await job.future)
+
+    def read(self) -> bool:
+        """Whether the loop reads by itself."""
+        return self.inline.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
+
+    async def close(self) -> None:
+        self.inline.close()
+        await self.writer.stop()
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    made = Bench(tmp_path / "records.db", tmp_path / "records.db")
+    yield made
+    await made.close()
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("records-")}
+
+
+@contextmanager
+def counted(records: SqliteRecords) -> Iterator[list[str]]:
+    """The transactions that the loop's connection begins."""
+    begun: list[str] = []
+    connection = records._inline._file.connection()
+    connection.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
+    yield begun
+    connection.set_trace_callback(None)
+
+
+async def test_what_is_small_needs_no_thread(records: SqliteRecords) -> None:
+    await records.commit([Put("a", b"1"), Ensure("b", b"2")])
+    with pytest.raises(Conflict):
+        await records.commit([Delete("a")], [VersionIs("a", 9)])
+    assert await records.get_many(["a", "b"]) == {"a": Record(b"1", 1), "b": Record(b"2", 1)}
+    assert [key for key, _ in await records.range("a", "z", limit=10)] == ["a", "b"]
+    assert not threads()
+
+
+@pytest.mark.parametrize(
+    ("call", "thread"),
+    [
+        (lambda records: records.commit([Put("a", LARGE)]), "records-writer"),
+        (lambda records: records.sweep(0), "records-writer"),
+        (lambda records: records.get_many([f"k/{n}" for n in range(100)]), "records-reader"),
+        (lambda records: records.range("a", "z", limit=100), "records-reader"),
+    ],
+    ids=["a large commit", "a sweep", "many keys", "a long range"],
+)
+async def test_what_may_be_large_is_for_a_thread(
+    records: SqliteRecords, call: Callable[[SqliteRecords], object], thread: str
+) -> None:
+    await records.commit([Put("a", b"1")])
+    await call(records)  # type: ignore[misc]
+    assert threads() == {thread}
+
+
+async def test_commits_of_one_turn_are_one_transaction(records: SqliteRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    await records.commit([Put("first", b"")])
+    with counted(records) as begun:
+        await asyncio.gather(*(records.commit([Put(f"k/{n}", b"")]) for n in range(20)))
+    assert len(begun) == 1
+    assert len(await records.range("k/", "k0", limit=30)) == 20
+    assert not threads()
+
+
+async def test_a_turn_makes_no_more_than_it_can_at_once(records: SqliteRecords) -> None:
+    await asyncio.gather(*(records.commit([Put(f"k/{n}", b"x" * 50_000)]) for n in range(10)))
+    assert len(await records.range("k/", "k0", limit=30)) == 10
+    assert threads() == {"records-writer"}
+
+
+async def test_commits_that_wait_for_the_disk_are_for_the_thread(tmp_path: Path) -> None:
+    records = SqliteRecords(tmp_path / "records.db", synchronous="full")
+    await records.commit([Put("a", b"")])
+    assert threads() == {"records-writer"}
+    await records.close()
+
+
+async def test_a_slow_disk_is_left_to_the_threads_for_a_while(bench: Bench) -> None:
+    assert await bench.commit() == "MainThread"
+    bench.clock.step = 0.2
+    assert await bench.commit() == "MainThread"
+    bench.clock.step = 0.0
+    assert await bench.commit() == "records-writer"
+    assert not bench.read()
+    bench.clock.now += 1.1
+    assert bench.read()
+    assert await bench.commit() == "MainThread"
+
+
+async def test_a_disk_that_fails_is_left_to_the_threads_for_a_while(bench: Bench) -> None:
+    assert await bench.commit() == "MainThread"
+    assert bench.inline.read(lambda connection: connection.execute("SELECT 1 FROM gone").fetchall()) is None
+    assert await bench.commit() == "records-writer"
+    bench.clock.now += 1.1
+    assert await bench.commit() == "MainThread"
+
+
+async def test_a_lock_is_waited_for_by_the_thread_alone(bench: Bench, tmp_path: Path) -> None:
+    assert await bench.commit() == "MainThread"
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.ensure_future(bench.commit())
+    await asyncio.sleep(0.05)
+    assert bench.read()
+    assert not waiting.done()
+    other.execute("ROLLBACK")
+    other.close()
+    assert await waiting == "records-writer"
+    assert await bench.commit() == "MainThread"
+
+
+async def test_what_waits_when_the_store_closes_is_made(tmp_path: Path) -> None:
+    records = SqliteRecords(tmp_path / "records.db")
+    waiting = asyncio.ensure_future(records.commit([Put("a", b"")]))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    await records.close()
+    await waiting
+    assert await records.get_many(["a"]) == {"a": Record(b"", 1)}
+    await records.close()
+
+
+async def test_a_loop_that_ended_holds_up_nobody(tmp_path: Path) -> None:
+    records = SqliteRecords(tmp_path / "records.db")
+
+    async def leave() -> None:
+        job = asyncio.ensure_future(records.commit([Put("a", b"")]))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().stop()
+        await job
+
+    def end_early() -> None:
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(leave())
+        with pytest.raises(RuntimeError, match="stopped before"):
+            loop.run_until_complete(task)
+        task.cancel()
+        loop.run_until_complete(asyncio.wait([task]))
+        loop.close()
+
+    await asyncio.to_thread(end_early)
+    await asyncio.wait_for(records.commit([Put("b", b"")]), 60)
+    assert "b" in await records.get_many(["a", "b"])
+    await records.close()
+
+
+async def test_writers_that_never_pause_leave_a_short_wal(records: SqliteRecords, tmp_path: Path) -> None:
+    wal, sizes = tmp_path / "records.db-wal", []
+
+    async def write(lane: int) -> None:
+        for n in range(400):
+            await records.commit([Put(f"k/{lane}/{n}", b"x" * 3000)])
+            sizes.append(wal.stat().st_size)
+
+    await asyncio.gather(*map(write, range(8)))
+    assert max(sizes) < 5 * WAL_BYTES
+    assert len(await records.range("k/", "k0", limit=4000)) == 3200
+
+
+async def test_a_wal_that_cannot_be_moved_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(File, "wal_size", lambda _: WAL_BYTES + 1)
+    (tmp_path / "file").write_bytes(b"")
+    bench = Bench(tmp_path / "records.db", tmp_path / "file" / "no folder")
+    for _ in range(3):
+        assert await bench.commit() == "MainThread"
+        await bench.writer.stop()  # its attempt to move the WAL is over
+    await bench.close()
+
+
+async def test_a_long_wal_is_moved_into_the_file_while_nobody_commits(records: SqliteRecords, tmp_path: Path) -> None:
+    for n in range(12):
+        await records.commit([Put(f"k/{n}", b"x" * 100_000)])
+    await until(lambda: (tmp_path / "records.db").stat().st_size >= WAL_BYTES)
+    assert threads() == {"records-writer"}
