@@ -280,7 +280,8 @@ class OpenAIResponsesImpl:
     ) -> None:
         """Keeps what a response that is not stored said in its conversation, and for its connection."""
         if start.request.conversation:
-            await self._archive.join(final, input_items=start.stored["input_items"], exchanges=exchanges)
+            items = start.stored["input_items"]
+            await self._archive.join(final, owner=start.owner, input_items=items, exchanges=exchanges)
         if connection:
             connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 

@@ -127,7 +127,7 @@ class Archive:
             Conflict: the stored response does not have `version`, or is gone; or one of `conditions` does not hold.
         """
         exchanges = exchanges or {}
-        joining = await self._joining(response, base, input_items, exchanges)
+        joining = await self._joining(response, owner, base, input_items, exchanges)
         saving = Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining)
         tries = Tries()
         while True:
@@ -142,20 +142,25 @@ class Archive:
             await self._reclaim.run(plan.released, owner)
             return plan.version
 
-    async def join(self, response: Json, *, input_items: Sequence[Json], exchanges: Mapping[str, Json]) -> None:
+    async def join(
+        self, response: Json, *, owner: Owner, input_items: Sequence[Json], exchanges: Mapping[str, Json]
+    ) -> None:
         """Have the input and the output of a response that is not stored become the end of its conversation.
 
         Args:
-            input_items, exchanges: as `save` takes them.
+            owner, input_items, exchanges: as `save` takes them.
         """
-        joining = await self._joining(response, None, input_items, exchanges)
+        joining = await self._joining(response, owner, None, input_items, exchanges)
         if joining is None:
             return
         tries = Tries()
         while True:
             await tries.another()
-            ops, conditions = joining.plan(await self._records.get_many(joining.keys))
-            if await committed(self._records, ops, conditions):
+            known = await self._records.get_many(joining.keys)
+            if others := joining.others(known):
+                known |= await self._records.get_many(others)
+            ops, conditions = joining.plan(known)
+            if not ops or await committed(self._records, ops, conditions):
                 return
 
     async def load(self, response_id: str) -> StoredResponse | None:
@@ -291,16 +296,19 @@ class Archive:
         await self._records.close()
 
     async def _joining(
-        self, response: Json, base: str | None, input_items: Sequence[Json], exchanges: Mapping[str, Json]
+        self,
+        response: Json,
+        owner: Owner,
+        base: str | None,
+        input_items: Sequence[Json],
+        exchanges: Mapping[str, Json],
     ) -> Joining | None:
-        """What the response adds to its conversation; None if it does not, or if that is deleted."""
+        """What the response adds to its conversation; None if it does not."""
         if response["conversation"] is None or response["status"] not in _JOINS:
             return None
-        conversation = await self.conversations.load(response["conversation"]["id"])
-        if conversation is None:
-            return None
         own = without_stand_in([*(await self._kept(base) or []), *input_items])
-        return Joining(conversation, [*own, *with_exchanges(response["output"], exchanges)])
+        items = [*own, *with_exchanges(response["output"], exchanges)]
+        return Joining(response["conversation"]["id"], owner, items)
 
     def _oldest(self) -> str:
         """The least order of a response whose time is not up."""

@@ -90,17 +90,31 @@ class Joining:
     added to it.
 
     Args:
-        conversation: the conversation, as it once was.
+        conversation_id: the conversation.
+        owner: whose it may be; `others` finds out.
         items: each with an id.
     """
 
-    def __init__(self, conversation: Conversation, items: Iterable[Json]) -> None:
-        self._id = conversation.id
-        self._head = conversation.key
-        self._hasher = Hasher(conversation.owner)
-        self._items = {_address(self._hasher, conversation.id, item["id"]): item for item in items}
+    def __init__(self, conversation_id: str, owner: Owner, items: Iterable[Json]) -> None:
+        self._id = conversation_id
+        self._head = f"c/{conversation_id}"
+        self._belong(owner, items)
+
+    def _belong(self, owner: Owner, items: Iterable[Json]) -> None:
+        self._hasher = Hasher(owner)
+        self._items = {_address(self._hasher, self._id, item["id"]): item for item in items}
         self.keys = [self._head, *self._items]
         """What `plan` must know of."""
+
+    def others(self, known: Mapping[str, Record]) -> Sequence[str]:
+        """What `plan` must know of besides, should `known` tell that the conversation is another user's."""
+        if self._head not in known:
+            return ()
+        owner = Conversation.decode(self._id, known[self._head]).owner
+        if Hasher(owner).owner == self._hasher.owner:
+            return ()
+        self._belong(owner, self._items.values())
+        return self.keys
 
     def plan(self, known: Mapping[str, Record]) -> tuple[list[Op], list[Condition]]:
         """What the commit does for it, and on what that depends."""
@@ -137,7 +151,7 @@ class ConversationStore:
             Conflict: there is one with this id.
         """
         known = {conversation.key: Record(conversation.encode(), 0)}
-        ops, _ = Joining(conversation, items).plan(known)
+        ops, _ = Joining(conversation.id, conversation.owner, items).plan(known)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
     async def load(self, conversation_id: str) -> Conversation | None:
@@ -161,7 +175,7 @@ class ConversationStore:
         Raises:
             ApiError: 400, if one of them is in the conversation already.
         """
-        joining, tries = Joining(conversation, items), Tries()
+        joining, tries = Joining(conversation.id, conversation.owner, items), Tries()
         while True:
             await tries.another()
             known = await self._records.get_many(joining.keys)

@@ -83,6 +83,8 @@ class Saving:
         keys += [f"b/{name}" for name in self._field_names.values()]
         keys += self._joining.keys if self._joining else []
         known = await records.get_many(keys)
+        if self._joining and (others := self._joining.others(known)):
+            known |= await records.get_many(others)
         if self._base and f"n/{self._base}" not in known:
             self._stand_on(None, [*self._base_items, *self._items])
             return await self.read(records)

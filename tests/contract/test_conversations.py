@@ -327,16 +327,43 @@ async def test_a_response_that_is_not_stored_is_in_its_conversation_all_the_same
     made = answer_in(conversation, assistant("a"), store=False)
     exchange = {"name": "f", "arguments": "{}", "output": "told"}
     exchanges = {made["output"][0]["id"]: exchange}
-    await archive.join(made, input_items=[stand_in(conversation), user("q")], exchanges=exchanges)
+    await archive.join(made, owner=ALICE, input_items=[stand_in(conversation), user("q")], exchanges=exchanges)
     assert await said(store, conversation) == ["hello", "q", "a"]
     assert (await store.items(conversation.id, 3))[2]["exchange"] == exchange
     assert [key for key in await keys(counting) if key[0] in "rnblx"] == []
-    await archive.join(made | {"status": "failed"}, input_items=[user("q")], exchanges={})
-    await archive.join(response(assistant("b")), input_items=[user("q")], exchanges={})
+    await archive.join(made | {"status": "failed"}, owner=ALICE, input_items=[user("q")], exchanges={})
+    await archive.join(response(assistant("b")), owner=ALICE, input_items=[user("q")], exchanges={})
     assert (await now(store, conversation)).end == 3
     await store.delete(conversation.id)
-    await archive.join(made, input_items=[user("q")], exchanges={})
+    await archive.join(made, owner=ALICE, input_items=[user("q")], exchanges={})
     assert await nothing_left(counting)
+
+
+@pytest.mark.parametrize("stored", [True, False])
+async def test_what_another_user_says_is_in_the_conversation_once(
+    archive: Archive, store: ConversationStore, stored: bool
+) -> None:
+    conversation = await begin(store, user("hello"))
+    made = answer_in(conversation, assistant("a"), store=stored)
+    items = [stand_in(conversation), user("q")]
+    for _ in range(2):
+        if stored:
+            await archive.save(made, owner=BOB, base=None, input_items=items)
+        else:
+            await archive.join(made, owner=BOB, input_items=items, exchanges={})
+    assert await said(store, conversation) == ["hello", "q", "a"]
+    assert await store.find(conversation, made["output"][0]["id"]) == made["output"][0]
+
+
+async def test_a_turn_of_a_conversation_is_one_read_and_one_commit(
+    archive: Archive, store: ConversationStore, counting: Counting
+) -> None:
+    conversation = await begin(store, user("hello"))
+    made = answer_in(conversation, assistant("a"))
+    counting.reads = counting.commits = 0
+    await archive.save(made, owner=ALICE, base=None, input_items=[stand_in(conversation), user("q")])
+    assert (counting.reads, counting.commits) == (1, 1)
+    assert await said(store, conversation) == ["hello", "q", "a"]
 
 
 @pytest.mark.needs("bulk")
