@@ -9,13 +9,14 @@ from llama_stack_responses.core.errors import ApiError
 
 
 class Inference(Protocol):
-    """Runs chat completions, streamed, on whatever provider the model's name leads to."""
+    """Runs chat completions on whatever provider the model's name leads to."""
 
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
         """Sends a chat request and returns its chunks once the provider has accepted it.
 
         A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. A task that is
-        cancelled while it waits for the next one ends the generation.
+        cancelled while it waits for the next one ends the generation. An answer that was asked for
+        unstreamed is one chunk.
 
         Raises:
             ApiError: the provider refused the request or could not be reached; `TooLongError` if it is too long for the

@@ -52,6 +52,8 @@ class Profile(BaseModel):
         tokenizer: counts the tokens of texts where the model server does not: the path of a `tokenizer.json`, or the
             name of an encoding of tiktoken's.
         max_tokens_field: the chat request's name for the bound on output tokens.
+        stream: whether the model server is asked to stream: `always`, only for a client that does (`as_asked`), or
+            `never`. What is not streamed comes late and whole, or not at all, and takes less work to read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -76,6 +78,17 @@ class Profile(BaseModel):
     context_length: int | None = Field(default=None, ge=1)
     tokenizer: str | None = Field(default=None, min_length=1)
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_completion_tokens"
+    stream: Literal["always", "as_asked", "never"] = "always"
+
+    def streaming(self, *, asked: bool) -> dict[str, Any]:
+        """What a chat request says of streaming.
+
+        Args:
+            asked: whether somebody may read the answer while it is made.
+        """
+        if self.stream == "always" or (self.stream == "as_asked" and asked):
+            return {"stream": True, "stream_options": {"include_usage": True}}
+        return {"stream": False}
 
     def replayed_reasoning(self, asked: Mapping[str, Any] | None) -> str:
         """Whose reasoning goes back for a request with this `reasoning`: `current_turn`, or that of `all_turns`."""

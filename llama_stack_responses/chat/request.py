@@ -33,7 +33,7 @@ def chat_request(
     offer: tuple[list[Json], str | None],
     max_tokens: int | None,
 ) -> Json:
-    """The chat request: always streamed, always with usage.
+    """The chat request, streamed as the profile says, always with usage.
 
     Args:
         request: what the client asked for.
@@ -45,8 +45,7 @@ def chat_request(
     chat: Json = {
         "model": request.model,
         "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **profile.streaming(asked=request.stream or request.background),
         **request.passthrough,
     }
     chat |= {name: value for name in _FORWARDED if (value := getattr(request, name)) is not None}

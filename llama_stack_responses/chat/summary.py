@@ -32,7 +32,6 @@ def summary_request(model: str, profile: Profile, reasoning: str, detail: Detail
             {"role": "system", "content": _TASK.format(length=_LENGTHS[detail])},
             {"role": "user", "content": reasoning},
         ],
-        "stream": True,
-        "stream_options": {"include_usage": True},
+        **profile.streaming(asked=False),
         profile.max_tokens_field: MAX_TOKENS,
     }

@@ -6,6 +6,7 @@ import math
 import re
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -35,6 +36,22 @@ _NOT_THERE: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    delta: Any
+    finish_reason: str | None
+    logprobs: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    id: str
+    model: str
+    choices: list[_Choice]
+    usage: Any
+    service_tier: str | None
+
+
 @runtime_checkable
 class CountsTokens(Protocol):
     """A provider whose model server counts tokens; `remote::openai-chat` is one."""
@@ -60,20 +77,19 @@ class HostInference:
         self._router = router if store_chat_completions else unstored(router)
 
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
-        """Sends the request; returns once the provider has answered with its status line.
+        """Sends the request; returns once the provider has answered, a stream's with its status line.
 
         The request is not validated again: the host's models know fewer values than OpenAI's clients send.
         """
         try:
-            chunks: AsyncGenerator[Any] = await self._router.openai_chat_completion(
-                ChatRequest.model_construct(**request)
-            )
+            answer: Any = await self._router.openai_chat_completion(ChatRequest.model_construct(**request))
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
             raise ApiError(400, f"The inference provider does not take this request: {error}") from error
         except Exception as error:
             raise self.explain(error) from error
+        chunks: AsyncGenerator[Any] = answer if request["stream"] else _in_one(answer)
         return chunks
 
     async def check_model(self, model: str) -> None:
@@ -137,6 +153,13 @@ class HostInference:
             case ValueError():
                 return ApiError(502, "The inference provider sent something in its stream that is not JSON.")
         return _of_transport(error)
+
+
+async def _in_one(completion: Any) -> AsyncGenerator[Any]:
+    """The chunk that a stream would have had, if all of it had come at once."""
+    choices = [_Choice(each.message, each.finish_reason, each.logprobs) for each in completion.choices]
+    tier = getattr(completion, "service_tier", None)
+    yield _Chunk(completion.id, completion.model, choices, completion.usage, tier)
 
 
 def _of_status(error: openai.APIStatusError) -> ApiError:

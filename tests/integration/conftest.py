@@ -22,6 +22,7 @@ from tests.support.variants import (
     add_host_provider,
     add_moderation,
     add_vector_stores,
+    let_answer_whole,
     let_browse,
     let_count,
     let_read,
@@ -109,6 +110,7 @@ def stack(
         add_containers(config)
         open_this_machine(config)
         let_browse(config)
+        let_answer_whole(config)
         let_summarize(config)
         let_read(config)
         let_count(config)

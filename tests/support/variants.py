@@ -77,6 +77,12 @@ def let_count(config: Json) -> None:
     _add_profile(config, "tokenized", tokenizer="o200k_base")
 
 
+def let_answer_whole(config: Json) -> None:
+    """Has models that are asked without a stream: `unstreamed-...` always, `as-asked-...` when nobody reads it."""
+    _add_profile(config, "unstreamed-*", stream="never")
+    _add_profile(config, "as-asked-*", stream="as_asked")
+
+
 def _add_profile(config: Json, model: str, **settings: Any) -> None:
     responses_config(config).setdefault("profiles", []).append({"match": f"*/{model}", **settings})
 

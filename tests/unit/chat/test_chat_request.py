@@ -104,6 +104,23 @@ def test_logprobs() -> None:
     assert asked(top_logprobs=0) == {}
 
 
+@pytest.mark.parametrize(
+    ("stream", "fields", "streamed"),
+    [
+        ("always", {}, True),
+        ("as_asked", {}, False),
+        ("as_asked", {"stream": True}, True),
+        ("as_asked", {"background": True}, True),
+        ("never", {"stream": True}, False),
+        ("never", {"background": True}, False),
+    ],
+)
+def test_the_profile_says_whether_the_answer_is_streamed(stream: Any, fields: Json, streamed: bool) -> None:
+    request = parse_create({"model": "m", "input": "hi", **fields})
+    made = chat_request(request, Profile(stream=stream), [], ([], None), None)
+    assert made == (BARE if streamed else {"model": "m", "messages": [], "stream": False})
+
+
 def test_the_first_profile_that_matches_counts() -> None:
     first, second = Profile(match="local/qwen3*", audio=False), Profile(match="local/*", images=False)
     assert profile_for("local/qwen3-8b", [first, second]) is first
