@@ -52,6 +52,8 @@ _SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE e
 
 _GROUP: Final = 256
 _FEW: Final = 32
+_ROW: Final = 64
+"""Bytes that take as long as it takes to find a row."""
 
 
 class SqliteRecords:
@@ -100,7 +102,7 @@ class SqliteRecords:
         if self._waits_for_disk:
             self._writer.put(job)
         else:
-            self._inline.commit(job, sum(0 if isinstance(write, Delete) else len(write.value) for write in writes))
+            self._inline.commit(job, _size(writes) + _ROW * len(conditions))
         await job.future
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
@@ -128,6 +130,10 @@ class SqliteRecords:
         # The last connection to go moves the WAL into the file and removes it: that should be the writer's.
         await self._readers.stop()
         await self._writer.stop()
+
+
+def _size(writes: Sequence[Write]) -> int:
+    return sum(_ROW if isinstance(write, Delete) else _ROW + len(write.value) for write in writes)
 
 
 def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connection) -> list[tuple[Any, ...]]:

@@ -31,6 +31,9 @@ CREATE INDEX records_expiry ON records(expires_at) WHERE expires_at IS NOT NULL;
 WAL_BYTES: Final = 1024 * 1024
 """How long the WAL may grow before it is moved into the file."""
 
+_MOMENT: Final = 50
+"""Milliseconds that all writers may wait until the WAL begins again."""
+
 _TROUBLE: Final = {
     sqlite3.SQLITE_BUSY: "The response store is busy: another process holds its lock.",
     sqlite3.SQLITE_LOCKED: "The response store is busy: another process holds its lock.",
@@ -76,6 +79,20 @@ class File:
             return Path(f"{self.path}-wal").stat().st_size
         except OSError:
             return 0
+
+    def move_wal(self) -> bool:
+        """Move the WAL into the file, so that it begins again; whether nobody was in the way for long."""
+        connection = self.connection()
+        # Nobody has to wait for this.
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        # A WAL begins again once nothing in it is new. Writers that never pause have to, for what came meanwhile, and
+        # for whoever reads it: for a moment they can, but who makes a copy of the file reads for minutes.
+        connection.execute(f"PRAGMA busy_timeout={_MOMENT}").fetchall()
+        try:
+            [(busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+        finally:
+            connection.execute(f"PRAGMA busy_timeout={round(self.busy_timeout * 1000)}").fetchall()
+        return not busy
 
     def roll_back(self) -> None:
         assert self._connection is not None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,10 +33,11 @@ class _Turn:
 
 
 class Inline:
-    """A connection that one event loop uses, and that waits for nothing.
+    """A connection that event loops use, one at a time, and that waits for nothing.
 
     What it cannot do at once is the threads' to do, who can wait and who know what to say of an error: large ones,
-    any while another process has the lock, and for a second whatever comes after the disk failed or was slow.
+    any while another process has the lock or another loop the connection, and for a second whatever comes after the
+    disk failed or was slow.
 
     Args:
         file: does not wait for locks.
@@ -52,6 +54,7 @@ class Inline:
         self._file = file
         self._writer = writer
         self._clock = clock
+        self._used = threading.Lock()
         self._resting_until = 0.0
         self._turn: _Turn | None = None
         self._moving: asyncio.Future[None] | None = None
@@ -59,13 +62,15 @@ class Inline:
     def read(self, call: Callable[[sqlite3.Connection], list[Any]]) -> list[Any] | None:
         """What the call returns; None if it is for the threads."""
         begun = self._clock()
-        if begun < self._resting_until:
+        if begun < self._resting_until or not self._used.acquire(blocking=False):
             return None
         try:
             rows = call(self._file.connection())
         except Exception as error:  # noqa: BLE001 - the threads meet it again, and say what it means
             self._rest_after(error)
             return None
+        finally:
+            self._used.release()
         self._rest_if_slow(begun)
         return rows
 
@@ -83,11 +88,12 @@ class Inline:
         turn.size += size
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> _Turn:
+        turn = self._turn
         # A loop that ended before its turn did takes what was in it along.
-        if self._turn is None or self._turn.loop is not loop:
-            self._turn = _Turn(loop)
-            loop.call_soon(self._end, self._turn)
-        return self._turn
+        if turn is None or turn.loop is not loop:
+            self._turn = turn = _Turn(loop)
+            loop.call_soon(self._end, turn)
+        return turn
 
     def _end(self, turn: _Turn) -> None:
         if self._turn is turn:
@@ -104,7 +110,7 @@ class Inline:
 
     def _made(self, jobs: list[Job[sqlite3.Connection]]) -> bool:
         begun = self._clock()
-        if begun < self._resting_until:
+        if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
         try:
             connection = self._file.begin()
@@ -116,6 +122,8 @@ class Inline:
         except Exception as error:  # noqa: BLE001 - as above
             self._rest_after(error)
             return False
+        finally:
+            self._used.release()
         self._rest_if_slow(begun)
         self._keep_short()
         return True
@@ -133,15 +141,21 @@ class Inline:
     def _keep_short(self) -> None:
         """Has the WAL moved into the file; if it grows faster than that, the thread who does it is to commit."""
         size = self._file.wal_size()
-        if size > WAL_BYTES and (self._moving is None or self._moving.done()):
+        if size > WAL_BYTES and not self._is_moving():
             self._moving = self._writer.submit(lambda _: None)
             # The thread has logged what failed.
             self._moving.add_done_callback(lambda moved: moved.cancelled() or moved.exception())
         if size > 2 * WAL_BYTES:
             self._resting_until = self._clock() + _REST
 
+    def _is_moving(self) -> bool:
+        # A loop that ended is not told.
+        return self._moving is not None and not (self._moving.done() or self._moving.get_loop().is_closed())
+
     def close(self) -> None:
-        """Makes what waits; the next call opens the file again."""
-        if self._turn is not None:
-            self._end(self._turn)
-        self._file.close()
+        """Makes what waits in the running loop; the next call opens the file again."""
+        turn = self._turn
+        if turn is not None and turn.loop is asyncio.get_running_loop():
+            self._end(turn)
+        with self._used:
+            self._file.close()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from ..logs import get_logger
 from .records import Conflict
@@ -12,6 +14,9 @@ from .sqlite_file import WAL_BYTES, File
 from .worker import Job
 
 logger = get_logger(__name__)
+
+_PAUSE: Final = 1.0
+"""Seconds between two attempts to move the WAL into the file while somebody reads what is in it."""
 
 
 def work_off(jobs: Sequence[Job[sqlite3.Connection]], connection: sqlite3.Connection) -> None:
@@ -44,17 +49,23 @@ class Reader:
 
 
 class Writer:
-    """Makes one transaction of all jobs that wait, and then moves the WAL into the file if it has become long."""
+    """Makes one transaction of all jobs that wait, and then moves the WAL into the file if it has become long.
 
-    def __init__(self, file: File) -> None:
+    Args:
+        clock: seconds.
+    """
+
+    def __init__(self, file: File, clock: Callable[[], float] = time.monotonic) -> None:
         self._file = file
+        self._clock = clock
+        self._moves_again = 0.0
 
     def handle(self, jobs: list[Job[sqlite3.Connection]]) -> None:
         if not self._transaction(jobs):
             # One of them may be to blame: the others shall not pay for it.
             for job in jobs:
                 self._transaction([job])
-        if self._file.wal_size() > WAL_BYTES:
+        if self._file.wal_size() > WAL_BYTES and self._clock() >= self._moves_again:
             self._checkpoint()
 
     def _transaction(self, jobs: list[Job[sqlite3.Connection]]) -> bool:
@@ -74,13 +85,12 @@ class Writer:
 
     def _checkpoint(self) -> None:
         try:
-            connection = self._file.connection()
-            # Nobody has to wait for this.
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            # A WAL begins again once nothing in it is new. Writers that never pause have to, for what came meanwhile.
-            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
+            done = self._file.move_wal()
         except Exception as error:  # noqa: BLE001 - the commits are made; the next one tries again
             logger.warning("the WAL of the response store cannot be moved into its file: %s", error)
+            return
+        if not done:
+            self._moves_again = self._clock() + _PAUSE
 
     def close(self) -> None:
         # What cannot be moved into the file now stays in the WAL, and is found there by the next to open it.

@@ -98,11 +98,13 @@ async def test_what_is_small_needs_no_thread(records: SqliteRecords) -> None:
     ("call", "thread"),
     [
         (lambda records: records.commit([Put("a", LARGE)]), "records-writer"),
+        (lambda records: records.commit([Delete(f"k/{n}") for n in range(5000)]), "records-writer"),
+        (lambda records: records.commit([], [VersionIs(f"k/{n}", None) for n in range(5000)]), "records-writer"),
         (lambda records: records.sweep(0), "records-writer"),
         (lambda records: records.get_many([f"k/{n}" for n in range(100)]), "records-reader"),
         (lambda records: records.range("a", "z", limit=100), "records-reader"),
     ],
-    ids=["a large commit", "a sweep", "many keys", "a long range"],
+    ids=["a large commit", "many writes", "many conditions", "a sweep", "many keys", "a long range"],
 )
 async def test_what_may_be_large_is_for_a_thread(
     records: SqliteRecords, call: Callable[[SqliteRecords], object], thread: str
@@ -168,6 +170,37 @@ async def test_a_lock_is_waited_for_by_the_thread_alone(bench: Bench, tmp_path: 
     assert await bench.commit() == "MainThread"
 
 
+async def test_what_another_loop_uses_is_not_waited_for(bench: Bench) -> None:
+    assert await bench.commit() == "MainThread"
+    reads, ends = threading.Event(), threading.Event()
+
+    def read(connection: sqlite3.Connection) -> list[object]:
+        reads.set()
+        ends.wait(60)
+        return connection.execute("SELECT 1").fetchall()
+
+    other = asyncio.ensure_future(asyncio.to_thread(bench.inline.read, read))
+    await asyncio.to_thread(reads.wait, 60)
+    assert not bench.read()
+    assert await bench.commit() == "records-writer"
+    ends.set()
+    assert await other == [(1,)]
+    assert await bench.commit() == "MainThread"
+
+
+async def test_two_loops_at_once(records: SqliteRecords) -> None:
+    async def write(lane: int) -> None:
+        for n in range(50):
+            key = f"k/{lane}/{n}"
+            await records.commit([Put(key, b"")], [VersionIs(key, None)])
+            assert key in await records.get_many([key])
+
+    def in_another() -> None:
+        asyncio.run(write(1))
+
+    await asyncio.gather(asyncio.to_thread(in_another), write(2))
+
+
 async def test_what_waits_when_the_store_closes_is_made(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "records.db")
     waiting = asyncio.ensure_future(records.commit([Put("a", b"")]))
@@ -201,6 +234,56 @@ async def test_a_loop_that_ended_holds_up_nobody(tmp_path: Path) -> None:
     await asyncio.wait_for(records.commit([Put("b", b"")]), 60)
     assert "b" in await records.get_many(["a", "b"])
     await records.close()
+
+
+async def test_a_loop_that_ended_before_the_wal_was_moved_holds_up_nobody(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[asyncio.AbstractEventLoop] = []
+
+    def never(_: object) -> asyncio.Future[None]:
+        asked.append(asyncio.get_running_loop())
+        return asked[-1].create_future()
+
+    monkeypatch.setattr(File, "wal_size", lambda _: WAL_BYTES + 1)
+    monkeypatch.setattr(bench.writer, "submit", never)
+    await asyncio.to_thread(lambda: asyncio.run(bench.commit()))
+    await bench.commit()
+    await bench.commit()
+    assert asked[1:] == [asyncio.get_running_loop()]
+
+
+async def test_who_closes_leaves_the_turns_of_other_loops_to_them(bench: Bench) -> None:
+    waits, closed = threading.Event(), threading.Event()
+
+    async def commit() -> tuple[str, str]:
+        job: Job[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
+        bench.inline.commit(job, 1)
+        waits.set()
+        closed.wait(60)
+        return await job.future, threading.current_thread().name
+
+    other = asyncio.ensure_future(asyncio.to_thread(lambda: asyncio.run(commit())))
+    await asyncio.to_thread(waits.wait, 60)
+    bench.inline.close()
+    closed.set()
+    made, asked = await other
+    assert made == asked
+
+
+async def test_who_reads_for_long_holds_up_no_commit(records: SqliteRecords, tmp_path: Path) -> None:
+    await records.commit([Put("a", b"")])
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM records").fetchall()
+    async with asyncio.timeout(30):  # it would be the busy timeout, for each
+        for n in range(40):
+            await records.commit([Put(f"k/{n}", b"x" * 100_000)])
+    other.close()
+    async with asyncio.timeout(60):
+        while (tmp_path / "records.db-wal").stat().st_size > WAL_BYTES:
+            await records.commit([Put("b", b"")])
+            await asyncio.sleep(0.02)
 
 
 async def test_writers_that_never_pause_leave_a_short_wal(records: SqliteRecords, tmp_path: Path) -> None:
