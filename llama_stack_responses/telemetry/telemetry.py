@@ -270,7 +270,7 @@ def _settings(request: Json) -> dict[str, AttributeValue]:
     found: dict[str, AttributeValue] = {
         attribute: value for name, attribute in _SETTINGS.items() if isinstance(value := request.get(name), int | float)
     }
-    found["gen_ai.request.stream"] = True
+    found["gen_ai.request.stream"] = bool(request.get("stream"))
     found["gen_ai.output.type"] = "json" if "response_format" in request else "text"
     return found
 

@@ -136,6 +136,14 @@ def test_what_was_said_is_shown_where_the_operator_wants_it(value: str) -> None:
     assert json.loads(called.attributes["gen_ai.tool.call.result"]) == [{"type": "text", "text": "an animal"}]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_round_says_whether_it_was_streamed(stream: bool) -> None:
+    watched = Watched()
+    with watched.telemetry.response(begun()) as whole, watched.telemetry.round("local/m", whole) as told:
+        told.asked(CHAT | {"stream": stream})
+    assert watched.spans[0].attributes["gen_ai.request.stream"] is stream
+
+
 def test_the_first_chunk_alone_counts() -> None:
     watched = Watched()
     one_round(watched.telemetry)
