@@ -21,6 +21,8 @@ from .worker import Job, Worker
 _LARGE: Final = 128 * 1024
 _SLOW: Final = 0.05
 _REST: Final = 1.0
+_LONG: Final = 8
+"""How many times longer than it should be the WAL may become while it is moved."""
 
 
 @dataclass(slots=True, eq=False)
@@ -145,7 +147,7 @@ class Inline:
             self._moving = self._writer.submit(lambda _: None)
             # The thread has logged what failed.
             self._moving.add_done_callback(lambda moved: moved.cancelled() or moved.exception())
-        if size > 2 * WAL_BYTES:
+        if size > _LONG * WAL_BYTES:
             self._resting_until = self._clock() + _REST
 
     def _is_moving(self) -> bool:

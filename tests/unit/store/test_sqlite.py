@@ -303,10 +303,9 @@ def test_a_loop_that_ends_early_leaves_the_next_a_working_store(tmp_path: Path) 
     assert asyncio.run(resume()) == 3
 
 
-async def test_the_wal_stays_small_and_deletes_give_space_back(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_deletes_give_space_back(records: SqliteRecords, tmp_path: Path) -> None:
     for start in range(0, 2000, 20):
         await records.commit([Put(f"k/{n:05}", b"x" * 4000, 1.0) for n in range(start, start + 20)])
-    assert (tmp_path / "records.db-wal").stat().st_size < 3_000_000
     await records.close()
     full = (tmp_path / "records.db").stat().st_size
     assert full > 8_000_000
