@@ -28,7 +28,7 @@ CREATE TABLE records(
   id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, version INTEGER NOT NULL, expires_at REAL, value BLOB NOT NULL);
 CREATE INDEX records_expiry ON records(expires_at) WHERE expires_at IS NOT NULL;
 """
-WAL_BYTES: Final = 1024 * 1024
+WAL_BYTES: Final = 4 * 1024 * 1024
 """How long the WAL may grow before it is moved into the file."""
 
 _MOMENT: Final = 50

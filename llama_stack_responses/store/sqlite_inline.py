@@ -21,7 +21,7 @@ from .worker import Job, Worker
 _LARGE: Final = 128 * 1024
 _SLOW: Final = 0.05
 _REST: Final = 1.0
-_LONG: Final = 8
+_LONG: Final = 4
 """How many times longer than it should be the WAL may become while it is moved."""
 
 
