@@ -16,8 +16,8 @@ from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
 
+from .chat_routing import route
 from .chat_store import unstored
-from .chat_tools import carried
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
 
 logger = get_logger(__name__)
@@ -31,8 +31,6 @@ _FIELDS: Final = {
     "verbosity": "text",
 }
 """What clients call the fields of a chat request that have another name or place in theirs."""
-
-_TOOLS: Final = ("tools", "tool_choice")
 
 _NOT_THERE: Final = (
     "The inference provider does not know this model, or its URL in the stack's configuration is wrong: it says '{}'."
@@ -85,7 +83,7 @@ class HostInference:
         The request is not validated again: the host's models know fewer values than OpenAI's clients send.
         """
         try:
-            answer: Any = await self._routed(request)
+            answer: Any = await route(self._router, request)
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
@@ -94,15 +92,6 @@ class HostInference:
             raise self.explain(error) from error
         chunks: AsyncGenerator[Any] = answer if request["stream"] else _in_one(answer)
         return chunks
-
-    async def _routed(self, request: dict[str, Any]) -> Any:
-        tools: dict[str, Any] = {name: request[name] for name in _TOOLS if name in request}
-        if not tools:
-            return await self._router.openai_chat_completion(ChatRequest.model_construct(**request))
-        rest = {name: value for name, value in request.items() if name not in tools}
-        # As the router would: some providers make calls even so.
-        router = self._router if tools.get("tool_choice") == "none" else carried(self._router, tools)
-        return await router.openai_chat_completion(ChatRequest.model_construct(**rest))
 
     async def check_model(self, model: str) -> None:
         """Refuses what the router would: a name that is not in its list and does not begin with a provider's."""

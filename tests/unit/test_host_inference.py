@@ -1,4 +1,4 @@
-"""What the host's inference router and its providers get of a chat request with tools."""
+"""What the host's inference router and its providers get of a chat request."""
 
 from __future__ import annotations
 
@@ -34,6 +34,13 @@ class Provider:
         yield
 
 
+class Looking(Provider):
+    """Looks the model up, as llama-stack's own providers do."""
+
+    async def _get_provider_model_id(self, model: str) -> str:
+        raise NotImplementedError
+
+
 class Table:
     """The routing table of one provider, with the models that it lists."""
 
@@ -56,9 +63,9 @@ class Table:
         return self.impls_by_provider_id[self._listed[name].provider_id]
 
 
-async def sent(chat: Json, *listed: str) -> Json:
+async def sent(chat: Json, *listed: str, provider: Provider | None = None) -> Json:
     """What the provider gets."""
-    provider = Provider()
+    provider = provider or Provider()
     router = host.InferenceRouter(Table(provider, *listed))
     async for _ in await HostInference(router, store_chat_completions=False).open(chat):
         pass
@@ -82,3 +89,8 @@ async def test_no_tool_is_shown_where_none_may_be_called() -> None:
 
 async def test_a_request_without_tools() -> None:
     assert await sent(CHAT) == {**CHAT, "model": "m"}
+
+
+async def test_a_provider_that_looks_for_its_model_finds_it_by_the_hosts_name() -> None:
+    assert await sent(CHAT, "m", provider=Looking()) == {**CHAT, "model": "local/m"}
+    assert await sent(CHAT, provider=Looking()) == {**CHAT, "model": "m"}

@@ -1,0 +1,66 @@
+"""How a chat request goes through the host's inference router to its provider.
+
+Two things that the host does on the way take longer than all of this package's own work on a short request. Its router
+checks every tool with a validator that it builds anew for each. And llama-stack's providers look for the model by their
+own name for it, by which the host has none, so that it opens its registry's file to see. So only the provider is shown
+the tools, which were checked when they came, and it is given the host's name of a model that is listed.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+from .platform import ChatRequest
+
+Json = dict[str, Any]
+
+_TOOLS: Final = ("tools", "tool_choice")
+
+
+async def route(router: Any, request: Json) -> Any:
+    """The provider's answer to a chat request: its completion, or a stream of chunks."""
+    tools: Json = {name: request[name] for name in _TOOLS if name in request}
+    if tools.get("tool_choice") == "none":
+        # As the router would: some providers make calls even so.
+        tools = {}
+    router = copy.copy(router)
+    router.routing_table = _Table(router.routing_table, tools)
+    params = ChatRequest.model_construct(**{name: value for name, value in request.items() if name not in _TOOLS})
+    return await router.openai_chat_completion(params)
+
+
+class _Table:
+    """The routing table, as one request sees it."""
+
+    def __init__(self, table: Any, tools: Json) -> None:
+        self._table = table
+        self._tools = tools
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._table, name)
+
+    @property
+    def impls_by_provider_id(self) -> dict[str, Any]:
+        return {name: _Provider(each, self._tools) for name, each in self._table.impls_by_provider_id.items()}
+
+    async def get_provider_impl(self, model: str) -> Any:
+        provider = await self._table.get_provider_impl(model)
+        looks = hasattr(provider, "_get_provider_model_id")
+        return _Provider(provider, self._tools | {"model": model} if looks else self._tools)
+
+
+class _Provider:
+    """An inference provider, whose request gets what the router was not shown."""
+
+    def __init__(self, provider: Any, fields: Json) -> None:
+        self._provider = provider
+        self._fields = fields
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._provider, name)
+
+    async def openai_chat_completion(self, params: Any) -> Any:
+        for name, value in self._fields.items():
+            setattr(params, name, value)
+        return await self._provider.openai_chat_completion(params)
