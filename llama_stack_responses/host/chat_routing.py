@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+from .json_model import JsonModel
 from .platform import ChatRequest
 
 Json = dict[str, Any]
@@ -26,7 +27,9 @@ async def route(router: Any, request: Json) -> Any:
         tools = {}
     router = copy.copy(router)
     router.routing_table = _Table(router.routing_table, tools)
-    params = ChatRequest.model_construct(**{name: value for name, value in request.items() if name not in _TOOLS})
+    fields = {name: value for name, value in request.items() if name not in _TOOLS}
+    fields["messages"] = [JsonModel(message) for message in request["messages"]]
+    params = ChatRequest.model_construct(**fields)
     return await router.openai_chat_completion(params)
 
 
