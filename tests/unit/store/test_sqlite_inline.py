@@ -312,5 +312,5 @@ async def test_a_wal_that_cannot_be_moved_fails_no_commit(tmp_path: Path, monkey
 async def test_a_long_wal_is_moved_into_the_file_while_nobody_commits(records: SqliteRecords, tmp_path: Path) -> None:
     for n in range(45):
         await records.commit([Put(f"k/{n}", b"x" * 100_000)])
-    await until(lambda: (tmp_path / "records.db").stat().st_size >= WAL_BYTES)
+    await until(lambda: (tmp_path / "records.db").stat().st_size >= WAL_BYTES // 2)
     assert threads() == {"records-writer"}
