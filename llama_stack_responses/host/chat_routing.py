@@ -33,37 +33,34 @@ async def route(router: Any, request: Json) -> Any:
     return await router.openai_chat_completion(params)
 
 
-class _Table:
-    """The routing table, as one request sees it."""
+class _Carrier:
+    """Something of the host's, as one request sees it: it has fields of that along, which the router is not shown."""
 
-    def __init__(self, table: Any, tools: Json) -> None:
-        self._table = table
-        self._tools = tools
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._table, name)
-
-    @property
-    def impls_by_provider_id(self) -> dict[str, Any]:
-        return {name: _Provider(each, self._tools) for name, each in self._table.impls_by_provider_id.items()}
-
-    async def get_provider_impl(self, model: str) -> Any:
-        provider = await self._table.get_provider_impl(model)
-        looks = hasattr(provider, "_get_provider_model_id")
-        return _Provider(provider, self._tools | {"model": model} if looks else self._tools)
-
-
-class _Provider:
-    """An inference provider, whose request gets what the router was not shown."""
-
-    def __init__(self, provider: Any, fields: Json) -> None:
-        self._provider = provider
+    def __init__(self, inner: Any, fields: Json) -> None:
+        self._inner = inner
         self._fields = fields
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._provider, name)
+        return getattr(self._inner, name)
+
+
+class _Table(_Carrier):
+    """The routing table."""
+
+    @property
+    def impls_by_provider_id(self) -> dict[str, Any]:
+        return {name: _Provider(each, self._fields) for name, each in self._inner.impls_by_provider_id.items()}
+
+    async def get_provider_impl(self, model: str) -> Any:
+        provider = await self._inner.get_provider_impl(model)
+        looks = hasattr(provider, "_get_provider_model_id")
+        return _Provider(provider, self._fields | {"model": model} if looks else self._fields)
+
+
+class _Provider(_Carrier):
+    """An inference provider, which finds the fields in its request."""
 
     async def openai_chat_completion(self, params: Any) -> Any:
         for name, value in self._fields.items():
             setattr(params, name, value)
-        return await self._provider.openai_chat_completion(params)
+        return await self._inner.openai_chat_completion(params)

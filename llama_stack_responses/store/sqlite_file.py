@@ -67,11 +67,9 @@ class File:
             self._connection = self._open()
         return self._connection
 
-    def begin(self) -> sqlite3.Connection:
-        """The connection, with the lock that a writer needs."""
-        connection = self.connection()
-        connection.execute("BEGIN IMMEDIATE")
-        return connection
+    def begin(self) -> None:
+        """Gives the connection the lock that a writer needs."""
+        self.connection().execute("BEGIN IMMEDIATE")
 
     def wal_size(self) -> int:
         """Bytes in the WAL; what was moved into the file counts until the next write."""

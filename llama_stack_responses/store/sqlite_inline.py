@@ -115,12 +115,8 @@ class Inline:
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
         try:
-            connection = self._file.begin()
-            try:
-                work_off(jobs, connection)
-            except BaseException:
-                self._file.roll_back()
-                raise
+            self._file.begin()
+            work_off(jobs, self._file)
         except Exception as error:  # noqa: BLE001 - as above
             self._rest_after(error)
             return False

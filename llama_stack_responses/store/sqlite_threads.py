@@ -19,16 +19,25 @@ _PAUSE: Final = 1.0
 """Seconds between two attempts to move the WAL into the file while somebody reads what is in it."""
 
 
-def work_off(jobs: Sequence[Job[sqlite3.Connection]], connection: sqlite3.Connection) -> None:
-    """Does the jobs and commits; whoever calls it has the write lock, and rolls back what raises."""
-    for job in jobs:
-        job.error = None
-        try:
-            job.result = job.call(connection)
-        except Conflict as conflict:
-            # Raised before anything is written: the transaction goes on.
-            job.error = conflict
-    connection.execute("COMMIT")
+def work_off(jobs: Sequence[Job[sqlite3.Connection]], file: File) -> None:
+    """Does the jobs and commits, or rolls back and raises; the file's connection has begun."""
+    connection = file.connection()
+    try:
+        for job in jobs:
+            _do(job, connection)
+        connection.execute("COMMIT")
+    except BaseException:
+        file.roll_back()
+        raise
+
+
+def _do(job: Job[sqlite3.Connection], connection: sqlite3.Connection) -> None:
+    job.error = None
+    try:
+        job.result = job.call(connection)
+    except Conflict as conflict:
+        # Raised before anything is written: the transaction goes on.
+        job.error = conflict
 
 
 class Reader:
@@ -72,14 +81,12 @@ class Writer:
         """Whether the jobs have their results and errors; if not, nothing was written."""
         begun = False
         try:
-            connection = self._file.begin()
+            self._file.begin()
             begun = True
-            work_off(jobs, connection)
+            work_off(jobs, self._file)
         except Exception as error:  # noqa: BLE001 - whoever waits for the job gets it
-            if begun:
-                self._file.roll_back()
-                if len(jobs) > 1:
-                    return False
+            if begun and len(jobs) > 1:
+                return False
             self._file.fail(jobs, error)
         return True
 
