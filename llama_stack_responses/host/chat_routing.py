@@ -4,6 +4,7 @@ Two things that the host does on the way take longer than all of this package's 
 checks every tool with a validator that it builds anew for each. And llama-stack's providers look for the model by their
 own name for it, by which the host has none, so that it opens its registry's file to see. So only the provider is shown
 the tools, which were checked when they came, and it is given the host's name of a model that is listed.
+Messages are JSON that both can look into as into models (`json_model.py`); streams are read in `chat_streams.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
+from .chat_streams import ChatStreams
 from .json_model import JsonModel
 from .platform import ChatRequest
 
@@ -19,26 +21,38 @@ Json = dict[str, Any]
 _TOOLS: Final = ("tools", "tool_choice")
 
 
-async def route(router: Any, request: Json) -> Any:
-    """The provider's answer to a chat request: its completion, or a stream of chunks."""
-    tools: Json = {name: request[name] for name in _TOOLS if name in request}
-    if tools.get("tool_choice") == "none":
-        # As the router would: some providers make calls even so.
-        tools = {}
-    router = copy.copy(router)
-    router.routing_table = _Table(router.routing_table, tools)
-    fields = {name: value for name, value in request.items() if name not in _TOOLS}
-    fields["messages"] = [JsonModel(message) for message in request["messages"]]
-    params = ChatRequest.model_construct(**fields)
-    return await router.openai_chat_completion(params)
+class ChatRouting:
+    """The way of chat requests through a router.
+
+    Args:
+        router: the host's implementation of its Inference API.
+    """
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+        self._streams = ChatStreams()
+
+    async def route(self, request: Json) -> Any:
+        """The provider's answer to a chat request: its completion, or a stream of chunks."""
+        tools: Json = {name: request[name] for name in _TOOLS if name in request}
+        if tools.get("tool_choice") == "none":
+            # As the router would: some providers make calls even so.
+            tools = {}
+        router = copy.copy(self._router)
+        router.routing_table = _Table(router.routing_table, tools, self._streams)
+        fields = {name: value for name, value in request.items() if name not in _TOOLS}
+        fields["messages"] = [JsonModel(message) for message in request["messages"]]
+        params = ChatRequest.model_construct(**fields)
+        return await router.openai_chat_completion(params)
 
 
 class _Carrier:
     """Something of the host's, as one request sees it: it has fields of that along, which the router is not shown."""
 
-    def __init__(self, inner: Any, fields: Json) -> None:
+    def __init__(self, inner: Any, fields: Json, streams: ChatStreams) -> None:
         self._inner = inner
         self._fields = fields
+        self._streams = streams
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -49,12 +63,13 @@ class _Table(_Carrier):
 
     @property
     def impls_by_provider_id(self) -> dict[str, Any]:
-        return {name: _Provider(each, self._fields) for name, each in self._inner.impls_by_provider_id.items()}
+        providers: dict[str, Any] = self._inner.impls_by_provider_id
+        return {name: _Provider(each, self._fields, self._streams) for name, each in providers.items()}
 
     async def get_provider_impl(self, model: str) -> Any:
         provider = await self._inner.get_provider_impl(model)
         looks = hasattr(provider, "_get_provider_model_id")
-        return _Provider(provider, self._fields | {"model": model} if looks else self._fields)
+        return _Provider(provider, self._fields | {"model": model} if looks else self._fields, self._streams)
 
 
 class _Provider(_Carrier):
@@ -63,4 +78,4 @@ class _Provider(_Carrier):
     async def openai_chat_completion(self, params: Any) -> Any:
         for name, value in self._fields.items():
             setattr(params, name, value)
-        return await self._inner.openai_chat_completion(params)
+        return await self._streams.of(self._inner).openai_chat_completion(params)

@@ -16,7 +16,7 @@ from llama_stack_responses.chat.refusals import says_too_long, too_long
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
 
-from .chat_routing import route
+from .chat_routing import ChatRouting
 from .chat_store import unstored
 from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, UnsupportedModelError
 
@@ -76,6 +76,7 @@ class HostInference:
 
     def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
         self._router = router if store_chat_completions else unstored(router)
+        self._routing = ChatRouting(self._router)
 
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
         """Sends the request; returns once the provider has answered, a stream's with its status line.
@@ -83,7 +84,7 @@ class HostInference:
         The request is not validated again: the host's models know fewer values than OpenAI's clients send.
         """
         try:
-            answer: Any = await route(self._router, request)
+            answer: Any = await self._routing.route(request)
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:

@@ -12,7 +12,7 @@ from llama_stack.core.routers.inference import InferenceRouter
 
 from llama_stack_responses.host.inference import HostInference
 from llama_stack_responses.host.json_model import JsonModel
-from tests.support.inference import finish, text
+from tests.support.routing import Provider, Table
 
 Json = dict[str, Any]
 
@@ -25,13 +25,8 @@ MESSAGES: Final[list[Json]] = [
 CHAT: Final[Json] = {"model": "local/m", "messages": MESSAGES, "stream": True}
 
 
-class Downloads:
+class Downloads(Provider):
     """Puts images in the place of their URLs, in the way of the host's provider for Ollama."""
-
-    __provider_id__ = "local"
-
-    def __init__(self) -> None:
-        self.messages: list[Json] = []
 
     async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
         for message in params.messages:
@@ -39,24 +34,7 @@ class Downloads:
                 for part in message.content:
                     if part.type == "image_url" and part.image_url and "http" in part.image_url.url:
                         part.image_url.url = "data:image/png;base64,cG5n"
-        self.messages = json.loads(json.dumps(params.messages))
-        return self._chunks()
-
-    async def _chunks(self) -> AsyncGenerator[Any]:
-        yield text("Hello")
-        yield finish()
-
-
-class Table:
-    """The routing table of this one provider, which lists no model."""
-
-    policy: tuple[()] = ()
-
-    def __init__(self, provider: Downloads) -> None:
-        self.impls_by_provider_id = {"local": provider}
-
-    async def get_object_by_identifier(self, _: str, __: str) -> None:
-        return None
+        return await super().openai_chat_completion(params)
 
 
 class Store:
@@ -77,7 +55,8 @@ async def test_a_provider_puts_images_in_the_place_of_their_urls() -> None:
         pass
     expected = deepcopy(MESSAGES)
     expected[1]["content"][0]["image_url"]["url"] = "data:image/png;base64,cG5n"
-    assert provider.messages == expected
+    [params] = provider.requests
+    assert json.loads(json.dumps(params.messages)) == expected
     assert chat == CHAT
 
 

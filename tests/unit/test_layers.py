@@ -51,6 +51,7 @@ LAYERS: Final = {
     CHAT: (
         {"body", "config", "connection", "frames"},
         {"chunks", "errors", "pool"},
+        {"events"},
         {"upstream"},
         {"ranking", "tokens"},
         {"host"},
@@ -100,7 +101,7 @@ ONLY_IN: Final = {
         "tiktoken": {"chat"},
         "tokenizers": {"chat"},
         "trafilatura": {"fetch"},
-        CHAT: set(),
+        CHAT: {"host"},
     },
     CHAT: _OF_HOST
     | {

@@ -19,13 +19,12 @@ from . import errors
 from .body import loads
 from .config import OpenAIChatConfig, check_header
 from .connection import Connection
-from .frames import FrameSplitter
+from .events import EventReader
 from .pool import Pool
 
 ROOT: Final = "//"
 """What a path begins with that stands beside the `/v1` of the base URL."""
 
-_DONE: Final = b"[DONE]"
 _LONGEST_ANSWER: Final = 1 << 28
 _LONGEST_REFUSAL: Final = 1 << 20
 """Bytes of a body that is read as one."""
@@ -221,19 +220,15 @@ class Upstream:
             self._pool.keep(connection)
 
     async def _events(self, connection: Connection, asked: _Asked, build: Callable[[Any], Any]) -> AsyncGenerator[Any]:
-        splitter = FrameSplitter()
+        reader = EventReader(build, asked.shown)
         try:
             piece = None
-            while piece != b"":
+            while piece != b"" and not reader.done:
                 piece = await connection.read()
-                for data in splitter.feed(piece) if piece else splitter.end():
-                    if data.startswith(_DONE):
-                        await _drain(connection)
-                        return
-                    event = loads(data)
-                    if isinstance(event, dict) and event.get("error"):
-                        raise errors.of_frame(event["error"], asked.shown())
-                    yield build(event)
+                for event in reader.read(piece):
+                    yield event
+            if reader.done:
+                await _drain(connection)
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
         finally:

@@ -1,10 +1,17 @@
 """What the host asks of the provider when no request does."""
 
+from typing import Any
+
+import openai
 import pytest
 
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.host.adapter import OpenAIChatAdapter
-from llama_stack_openai_chat.host.platform import PROVIDER_DATA_VAR
+from llama_stack_openai_chat.host.platform import (
+    PROVIDER_DATA_VAR,
+    OpenAIChatCompletionRequestWithExtraBody,
+    OpenAICompletionRequestWithExtraBody,
+)
 from tests.support.http_server import Peer, serving, whole
 
 
@@ -79,3 +86,20 @@ async def test_a_server_that_does_not_is_ill(answer: bytes) -> None:
         found = await adapter(server.url).health()
         assert found["status"] == "Error"
         assert "Health check failed: " in found["message"]
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": None}, {"choices": [None]}])
+async def test_a_whole_answer_without_choices_is_none(answer: Any) -> None:
+    async def answers(peer: Peer) -> None:
+        while True:
+            await peer.request()
+            await peer.send(whole(200, answer))
+
+    chat = OpenAIChatCompletionRequestWithExtraBody(model="m", messages=[{"role": "user", "content": "Hi"}])
+    prompt = OpenAICompletionRequestWithExtraBody(model="m", prompt="Hi")
+    async with serving(answers) as server:
+        provider = adapter(server.url)
+        for call in (provider.openai_chat_completion(chat), provider.openai_completion(prompt)):
+            with pytest.raises(openai.InternalServerError, match="something else") as raised:
+                await call
+            assert raised.value.status_code == 502

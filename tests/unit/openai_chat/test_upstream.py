@@ -4,6 +4,7 @@ import asyncio
 import gc
 import gzip
 import socket
+import ssl
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
@@ -681,6 +682,20 @@ async def test_tls(certificates: Certificates, name: str) -> None:
             assert await read(client) == BOTH
 
 
+async def test_only_the_ciphers_that_are_named(certificates: Certificates) -> None:
+    offered, other = "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"
+    listening = certificates.of_server()
+    listening.maximum_version = ssl.TLSVersion.TLSv1_2
+    listening.set_ciphers(offered)
+    known = {"verify": certificates.path("ca.pem")}
+    async with serving(streams, listening) as server:
+        async with upstream(server, network={"tls": known | {"ciphers": [other, offered]}}) as client:
+            assert await read(client) == BOTH
+        async with upstream(server, network={"tls": known | {"ciphers": [other]}}) as client:
+            with pytest.raises(openai.APIConnectionError):
+                await opened(client)
+
+
 @pytest.mark.parametrize("how", ["configured", "environment", "without scheme", "bypassed"])
 async def test_proxies(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     async with serving(streams) as target, serving(streams) as proxy:
@@ -765,6 +780,7 @@ def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         {"api_keys": "x"},
         {"network": {"tls": {"verify": str(tmp_path / "missing")}}},
         {"network": {"tls": {"client_cert": __file__}}},
+        {"network": {"tls": {"ciphers": ["ROT13"]}}},
         {"network": {"timeout": {"read": 0}}},
         {"base_url": "localhost:8000"},
         {"base_url": "http://ada:secret@localhost/v1"},
@@ -775,3 +791,11 @@ def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match="1 validation error"):
             OpenAIChatConfig.model_validate({"base_url": "http://localhost/v1"} | wrong)
+
+
+@pytest.mark.parametrize(
+    "network", [None, {"tls": None}, {"tls": {"min_version": None}}, {"timeout": {"connect": None}}, {"headers": None}]
+)
+def test_what_is_null_has_its_default(network: Json | None) -> None:
+    plain = {"base_url": "http://localhost/v1"}
+    assert OpenAIChatConfig.model_validate(plain | {"network": network}) == OpenAIChatConfig.model_validate(plain)

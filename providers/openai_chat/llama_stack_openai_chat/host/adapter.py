@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any, Final
 
 import openai
@@ -10,7 +11,7 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from llama_stack_openai_chat.body import loads, request_body
-from llama_stack_openai_chat.chunks import chat_chunk
+from llama_stack_openai_chat.chunks import chat_chunk, whole
 from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.ranking import best_first, ranking_body
@@ -64,10 +65,11 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
         """A chat completion, or the stream of its chunks once the server has accepted the request."""
-        body = self._body(params)
+        body, key = self._body(params), self._own_key()
         if params.stream:
-            return await self._upstream.open(_CHAT, body, chat_chunk, self._own_key())
-        return ChatCompletion.construct(**await self._upstream.post(_CHAT, body, self._own_key()))
+            return await self._upstream.open(_CHAT, body, chat_chunk, key)
+        answer: ChatCompletion = await self._upstream.post(_CHAT, body, key, partial(whole, ChatCompletion))
+        return answer
 
     async def openai_chat_completions_with_reasoning(
         self, params: OpenAIChatCompletionRequestWithExtraBody
@@ -85,10 +87,11 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
         """A completion, or the stream of its pieces."""
-        body = self._body(params)
+        body, key = self._body(params), self._own_key()
         if params.stream:
-            return await self._upstream.open("/completions", body, _completion, self._own_key())
-        return _completion(await self._upstream.post("/completions", body, self._own_key()))
+            return await self._upstream.open("/completions", body, _piece, key)
+        answer: Completion = await self._upstream.post("/completions", body, key, partial(whole, Completion))
+        return answer
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Vectors of texts."""
@@ -184,7 +187,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         return str(own) if own else None
 
 
-def _completion(raw: Any) -> Completion:
+def _piece(raw: Any) -> Completion:
     return Completion.construct(**raw)
 
 

@@ -1,0 +1,166 @@
+"""The chat streams of the host's own providers, read as this project's provider reads its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+import httpx2
+import openai
+import pytest
+from llama_stack.providers.utils.inference.openai_mixin import OpenAIMixin
+from llama_stack_api import ModelType
+from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
+from pydantic import PrivateAttr
+
+from llama_stack_responses.host.chat_streams import ChatStreams
+
+FRAMES: Final = (
+    b'data: {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": '
+    b'[{"index": 0, "delta": {"role": "assistant", "content": "", "reasoning_content": "hm"}, "finish_reason": null}]}\n\n',
+    b": still here\n\n",
+    b'data: {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": '
+    b'[{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": '
+    b'{"name": "f", "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]}\n\n',
+    b'data: {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [], '
+    b'"usage": {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}}\n\n',
+)
+DONE: Final = b"data: [DONE]\n\n"
+FAILS: Final = b'data: {"error": {"message": "The GPU is gone.", "code": 500}}\n\n'
+WHOLE: Final = {
+    "id": "c2",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}],
+}
+
+
+class Body(httpx2.AsyncByteStream):
+    """The bytes of a stream, one at a time."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.sent = 0
+        self.closed = asyncio.Event()
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        for byte in self._data:
+            self.sent += 1
+            yield bytes([byte])
+
+    async def aclose(self) -> None:
+        self.closed.set()
+
+
+class Provider(OpenAIMixin):  # type: ignore[misc]  # the host has no types
+    """One of the host's, which counts what it is asked."""
+
+    config: Any = None
+    answer: Any = None
+    overwrite_completion_id: bool = False
+    _asked: int = PrivateAttr(default=0)
+
+    async def openai_chat_completion(self, params: Any) -> Any:
+        self._asked += 1
+        return await super().openai_chat_completion(params)
+
+    async def _get_provider_model_id(self, model: str) -> str:
+        return model
+
+    def get_base_url(self) -> str:
+        return "http://model-server/v1"
+
+    def get_api_key(self) -> str:
+        return "key"
+
+    def get_extra_client_params(self) -> dict[str, Any]:
+        transport = httpx2.MockTransport(lambda _: self.answer)
+        return {"http_client": httpx2.AsyncClient(transport=transport), "max_retries": 0}
+
+
+class _Config:
+    """What the mixin reads of a provider's configuration."""
+
+    network = None
+    allowed_models = None
+
+
+def of(answer: httpx2.Response, **more: Any) -> Any:
+    return Provider.model_construct(config=_Config(), answer=answer, **more)
+
+
+def streamed(body: Body) -> httpx2.Response:
+    return httpx2.Response(200, headers={"content-type": "text/event-stream"}, stream=body)
+
+
+def request(*, stream: bool = True) -> ChatRequest:
+    return ChatRequest.model_construct(model="m", messages=[{"role": "user", "content": "Hi"}], stream=stream)
+
+
+async def read(provider: Any) -> list[Any]:
+    return [chunk.model_dump() async for chunk in await provider.openai_chat_completion(request())]
+
+
+@pytest.mark.parametrize("end", [DONE, b"", DONE + FRAMES[0]], ids=["done", "cut", "more after the end"])
+async def test_chunks_are_those_of_the_openai_package(monkeypatch: pytest.MonkeyPatch, end: bytes) -> None:
+    data = b"".join(FRAMES) + end
+    theirs = await read(of(streamed(Body(data))))
+    body = Body(data)
+    monkeypatch.delattr(openai.AsyncStream, "__anext__")
+    monkeypatch.delattr(openai.AsyncStream, "__aiter__")
+    assert await read(ChatStreams().of(of(streamed(body)))) == theirs
+    assert len(theirs) == 3
+    assert body.closed.is_set()
+
+
+async def test_the_provider_may_look_into_the_chunks_first() -> None:
+    chunks = await read(ChatStreams().of(of(streamed(Body(FRAMES[0])), overwrite_completion_id=True)))
+    assert [each["id"].partition("-")[0] for each in chunks] == ["cltsd"]
+
+
+async def test_an_error_in_the_place_of_a_chunk() -> None:
+    chunks = await ChatStreams().of(of(streamed(Body(FRAMES[0] + FAILS)))).openai_chat_completion(request())
+    assert (await anext(chunks)).choices[0].delta.reasoning_content == "hm"
+    with pytest.raises(openai.APIError, match="GPU") as failed:
+        await anext(chunks)
+    assert failed.value.request.url.path == "/v1/chat/completions"
+
+
+async def test_who_leaves_closes_the_connection() -> None:
+    body = Body(b"".join(FRAMES))
+    chunks = await ChatStreams().of(of(streamed(body))).openai_chat_completion(request())
+    await anext(chunks)
+    await chunks.aclose()
+    async with asyncio.timeout(5):
+        # The host's own generator around ours is closed without it, so that the event loop does it.
+        await body.closed.wait()
+    assert body.sent == len(FRAMES[0])
+
+
+async def test_an_answer_that_is_no_stream() -> None:
+    answer = await ChatStreams().of(of(httpx2.Response(200, json=WHOLE))).openai_chat_completion(request(stream=False))
+    assert answer.choices[0].message.content == "Hi"
+
+
+async def test_a_refusal_is_the_openai_packages_error() -> None:
+    with pytest.raises(openai.RateLimitError):
+        await read(ChatStreams().of(of(httpx2.Response(429, json={"error": {"message": "Slowly."}}))))
+
+
+async def test_a_provider_keeps_what_it_comes_to_know() -> None:
+    provider = of(streamed(Body(DONE)))
+    streams = ChatStreams()
+    await read(streams.of(provider))
+    provider.answer = streamed(Body(DONE))
+    await read(streams.of(provider))
+    assert provider._asked == 2
+    assert type(streams.of(provider)) is type(streams.of(provider))
+
+
+def test_other_providers_stay_what_they_are() -> None:
+    other = object()
+    assert ChatStreams().of(other) is other
+    model = ModelType.llm
+    assert ChatStreams().of(model) is model
