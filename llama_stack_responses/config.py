@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from .chat.profile import Profile
 from .core import shapes
@@ -17,6 +17,7 @@ from .core.request import DEFAULT_PASSTHROUGH
 from .sealing import SECRET_BYTES
 
 _DAY = 86_400.0
+_OF_THE_HOSTS_OWN = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
 
 
 class MemoryStore(BaseModel):
@@ -357,6 +358,15 @@ class ResponsesConfig(BaseModel):
     moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: CodeInterpreter | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_no_longer_the_hosts(cls, given: Any) -> Any:
+        # Ignored, responses would be kept elsewhere than this entry of the host's own provider says.
+        if isinstance(given, dict) and (kept := sorted(given.keys() & _OF_THE_HOSTS_OWN)):
+            message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
+            raise ValueError(f"{', '.join(kept)}: {message}")
+        return given
 
     @property
     def retention_seconds(self) -> float | None:

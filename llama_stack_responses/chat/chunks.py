@@ -54,18 +54,22 @@ class _CallSoFar:
     call_id: str = ""
     name: str = ""
     has_arguments: bool = False
+    came_whole: bool = False
 
-    def is_another(self, call_id: str, name: str) -> bool:
-        """Whether a fragment with this id and name begins a new call."""
+    def is_another(self, call_id: str, name: str, arguments: str) -> bool:
+        """Whether a fragment with this id, this name and these arguments begins a new call."""
         if call_id and self.call_id:
             return call_id != self.call_id
-        return self.has_arguments and bool(name and self.name) and name != self.name
+        if not (self.has_arguments and name and self.name):
+            return False
+        return name != self.name or (self.came_whole and arguments.startswith("{"))
 
     def add(self, call_id: str, name: str, arguments: str) -> None:
         """Takes a fragment in."""
         self.call_id = self.call_id or call_id
         self.name += name if name != self.name else ""
-        self.has_arguments = self.has_arguments or bool(arguments)
+        if arguments and not self.has_arguments:
+            self.has_arguments, self.came_whole = True, _is_object(arguments)
 
 
 class ChunkReader:
@@ -175,8 +179,8 @@ class ChunkReader:
             out.append(made)
 
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
-        if not isinstance(content, str):
-            out.extend(self._content_list(content))
+        if type(content) is not str:
+            out.extend(self._content_list(getattr(content, "parts", content)))
             return
         content = self._mender.feed("content", content)
         logprobs = _logprobs(choice) if choice.logprobs else None
@@ -222,7 +226,7 @@ class ChunkReader:
         if not isinstance(arguments, str):
             arguments = orjson.dumps(arguments).decode()
         known = self._calls.get(index)
-        if known is None or known.is_another(call_id, name):
+        if known is None or known.is_another(call_id, name, arguments):
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
         known.add(call_id, name, arguments)
         key = (index, known.number)
@@ -236,6 +240,16 @@ class ChunkReader:
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
         self._custom.add(key)
         return opening + orjson.dumps(text).decode()[1:-1]
+
+
+def _is_object(text: str) -> bool:
+    if not (text.startswith("{") and text.endswith("}")):
+        return False
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return False
+    return True
 
 
 def _get(value: Any, name: str) -> Any:

@@ -148,12 +148,20 @@ def nothing(router: APIRouter) -> Handler:
         method, path = request.method, request.url.path
         if path.endswith("/"):
             return _without_slash(request.scope)
-        if any(route.matches(request.scope)[0] is Match.PARTIAL for route in router.routes):
+        if allowed := _methods(router, request.scope):
             message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
-            raise ApiError(405, message, code="method_not_supported")
+            refusal = failure(ApiError(405, message, code="method_not_supported"))
+            refusal.headers["allow"] = ", ".join(allowed)
+            return refusal
         raise ApiError(404, f"Invalid URL ({method} {path}).")
 
     return answer_what_is_no_route
+
+
+def _methods(router: APIRouter, scope: Scope) -> list[str]:
+    """Those that the routes of this path take."""
+    routes = [route for route in router.routes if route.matches(scope)[0] is Match.PARTIAL]
+    return sorted({method for route in routes if isinstance(route, APIRoute) for method in route.methods or ()})
 
 
 def _without_slash(scope: Scope) -> Response:

@@ -38,6 +38,7 @@ FIELDS: Final[dict[str, list[Chunk]]] = {
     "beside empty text": [{"reasoning_content": each, "content": ""} for each in ("Let me ", "see.")],
     "beside null text": [{"reasoning": each, "content": None, "tool_calls": None} for each in ("Let me ", "see.")],
     "thinking_blocks": thinking("Let me ", "see."),
+    "a list of parts": [{"content": [{"type": "thinking", "thinking": each}]} for each in ("Let me ", "see.")],
     "empty first": [{"reasoning_content": ""}, *reasoning("Let me ", "see.")],
 }
 
@@ -46,11 +47,21 @@ FIELDS: Final[dict[str, list[Chunk]]] = {
 def test_reasoning_in_any_field_is_an_item(client: openai.OpenAI, upstream: Upstream, field: str) -> None:
     upstream.script(NAME, reply(FIELDS[field], text("Hello")))
     streamed = stream(client, model=MODEL, input="Hi")
+    assert streamed.response["status"] == "completed"
     assert [item["type"] for item in streamed.response["output"]] == ["reasoning", "message"]
     assert thoughts(streamed.response) == ["Let me see."]
     assert streamed.texts("reasoning_text") == ["Let me ", "see."]
     assert streamed.texts("output_text") == ["Hello"]
     assert stored(client, streamed.response["id"]) == streamed.response
+
+
+def test_text_as_a_list_of_parts(client: openai.OpenAI, upstream: Upstream) -> None:
+    parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "see."}]}, {"type": "text", "text": "Hel"}]
+    upstream.script(NAME, reply([{"content": parts}, {"content": [{"type": "text", "text": "lo"}]}]))
+    response = stream(client, model=MODEL, input="Hi").response
+    assert response["status"] == "completed"
+    assert thoughts(response) == ["see."]
+    assert response["output"][1]["content"][0]["text"] == "Hello"
 
 
 def test_reasoning_and_text_in_one_chunk(client: openai.OpenAI, upstream: Upstream) -> None:

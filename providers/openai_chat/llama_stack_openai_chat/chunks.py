@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from openai.types import CompletionUsage
-from openai.types.chat import ChatCompletionChunk, ChatCompletionTokenLogprob
+from openai.types import Completion, CompletionUsage
+from openai.types.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionTokenLogprob
 from openai.types.chat.chat_completion_chunk import (
     Choice,
     ChoiceDelta,
@@ -33,6 +33,32 @@ _set_values, _set_fields, _set_extra, _set_private = (
     BaseModel.__dict__[slot].__set__
     for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 )
+
+
+class TextOfParts(str):
+    """Content that a server sends as a list of parts: the text of those that are text.
+
+    The host's router, which puts contents together, takes it as it takes others.
+
+    Attributes:
+        parts: all of them, as they came.
+    """
+
+    parts: list[Any]
+
+    @classmethod
+    def of(cls, content: Any) -> Any:
+        """A list as such a text; a text as it is."""
+        if not isinstance(content, list):
+            return content
+        texts = [text for each in content if isinstance(each, dict) and isinstance(text := each.get("text"), str)]
+        made = cls("".join(texts))
+        made.parts = content
+        return made
+
+    def __bool__(self) -> bool:
+        """Whether there is a part, be it none that is text."""
+        return bool(self.parts)
 
 
 def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **inner: Build) -> Build:
@@ -78,7 +104,12 @@ _CALL: Final = _shape(ChoiceDeltaToolCall, function=_shape(ChoiceDeltaToolCallFu
 _CHOICE: Final = _shape(
     Choice,
     {"index": 0, "delta": {}},
-    delta=_shape(ChoiceDelta, tool_calls=_each(_CALL), function_call=_shape(ChoiceDeltaFunctionCall)),
+    delta=_shape(
+        ChoiceDelta,
+        content=TextOfParts.of,
+        tool_calls=_each(_CALL),
+        function_call=_shape(ChoiceDeltaFunctionCall),
+    ),
     logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB), refusal=_each(_LOGPROB)),
 )
 _USAGE: Final = _shape(
@@ -106,3 +137,15 @@ def chat_chunk(raw: Any) -> ChatCompletionChunk:
     except (AttributeError, TypeError) as error:
         raise ValueError("The model server's stream has something in it that is no chunk.") from error
     return chunk
+
+
+def whole[Answer: (ChatCompletion, Completion)](model: type[Answer], raw: Json) -> Answer:
+    """An answer that was not streamed.
+
+    Raises:
+        ValueError: it has no choices.
+    """
+    choices = raw.get("choices")
+    if not isinstance(choices, list) or not all(isinstance(each, dict) for each in choices):
+        raise ValueError("The model server's answer has no choices.")
+    return model.construct(**raw)

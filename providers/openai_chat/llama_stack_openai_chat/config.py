@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import ssl
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
@@ -38,12 +39,23 @@ class Tls(BaseModel):
     client_cert: Path | None = Field(None, description="the certificate that is shown to it")
     client_key: Path | None = Field(None, description="the key of that certificate")
     min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
+    ciphers: list[str] | None = Field(None, description="the only ones of TLS 1.2, by OpenSSL's names")
 
     @field_validator("verify", "client_cert", "client_key")
     @classmethod
     def _is_there(cls, value: bool | Path | None) -> bool | Path | None:
         if isinstance(value, Path) and not (value := value.expanduser()).is_file():
             raise ValueError(f"there is no file {value}")
+        return value
+
+    @field_validator("ciphers")
+    @classmethod
+    def _are_known(cls, value: list[str] | None) -> list[str] | None:
+        if value is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).set_ciphers(":".join(value))
+            except ssl.SSLError:
+                raise ValueError(f"none of {value} is a cipher that OpenSSL has") from None
         return value
 
     @model_validator(mode="after")
@@ -98,6 +110,12 @@ class Network(BaseModel):
         return {"connect": value, "read": value} if isinstance(value, int | float) else value
 
 
+def _without_nulls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(each) for name, each in value.items() if each is not None}
+
+
 class OpenAIChatConfig(BaseModel):
     """One OpenAI-compatible model server. The names are those of the host's own providers."""
 
@@ -138,7 +156,8 @@ class OpenAIChatConfig(BaseModel):
     @field_validator("network", mode="before")
     @classmethod
     def _nothing_is_the_default(cls, value: Any) -> Any:
-        return {} if value is None else value
+        # As for the host's own providers; a variable of the environment that is not set is null.
+        return {} if value is None else _without_nulls(value)
 
 
 OWN_KEY: Final = "openai_chat_api_key"

@@ -119,6 +119,8 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     """What TLS connections are made with."""
     context = ssl.create_default_context(cafile=str(tls.verify) if isinstance(tls.verify, Path) else None)
     context.minimum_version = _VERSIONS[tls.min_version]
+    if tls.ciphers:
+        context.set_ciphers(":".join(tls.ciphers))
     if tls.verify is False:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

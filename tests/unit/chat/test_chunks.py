@@ -257,7 +257,7 @@ def calls(deltas: Iterable[Delta]) -> list[tuple[str, str, str]]:
         assert isinstance(delta, ToolCall)
         call = made.setdefault(delta.key, ["", "", ""])
         call[0] = call[0] or delta.call_id
-        call[1] += delta.name
+        call[1] += delta.name if delta.name != call[1] else ""
         call[2] += delta.arguments
     return [(call[0], call[1], call[2]) for call in made.values()]
 
@@ -330,6 +330,17 @@ def test_several_whole_calls_in_one_chunk_without_index_or_id() -> None:
 def test_several_whole_calls_with_the_same_index_and_without_ids() -> None:
     made = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", "[]")], [fragment(0, "", "f", "{}")]])
     assert made == [("", "f", "{}"), ("", "g", "[]"), ("", "f", "{}")]
+
+
+@pytest.mark.parametrize("index", [0, None])
+def test_whole_calls_of_one_function_with_the_same_index_and_without_ids(index: int | None) -> None:
+    made = called([[fragment(index, "", "f", '{"a":1}')], [fragment(index, "", "f", '{"a":2}')]])
+    assert made == [("", "f", '{"a":1}'), ("", "f", '{"a":2}')]
+
+
+def test_a_name_that_is_sent_with_every_fragment() -> None:
+    made = called([[fragment(0, "", "f", '{"a":')], [fragment(0, "", "f", "{}")], [fragment(0, "", "f", "}")]])
+    assert made == [("", "f", '{"a":{}}')]
 
 
 def test_arguments_that_are_no_string_but_the_object_itself() -> None:

@@ -71,6 +71,13 @@ def test_as_the_package_builds_it(name: str) -> None:
     assert built.usage == expected.usage
 
 
+def test_a_list_of_parts_is_a_text_too() -> None:
+    parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "He"}, {"type": "text", "text": "y"}]
+    content: Any = chat_chunk(chunk({"content": parts})).choices[0].delta.content
+    assert content == "Hey"
+    assert content.parts == parts
+
+
 def test_the_router_can_change_it() -> None:
     built = chat_chunk(WHOLE["logprobs"])
     built.model = "local/m"
