@@ -156,10 +156,7 @@ class Archive:
         tries = Tries()
         while True:
             await tries.another()
-            known = await self._records.get_many(joining.keys)
-            if others := joining.others(known):
-                known |= await self._records.get_many(others)
-            ops, conditions = joining.plan(known)
+            ops, conditions = joining.plan(await joining.read(self._records))
             if not ops or await committed(self._records, ops, conditions):
                 return
 

@@ -91,7 +91,7 @@ class Joining:
 
     Args:
         conversation_id: the conversation.
-        owner: whose it may be; `others` finds out.
+        owner: whose it may be; `read` finds out.
         items: each with an id.
     """
 
@@ -103,18 +103,19 @@ class Joining:
     def _belong(self, owner: Owner, items: Iterable[Json]) -> None:
         self._hasher = Hasher(owner)
         self._items = {_address(self._hasher, self._id, item["id"]): item for item in items}
-        self.keys = [self._head, *self._items]
-        """What `plan` must know of."""
+        self._keys = [self._head, *self._items]
 
-    def others(self, known: Mapping[str, Record]) -> Sequence[str]:
-        """What `plan` must know of besides, should `known` tell that the conversation is another user's."""
-        if self._head not in known:
-            return ()
-        owner = Conversation.decode(self._id, known[self._head]).owner
-        if Hasher(owner).owner == self._hasher.owner:
-            return ()
-        self._belong(owner, self._items.values())
-        return self.keys
+    async def read(self, records: Records, *also: str) -> dict[str, Record]:
+        """What there is of all that `plan` must know, and of other keys, in one round trip, or in two if the
+        conversation is another user's.
+        """
+        known = await records.get_many([*self._keys, *also])
+        if self._head in known:
+            owner = Conversation.decode(self._id, known[self._head]).owner
+            if Hasher(owner).owner != self._hasher.owner:
+                self._belong(owner, self._items.values())
+                known |= await records.get_many(self._keys)
+        return known
 
     def plan(self, known: Mapping[str, Record]) -> tuple[list[Op], list[Condition]]:
         """What the commit does for it, and on what that depends."""
@@ -178,7 +179,7 @@ class ConversationStore:
         joining, tries = Joining(conversation.id, conversation.owner, items), Tries()
         while True:
             await tries.another()
-            known = await self._records.get_many(joining.keys)
+            known = await joining.read(self._records)
             if taken := joining.taken(known):
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
             ops, conditions = joining.plan(known)

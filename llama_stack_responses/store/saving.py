@@ -81,10 +81,7 @@ class Saving:
         names = {self._base, self._history, *self._inputs[-_RECENT:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
         keys += [f"b/{name}" for name in self._field_names.values()]
-        keys += self._joining.keys if self._joining else []
-        known = await records.get_many(keys)
-        if self._joining and (others := self._joining.others(known)):
-            known |= await records.get_many(others)
+        known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if self._base and f"n/{self._base}" not in known:
             self._stand_on(None, [*self._base_items, *self._items])
             return await self.read(records)

@@ -33,6 +33,9 @@ def work_off(jobs: Sequence[Job[sqlite3.Connection]], file: File) -> None:
 
 def _do(job: Job[sqlite3.Connection], connection: sqlite3.Connection) -> None:
     job.error = None
+    if job.future.cancelled():
+        # Whoever asked has gone, and may have had the loop commit something else since, which this would undo.
+        return
     try:
         job.result = job.call(connection)
     except Conflict as conflict:

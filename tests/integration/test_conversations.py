@@ -201,7 +201,10 @@ def test_what_is_not_there_and_what_is_no_route(wire: Wire) -> None:
     for query in ({"limit": "0"}, {"limit": "101"}, {"order": "up"}, {"after": "msg_x"}, {"include[]": "everything"}):
         answer = wire.http.get(f"/conversations/{conversation_id}/items", params=query)
         assert error_of(answer, 400)["param"] == next(iter(query)).removesuffix("[]")
-    assert error_of(wire.http.get("/conversations"), 405)["code"] == "method_not_supported"
+    for path, methods in (("", "POST"), (f"/{conversation_id}", "DELETE, GET, POST")):
+        refused = wire.http.put(f"/conversations{path}")
+        assert error_of(refused, 405)["code"] == "method_not_supported"
+        assert refused.headers["allow"] == methods
     assert "Invalid URL" in error_of(wire.http.post(f"/conversations/{conversation_id}/songs"), 404)["message"]
     json_of(wire.http.delete(f"/conversations/{conversation_id}"), ConversationDeletedResource)
 

@@ -61,3 +61,11 @@ def test_a_package_that_is_missing_is_named(store: dict[str, Any], monkeypatch: 
     monkeypatch.setitem(sys.modules, f"llama_stack_responses.store.{store['type']}", None)
     with pytest.raises(RuntimeError, match=rf"pip install 'llama-stack-responses\[{store['type']}\]'"):
         open_records(ResponsesConfig(store=store).store, backend)
+
+
+def test_an_entry_that_kept_the_hosts_own_settings_is_told_what_to_do() -> None:
+    of_host = {"persistence": {"responses": {"table_name": "responses"}}, "memory_config": {}}
+    with pytest.raises(
+        ValueError, match=r"memory_config, persistence: settings of the host's own provider, take them out"
+    ):
+        ResponsesConfig.model_validate(of_host)
