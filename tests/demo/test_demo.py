@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
+import httpx
+
+from tests.support.process import Child
 from tests.support.stack import REPOSITORY
+
+UNENDING = 'root ::= "hello " root'
 
 
 def test_the_demo() -> None:
@@ -14,3 +21,21 @@ def test_the_demo() -> None:
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
     assert "resp_" in ran.stdout
     assert "Traceback" not in ran.stdout + ran.stderr
+
+
+def test_the_demos_model_comes_to_an_end_though_nobody_bounds_it(tmp_path: Path) -> None:
+    log = tmp_path / "llama.log"
+    child = Child([sys.executable, str(REPOSITORY / "demo" / "llama_server.py"), "0"], log=log)
+    try:
+        url = child.wait_ready(lambda: listening(log), seconds=120)
+        asked = {"messages": [{"role": "user", "content": "Say hello."}], "grammar": UNENDING}
+        found = httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=240, trust_env=False).json()
+    finally:
+        child.stop()
+    assert found["usage"]["completion_tokens"] == 512
+    assert found["choices"][0]["finish_reason"] == "length"
+
+
+def listening(log: Path) -> str | None:
+    match = re.search(r"^listening on (\S+)$", log.read_text(errors="replace"), re.MULTILINE)
+    return match and match[1]
