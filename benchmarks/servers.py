@@ -39,12 +39,6 @@ def use_hosts_inference(config: Json) -> None:
     config["providers"]["inference"] = [found]
 
 
-def use_hosts_inference_as_asked(config: Json) -> None:
-    """The same, and it is asked to stream only for clients that do."""
-    use_hosts_inference(config)
-    config["providers"]["responses"][0]["config"]["profiles"] = [{"stream": "as_asked"}]
-
-
 def use_builtin(config: Json) -> None:
     """Put the host's own providers in our place, and no more than they need to start."""
     use_hosts_inference(config)
@@ -59,7 +53,7 @@ def use_builtin(config: Json) -> None:
 
 def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
     """A server of this kind, its state in this folder; nothing runs yet."""
-    changes = {ON_HOST: use_hosts_inference_as_asked, BUILTIN: use_builtin}
+    changes = {ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
     name = kind.replace(" ", "-").replace("'", "").replace(",", "")
     config = variant(TEMPLATE, folder / f"{name}.yaml", changes[kind]) if kind in changes else TEMPLATE
     environment = {"INFERENCE_URL": inference_url, "PYTHONPATH": str(REPOSITORY)}

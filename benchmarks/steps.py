@@ -1,10 +1,11 @@
-"""How many steps a streamed delta takes through this project's code: lines run and calls made, bytes in to bytes out.
+"""How many steps a streamed delta takes through this project's code, bytes in to bytes out, and its calls of libraries.
 
     .venv/bin/python -m benchmarks.steps              # beside the recorded figures
     .venv/bin/python -m benchmarks.steps --record     # these are the figures from now on
 
 Seconds differ from machine to machine and from run to run; the steps of a fixed script are the same every time, and
-hardly depend on the Python version. What libraries and the host do is not counted.
+hardly depend on the Python version. A step is a line run or a call made. What happens within a library is not counted,
+since a line there may cost a hundred times as much as another: so the calls into libraries are recorded by name.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import json
 import sys
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from itertools import batched
 from pathlib import Path
 from types import CodeType
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import llama_stack_openai_chat
 import llama_stack_responses
@@ -52,7 +54,9 @@ from tests.support.script import Chunk, reasoning, reply, text, tool_call
 type Json = dict[str, Any]
 
 RECORDED: Final = Path(__file__).with_name("steps.json")
-OURS: Final = tuple(package.__path__[0] for package in (llama_stack_responses, llama_stack_openai_chat))
+_PACKAGES: Final = (llama_stack_responses, llama_stack_openai_chat)
+OURS: Final = tuple(package.__path__[0] for package in _PACKAGES)
+NO_LIBRARIES: Final = {"builtins", "benchmarks", "__main__", *(package.__name__ for package in _PACKAGES)}
 KINDS: Final[dict[str, Callable[[int], list[Chunk]]]] = {
     "text": lambda count: text(*["word "] * count),
     "reasoning": lambda count: reasoning(*["word "] * count),
@@ -169,52 +173,71 @@ async def _receive() -> Json:
     return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # a client that stays
 
 
-class Counter:
-    """Counts the steps of this project's code."""
+@dataclass(slots=True)
+class Steps:
+    """What this project's code does: lines and calls, and of the calls those into libraries, by name."""
 
-    def __init__(self) -> None:
-        self.steps = 0
+    steps: float = 0
+    libraries: dict[str, float] = field(default_factory=dict)
 
-    def seen(self, code: CodeType, *_: Any) -> object:
-        """One line or one call; places in other code are not reported again."""
+    def line(self, code: CodeType, _: int) -> object:
+        """One line; places in other code are not reported again."""
         if not code.co_filename.startswith(OURS):
             return sys.monitoring.DISABLE
         self.steps += 1
         return None
 
+    def call(self, code: CodeType, place: int, called: object, *_: object) -> object:
+        """One call, likewise."""
+        answer = self.line(code, place)
+        if answer is None and (name := library_name(called)):
+            self.libraries[name] = self.libraries.get(name, 0) + 1
+        return answer
+
+
+def library_name(called: Any) -> str | None:
+    """The name of something that a library has; None if it is Python's own or this project's."""
+    owner = getattr(called, "__objclass__", None) or type(getattr(called, "__self__", None))
+    module = getattr(called, "__module__", None) or owner.__module__
+    if module.partition(".")[0] in NO_LIBRARIES:
+        return None
+    return f"{module}.{getattr(called, '__qualname__', type(called).__qualname__)}"
+
 
 @contextmanager
-def counting() -> Iterator[Counter]:
+def counting() -> Iterator[Steps]:
     """Counts within the block."""
     tool, events = sys.monitoring.PROFILER_ID, sys.monitoring.events
-    counter = Counter()
+    counted = Steps()
     sys.monitoring.use_tool_id(tool, "steps")
     try:
-        for event in (events.LINE, events.CALL):
-            sys.monitoring.register_callback(tool, event, counter.seen)
+        sys.monitoring.register_callback(tool, events.LINE, counted.line)
+        sys.monitoring.register_callback(tool, events.CALL, counted.call)
         sys.monitoring.set_events(tool, events.LINE | events.CALL)
-        yield counter
+        yield counted
     finally:
         sys.monitoring.set_events(tool, 0)
         sys.monitoring.free_tool_id(tool)
 
 
-def steps(chunks: list[Chunk]) -> int:
+def steps(chunks: list[Chunk]) -> Steps:
     """Of one stream, after one that does what is only done once."""
     asyncio.run(stream(chunks))
-    with counting() as counter:
+    with counting() as counted:
         asyncio.run(stream(chunks))
-    return counter.steps
+    return counted
 
 
-def per_delta(kind: str) -> float:
-    """The steps of one delta more."""
-    return (steps(KINDS[kind](MANY)) - steps(KINDS[kind](FEW))) / (MANY - FEW)
+def per_delta(kind: str) -> Steps:
+    """Those of one delta more."""
+    few, many = (steps(KINDS[kind](count)) for count in (FEW, MANY))
+    more = {name: (count - few.libraries.get(name, 0)) / (MANY - FEW) for name, count in sorted(many.libraries.items())}
+    return Steps((many.steps - few.steps) / (MANY - FEW), {name: each for name, each in more.items() if each > 0})
 
 
-def recorded() -> dict[str, float]:
+def recorded() -> dict[str, Steps]:
     """The figures of the last record, by kind of delta."""
-    return cast("dict[str, float]", json.loads(RECORDED.read_text()))
+    return {kind: Steps(**figures) for kind, figures in json.loads(RECORDED.read_text()).items()}
 
 
 def main() -> None:
@@ -224,9 +247,12 @@ def main() -> None:
     options = parser.parse_args()
     found = {kind: per_delta(kind) for kind in KINDS}
     if options.record:
-        RECORDED.write_text(json.dumps({kind: round(each, 1) for kind, each in found.items()}, indent=2) + "\n")
+        RECORDED.write_text(json.dumps({kind: asdict(each) for kind, each in found.items()}, indent=2) + "\n")
     for kind, each in found.items():
-        sys.stdout.write(f"{kind:10} {each:7.1f} steps a delta, recorded {recorded()[kind]:7.1f}\n")
+        before = recorded()[kind]
+        sys.stdout.write(f"{kind:10} {each.steps:7.1f} steps a delta, recorded {before.steps:7.1f}\n")
+        for name, count in each.libraries.items():
+            sys.stdout.write(f"{'':10} {count:7.3f} {name}, recorded {before.libraries.get(name, 0):7.3f}\n")
 
 
 if __name__ == "__main__":
