@@ -20,13 +20,13 @@ from ..core.transcript import Transcript
 from ..history import for_model
 from ..logs import get_logger
 from ..store.archive import Archive, StoredResponse
-from ..store.records import Conflict, Op, Put, Records, committed
+from ..store.records import AWAY, Conflict, Op, Put, Records, committed
 from ..telemetry.trace_context import within
 from ..turn.loop import Progress, Turn
 from ..turn.outbox import Outbox
 from ..workshop import Bench, Workshop
 from .bell import Bell
-from .jobs import BEGUN, Held, Jobs, Work
+from .jobs import BEGUN, RETRY, Held, Jobs, Work
 from .journal import Journal
 from .opening import Opening
 from .secrets import JobSecrets
@@ -37,11 +37,6 @@ logger = get_logger(__name__)
 
 _PAUSE: Final = 0.05
 """Seconds between two batches of a journal: what comes meanwhile goes into one."""
-
-_STORE_AWAY: Final = 503
-
-_RETRY: Final = 1.0
-"""Seconds between two tries to write while the store cannot be reached."""
 
 
 class Attempt:
@@ -324,10 +319,10 @@ class Attempt:
             try:
                 return await call()
             except ApiError as error:
-                if error.status != _STORE_AWAY or self._handing_over:
+                if error.status != AWAY or self._handing_over:
                     raise
                 logger.warning("the response store does not answer; trying again: %s", error)
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(RETRY)
 
 
 def _waiting(work: Work) -> list[ServerCall]:

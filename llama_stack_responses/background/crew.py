@@ -17,11 +17,11 @@ from ..core.request import CreateRequest
 from ..logs import about, get_logger
 from ..sealing import Sealer
 from ..store.archive import Archive
-from ..store.records import Condition, Delete, Op, Put, Records
+from ..store.records import AWAY, Condition, Delete, Op, Put, Records
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
-from .jobs import LEASE, QUEUE, Held, Jobs, taken_from
+from .jobs import LEASE, QUEUE, RETRY, Held, Jobs, taken_from
 from .journal import Journal
 from .lookout import Lookout
 from .opening import Opening
@@ -233,16 +233,27 @@ class Crew:
         if self._records.transactional:
             await self._journal.forget(response_id)
 
-    def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
+    async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
         """A response's events behind number `after`, as they come; an empty list for so many seconds of silence.
 
-        It ends with the terminal event, or when the response has ended and its journal is gone.
+        It ends with the terminal event, or when the response has ended and its journal is gone. A store that is away
+        is waited for, as it is by whoever makes the response: to a reader that is silence.
         """
 
         async def lasts() -> bool:
             return not self._hanging_up and await self._jobs.find(response_id) is not None
 
-        return self._journal.follow(response_id, after, silence, lasts)
+        while True:
+            try:
+                async for events in self._journal.follow(response_id, after, silence, lasts):
+                    yield events
+                    after = events[-1]["sequence_number"] if events else after
+                return
+            except ApiError as error:
+                if error.status != AWAY or self._hanging_up:
+                    raise
+            yield []
+            await asyncio.sleep(RETRY)
 
     async def find(self, response_id: str) -> Held | None:
         """The response's job; None if it has ended, or never was one."""

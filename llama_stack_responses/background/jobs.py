@@ -50,6 +50,9 @@ LEASE: Final = 10.0
 TRIES: Final = 3
 """How often a job is begun at one step, at most: work that keeps ending its server is not begun again."""
 
+RETRY: Final = 1.0
+"""Seconds between two tries while the store cannot be reached."""
+
 BEGUN: Final = 2
 """The events of a response that waits: those of `Assembler.enqueue`."""
 

@@ -169,6 +169,9 @@ async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Co
     return True
 
 
+AWAY: Final = 503
+"""The status of a call's error while the store cannot be reached, or does not answer."""
+
 UNTRUSTED: Final = (
     "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "
     "and the authority that the store's url trusts."

@@ -325,8 +325,12 @@ def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
     kept = [wire.create(model="local/echo", input="kept") for wire in wires]
     work = queue(wires[0])
     body = {"model": "local/echo", "input": "too early"}
-    with Reader.asking(wires[0], model="local/m", input="Count.") as reader, ThreadPoolExecutor(8) as clients:
-        reader.read_to("two ")
+    with ExitStack() as open_all:
+        clients = open_all.enter_context(ThreadPoolExecutor(8))
+        followers = [open_all.enter_context(Reader.of(wire, work)) for wire in wires]
+        reader = open_all.enter_context(Reader.asking(wires[0], model="local/m", input="Count."))
+        for each in (reader, *followers):
+            each.read_to("two ")
         upstream.wait_for("m", 2, chunks=3)
         servers[kind].kill()
         upstream.release("m")
@@ -336,12 +340,14 @@ def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
             away(answer.result())
         failed = check_stream(reader.read_to_end())
         assert (failed["status"], failed["error"]["message"]) == ("failed", AWAY)
-    servers[kind].start()
+        servers[kind].start()
+        made = [check_stream(each.read_to_end()) for each in followers]
     for here, there in (wires, wires[::-1]):
         after = here.create(model="local/echo", input="after", previous_response_id=kept[0]["id"])
         assert there.retrieve(after["id"]) == after
         assert [there.retrieve(each["id"]) for each in kept] == kept
-    assert spoken(ended(wires[1], work)) == [("completed", "one two three")]
+    assert spoken(ended(wires[1], work))[-1] == ("completed", "one two three")
+    assert made == [wire.retrieve(work) for wire in wires]
     wait_until(lambda: wires[1].get(f"/{failed['id']}").is_success)
     assert wires[1].retrieve(failed["id"])["error"] == failed["error"]
 

@@ -13,7 +13,7 @@ from tests.unit.background.office import shared
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pause between two batches, two tries, or two looks."""
     monkeypatch.setattr(attempt, "_PAUSE", 0.0)
-    monkeypatch.setattr(attempt, "_RETRY", 0.0)
+    monkeypatch.setattr(attempt, "RETRY", 0.0)
     monkeypatch.setattr(journal, "_POLL", 0.001)
 
 

@@ -14,6 +14,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords
+from tests.support.wire import output_text
 from tests.unit.background.office import ID, PATIENCE, ROUNDS, SAID, Office, said, shared, turns, until
 
 type Json = dict[str, Any]
@@ -34,7 +35,8 @@ class Clock:
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempt, "_PAUSE", 0.0)
-    monkeypatch.setattr(attempt, "_RETRY", 0.001)
+    monkeypatch.setattr(attempt, "RETRY", 0.001)
+    monkeypatch.setattr(crew, "RETRY", 0.001)
     monkeypatch.setattr(journal, "_POLL", 0.001)
     monkeypatch.setattr(crew, "_LOOK", 0.001)
     monkeypatch.setattr(crew, "_BREATH", 0.005)
@@ -405,6 +407,47 @@ async def test_readers_are_let_go_when_the_process_ends(records: WatchedRecords,
     async with asyncio.timeout(PATIENCE):
         events = await reader
     assert "response.completed" not in [event["type"] for event in events]
+
+
+async def test_readers_stay_while_the_store_is_away(records: WatchedRecords, start: Start) -> None:
+    gate = asyncio.Event()
+    here = start([text("Hel"), gate, text("lo"), finish(tokens=2)])
+    await here.submit(here.workers)
+    events: list[Json] = []
+    silences = 0
+
+    async def read() -> None:
+        nonlocal silences
+        async for batch in here.workers.follow(ID, -1, PATIENCE):
+            events.extend(batch)
+            silences += not batch
+
+    reader = asyncio.create_task(read())
+    await until(lambda: any(event.get("delta") == "Hel" for event in events))
+    records.away = True
+    gate.set()
+    await until(lambda: silences > 2)
+    records.away = False
+    async with asyncio.timeout(PATIENCE):
+        await reader
+    assert events == await here.journal.read_all(ID, -1)
+    assert output_text(events[-1]["response"]) == "Hello"
+
+
+async def test_readers_are_let_go_when_the_process_ends_without_its_store(
+    records: WatchedRecords, start: Start
+) -> None:
+    here = start([text("And"), asyncio.Event()])
+    await here.submit(here.workers)
+    await until(lambda: here.inference.streaming == 1)
+    batches = here.workers.follow(ID, -1, PATIENCE)
+    await anext(batches)
+    records.away = True
+    here.workers.hang_up()
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(ApiError, match="cannot be reached"):
+            async for _ in batches:
+                pass
 
 
 # For clients that wait
