@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import openai
+from openai._base_client import get_platform
 from pydantic import BaseModel
 
 from llama_stack_openai_chat.chunks import chat_chunk
@@ -43,6 +44,14 @@ def _reading(kind: Any) -> type:
     """A kind of provider, with streams that are read here."""
 
     class Reading(kind):  # type: ignore[misc]  # a class of the host's, known only while the program runs
+        @property
+        def client(self) -> openai.AsyncOpenAI:
+            client: openai.AsyncOpenAI = super().client
+            # A new client asks for this in a thread. Beside streams at full speed that takes up to a fifth of a second,
+            # since the thread has to wait for the interpreter each time that it goes on.
+            client._platform = get_platform()
+            return client
+
         async def _maybe_overwrite_id(self, resp: Any, stream: bool | None) -> Any:
             # The one place where the answer of a provider's client passes before the provider itself looks into it.
             unread = isinstance(resp, openai.AsyncStream)

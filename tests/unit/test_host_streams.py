@@ -164,3 +164,9 @@ def test_other_providers_stay_what_they_are() -> None:
     assert ChatStreams().of(other) is other
     model = ModelType.llm
     assert ChatStreams().of(model) is model
+
+
+async def test_no_thread_is_needed_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = ChatStreams().of(of(streamed(Body(b"".join(FRAMES)))))
+    monkeypatch.delattr(asyncio, "to_thread")
+    assert len(await read(provider)) == 3
