@@ -10,6 +10,7 @@ Messages are JSON that both can look into as into models (`json_model.py`); stre
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any, Final
 
 from .chat_streams import ChatStreams
@@ -38,42 +39,57 @@ class ChatRouting:
         if tools.get("tool_choice") == "none":
             # As the router would: some providers make calls even so.
             tools = {}
+
+        def shown(provider: Any, fields: Json) -> _Provider:
+            return _Provider(provider, tools | fields, self._streams)
+
         router = copy.copy(self._router)
-        router.routing_table = _Table(router.routing_table, tools, self._streams)
+        router.routing_table = _Table(router.routing_table, shown)
         fields = {name: value for name, value in request.items() if name not in _TOOLS}
         fields["messages"] = [JsonModel(message) for message in request["messages"]]
         params = ChatRequest.model_construct(**fields)
         return await router.openai_chat_completion(params)
 
 
-class _Carrier:
-    """Something of the host's, as one request sees it: it has fields of that along, which the router is not shown."""
+class _Seen:
+    """Something of the host's, as one request sees it."""
 
-    def __init__(self, inner: Any, fields: Json, streams: ChatStreams) -> None:
+    def __init__(self, inner: Any) -> None:
         self._inner = inner
-        self._fields = fields
-        self._streams = streams
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-class _Table(_Carrier):
-    """The routing table."""
+class _Table(_Seen):
+    """The routing table.
+
+    Args:
+        inner: the host's.
+        shown: what the request sees of a provider that is to know more of it than the router.
+    """
+
+    def __init__(self, inner: Any, shown: Callable[[Any, Json], Any]) -> None:
+        super().__init__(inner)
+        self._shown = shown
 
     @property
     def impls_by_provider_id(self) -> dict[str, Any]:
-        providers: dict[str, Any] = self._inner.impls_by_provider_id
-        return {name: _Provider(each, self._fields, self._streams) for name, each in providers.items()}
+        return {name: self._shown(each, {}) for name, each in self._inner.impls_by_provider_id.items()}
 
     async def get_provider_impl(self, model: str) -> Any:
         provider = await self._inner.get_provider_impl(model)
         looks = hasattr(provider, "_get_provider_model_id")
-        return _Provider(provider, self._fields | {"model": model} if looks else self._fields, self._streams)
+        return self._shown(provider, {"model": model} if looks else {})
 
 
-class _Provider(_Carrier):
-    """An inference provider, which finds the fields in its request."""
+class _Provider(_Seen):
+    """An inference provider, which finds `fields` in its request."""
+
+    def __init__(self, inner: Any, fields: Json, streams: ChatStreams) -> None:
+        super().__init__(inner)
+        self._fields = fields
+        self._streams = streams
 
     async def openai_chat_completion(self, params: Any) -> Any:
         for name, value in self._fields.items():
