@@ -61,12 +61,12 @@ class Leaver:
 
     def read_all(self) -> bytes:
         """What there is, to the end of the answer: the last chunk of a chunked body."""
-        pieces: list[bytes] = []
-        while not (pieces and b"".join(pieces[-2:]).endswith(b"\r\n0\r\n\r\n")):
+        received = bytearray()
+        while not received.endswith(b"\r\n0\r\n\r\n"):
             piece = self._socket.recv(1 << 20)
             assert piece, "the stack closed the connection"
-            pieces.append(piece)
-        return b"".join(pieces)
+            received += piece
+        return bytes(received)
 
     def leave(self) -> float:
         """Close the connection; returns when."""
