@@ -4,15 +4,17 @@
 
     servers.url("mcp"), servers.url("sse"), servers.url("locked/mcp")
     servers.calls("add")          # how often that tool was called
-    servers.release()             # lets calls of `hold` go on
+    servers.held("hold")          # how many of them have come to wait
+    servers.release()             # lets those that wait go on
 
-Beside them it has `/_seen` and `/_release` for whoever drives it.
+Beside them it has `/_seen`, `/_held` and `/_release` for whoever drives it.
 """
 
 import argparse
 import asyncio
 import re
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
@@ -60,13 +62,19 @@ class Weather(BaseModel):
 
 
 class Gate:
-    """What calls of `hold` wait for."""
+    """What calls of `hold` wait for.
+
+    Attributes:
+        held: how many calls of each tool have come to wait so far.
+    """
 
     def __init__(self) -> None:
+        self.held: Counter[str] = Counter()
         self._open = asyncio.Event()
 
-    async def passed(self) -> None:
+    async def passed(self, tool: str) -> None:
         """Waits for the next release."""
+        self.held[tool] += 1
         await self._open.wait()
 
     def release(self) -> None:
@@ -123,13 +131,13 @@ def _add_slow_tools(made: "MCPServer[Any]", gate: Gate) -> None:
     @made.tool()
     async def hold(word: str) -> str:
         """Waits until it is let go on."""
-        await gate.passed()
+        await gate.passed("hold")
         return word
 
     @made.tool(annotations=READS)
     async def hold_safely(word: str) -> str:
         """Waits until it is let go on, and changes nothing."""
-        await gate.passed()
+        await gate.passed("hold_safely")
         return word
 
 
@@ -191,12 +199,16 @@ def application(token: str) -> Doorman:
     async def seen(_: Request) -> Response:
         return JSONResponse(doorman.seen)
 
+    async def held(_: Request) -> Response:
+        return JSONResponse(gate.held)
+
     async def release(_: Request) -> Response:
         gate.release()
         return JSONResponse({})
 
     routes = [
         Route("/_seen", seen),
+        Route("/_held", held),
         Route("/_release", release, methods=["POST"]),
         Mount("/locked", locked),
         *streamable.routes,
@@ -228,7 +240,9 @@ class McpServers:
         except BaseException:
             self._child.kill()
             raise
-        self._http = httpx.Client(base_url=self.base_url, timeout=60, trust_env=False)
+        # Uvicorn closes what was idle for five seconds, perhaps just as it is used again.
+        limits = httpx.Limits(keepalive_expiry=2.0)
+        self._http = httpx.Client(base_url=self.base_url, timeout=60, limits=limits, trust_env=False)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -252,6 +266,11 @@ class McpServers:
     def asked(self, method: str) -> int:
         """How often one of them was asked for something, such as `tools/list`, so far."""
         return sum(each["method"] == method for each in self.seen())
+
+    def held(self, name: str) -> int:
+        """How many calls of a tool have come to wait so far: a call that has come in may not have got there yet."""
+        found: dict[str, int] = self._http.get("/_held").json()
+        return found.get(name, 0)
 
     def release(self) -> None:
         """Lets the calls that are held go on."""
