@@ -20,7 +20,9 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.live
 
 REPOSITORY = Path(__file__).parents[2]
-LOADING_SECONDS = 60
+LOADING_SECONDS = 180
+NOT_KEPT = httpx.Limits(max_keepalive_connections=0)
+"""The model server drops connections that are idle, perhaps just as the next request is sent."""
 GREEDY = {"temperature": 0, "max_output_tokens": 48}
 END_OF_TURN = "2"
 """The model's token for it: forbidden, it talks on until its context is full, half a minute or more."""
@@ -37,7 +39,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
         return match and match[1]
 
     try:
-        with httpx.Client(base_url=child.wait_ready(address, seconds=LOADING_SECONDS), trust_env=False) as http:
+        url = child.wait_ready(address, seconds=LOADING_SECONDS)
+        with httpx.Client(base_url=url, timeout=60, limits=NOT_KEPT, trust_env=False) as http:
             yield http
     finally:
         child.stop()
