@@ -285,7 +285,7 @@ def test_the_shells_container_goes_on_in_the_chain(client: openai.OpenAI, upstre
 
 
 def test_a_command_that_takes_too_long_and_a_shell_that_is_not_there(client: openai.OpenAI, upstream: Upstream) -> None:
-    upstream.script(NAME, [commands("echo begun; sleep 60", timeout_ms=1000), SAID])
+    upstream.script(NAME, [commands("echo begun; sleep 60", timeout_ms=6000), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[SHELL])
     assert response["output"][1]["output"] == [{"stdout": "begun\n", "stderr": "", "outcome": {"type": "timeout"}}]
     upstream.script(NAME, [commands("ls"), SAID])
