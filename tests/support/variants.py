@@ -38,7 +38,7 @@ def add_host_provider(config: Json) -> None:
 
 def add_containers(config: Json) -> None:
     """Gives a stack containers to run code in."""
-    responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "seconds": 20}
+    responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers"}
 
 
 def add_vector_stores(config: Json) -> None:
@@ -118,10 +118,10 @@ def traces(folder: Path, needle: str) -> list[str]:
 
     Records are compressed and rows are cut at the end of a page, so that the bytes alone would prove nothing.
     """
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    found = [str(path.relative_to(folder)) for path in files if needle.encode() in path.read_bytes()]
+    files = {path: _bytes(path) for path in sorted(folder.rglob("*")) if path.is_file()}
+    found = [str(path.relative_to(folder)) for path, there in files.items() if needle.encode() in there]
     # All of them before one is opened: that may remove the files beside it which a killed server left.
-    for path in [path for path in files if path.read_bytes()[:15] == b"SQLite format 3"]:
+    for path in [path for path, there in files.items() if there.startswith(b"SQLite format 3")]:
         found += [f"{path.name}: {where}" for where, text in _rows(path) if needle in text]
     return found
 
@@ -156,6 +156,14 @@ def said_since(database: Path, before: Set[str]) -> str:
 def stored_bytes(database: Path) -> int:
     """The size of all that the responses' store holds, keys included."""
     return sum(len(key) + len(value) for key, value in records(database).items())
+
+
+def _bytes(path: Path) -> bytes:
+    """What the file has; nothing if it is gone by now, as a journal is whose server lives."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
 
 
 def _tables(connection: sqlite3.Connection) -> list[str]:
