@@ -38,6 +38,7 @@ stream_max_retries = 0
 [mcp_servers.my__dictionary]
 command = "{python}"
 args = ["{mcp_server}"]
+startup_timeout_sec = 90
 """
 
 

@@ -244,7 +244,7 @@ def test_a_key_that_is_none(wire: Wire, upstream: Upstream, keys: list[str]) -> 
 def test_as_the_clients_send_it(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     """The openai package sends the header of a call again with each of its retries."""
     upstream.script(NAME, HELD)
-    with stack.client(timeout=0.5).with_options(max_retries=1) as client:
+    with stack.client(timeout=2.0).with_options(max_retries=1) as client:
         with pytest.raises(openai.APITimeoutError):
             client.responses.create(model=MODEL, input="Count.", extra_headers={"Idempotency-Key": "from-python"})
         upstream.wait_for(NAME, chunks=3)
