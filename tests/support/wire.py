@@ -5,6 +5,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from tests.support.stack import SHORT_IDLE
 from tests.support.strict import check_stream, read_sse, validate_response
 
 type Json = dict[str, Any]
@@ -23,10 +24,18 @@ class Served(Protocol):
 class Wire:
     """One client of a stack; use it in a `with` block."""
 
-    def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        stack: Served,
+        token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        limits: httpx.Limits = SHORT_IDLE,
+    ) -> None:
         """`token` goes along as a bearer token."""
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
-        self.http = httpx.Client(base_url=f"{stack.base_url}/v1", headers=sent, timeout=120, trust_env=False)
+        self.http = httpx.Client(
+            base_url=f"{stack.base_url}/v1", headers=sent, timeout=120, limits=limits, trust_env=False
+        )
 
     def __enter__(self) -> "Wire":
         """Nothing is opened before the first request."""
