@@ -189,7 +189,7 @@ class Clients:
 
     def _client(self) -> httpx.Client:
         server = self._chance.choice([each for each in self._servers if each.port] or list(self._servers))
-        return httpx.Client(base_url=f"{server.base_url}/v1", timeout=20, trust_env=False)
+        return httpx.Client(base_url=f"{server.base_url}/v1", timeout=60, trust_env=False)
 
 
 def request(number: int) -> Json:
@@ -355,11 +355,11 @@ def run(plan: Plan) -> Verdict:
             script(model, number)
         servers = running.enter_context(two_servers(folder, model))
         clients = Clients(servers, chance)
-        _load(clients, servers, plan, chance)
+        _load(clients, servers, model, plan, chance)
         return judge(clients, model, plan)
 
 
-def _load(clients: Clients, servers: Sequence[LiveStack], plan: Plan, chance: random.Random) -> None:
+def _load(clients: Clients, servers: Sequence[LiveStack], model: Upstream, plan: Plan, chance: random.Random) -> None:
     """Has responses made while servers are killed. This thread starts the servers: they end with it."""
     with ThreadPoolExecutor(plan.responses) as pool:
         tasks: list[Future[None]] = []
@@ -367,6 +367,9 @@ def _load(clients: Clients, servers: Sequence[LiveStack], plan: Plan, chance: ra
             numbers = range(plan.responses * kill // plan.kills, plan.responses * (kill + 1) // plan.kills)
             tasks += [pool.submit(clients.work, number) for number in numbers]
             time.sleep(plan.every * chance.uniform(0.1, 1.0))
+            # On a busy machine, nothing may have begun by now.
+            while not _in_a_round(model) and not all(task.done() for task in tasks):
+                time.sleep(0.02)
             sys.stderr.write(f"{sum(task.done() for task in tasks)} of {len(tasks)} done, a server is killed\n")
             victim = chance.choice(servers)
             victim.kill()
@@ -374,6 +377,10 @@ def _load(clients: Clients, servers: Sequence[LiveStack], plan: Plan, chance: ra
         wait(tasks)
         for task in tasks:
             task.result()
+
+
+def _in_a_round(model: Upstream) -> bool:
+    return any(record.ended == "streaming" for record in model.requests())
 
 
 def main() -> int:

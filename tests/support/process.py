@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TETHER = Path(__file__).with_name("tether.py")
-GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+GRACE = 60.0  # seconds between SIGTERM and SIGKILL: a server that does what it has to do ends far sooner
 
 
 class StartError(RuntimeError):
