@@ -32,7 +32,7 @@ def seed(database: Path, turns: Sequence[tuple[str, str]], *, age: float = 0.0, 
 
 
 async def _seed(database: Path, turns: Sequence[tuple[str, str]], created_at: int, owner: Owner) -> list[Json]:
-    archive = Archive(SqliteRecords(database), retention=None)
+    archive = Archive(SqliteRecords(database, busy_timeout=60.0), retention=None)
     made: list[Json] = []
     base: str | None = None
     for question, answer in turns:

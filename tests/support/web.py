@@ -113,6 +113,7 @@ class Web:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # with the library's 5, a client whose connection is turned away tries again in a second
     web: Web
 
     def handle_error(self, request: Any, client_address: Any) -> None:
