@@ -23,6 +23,7 @@ from llama_stack_responses.store import sqlite, sqlite_file, sqlite_threads
 from llama_stack_responses.store.records import Conflict, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.worker import Job
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,7 +51,7 @@ def python(body: str, *args: object) -> subprocess.Popen[str]:
         "from llama_stack_responses.store.records import *\n"
         "from llama_stack_responses.store.sqlite import SqliteRecords\n"
         "async def main():\n"
-        "    records = SqliteRecords(sys.argv[1])\n"
+        "    records = SqliteRecords(sys.argv[1], busy_timeout=60)\n"
         f"{textwrap.indent(textwrap.dedent(body), '    ')}\n"
         "asyncio.run(main())\n"
     )
@@ -217,7 +218,7 @@ async def test_commits_that_wait_share_a_transaction(
     await records.commit([Put("a", b"")])
     with locked(tmp_path):
         waiting = [asyncio.ensure_future(records.commit([Ensure(f"k/{n}", b"")])) for n in range(100)]
-        await asyncio.sleep(0.05)
+        await until(lambda: bool(sizes))
     await asyncio.gather(*waiting)
     assert sum(sizes) == 100
     assert len(sizes) <= 3

@@ -200,6 +200,7 @@ def test_a_client_that_leaves_is_noticed(upstream: Upstream, scripted: Reply, st
 def test_a_reader_that_stops_reading_holds_the_stream(upstream: Upstream) -> None:
     upstream.script("m", reply(text(*["x" * 100_000] * 200)))
     with closing(raw_request(upstream, "m", stream=True)):
+        upstream.wait_for("m", chunks=1)
         time.sleep(0.2)
         [record] = upstream.requests("m")
         assert record.ended == "streaming"
