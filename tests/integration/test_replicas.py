@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,6 +15,7 @@ from typing import Any, Final, Self
 import httpx
 import pytest
 
+from llama_stack_responses.background.jobs import LEASE
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, Host, LiveStack
@@ -298,14 +300,19 @@ def away(answer: httpx.Response) -> None:
 def test_a_store_that_dies_under_load_has_what_was_acknowledged(
     kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
-    upstream.script("m", HELD)
+    # Without its store for long, whoever makes the work takes itself for dead, and it is begun again.
+    upstream.script("m", [HELD, WHOLE])
     work = queue(wires[0])
     upstream.wait_for("m", chunks=3)
+    longest = 0.0
     with Load(wires) as load:
         for _ in range(2):
             load.wait_for(12)
+            killed_at = time.monotonic()
             servers[kind].kill()
             servers[kind].start()
+            load.wait_for(1)
+            longest = max(longest, time.monotonic() - killed_at)
         load.wait_for(12)
     upstream.release("m")
     assert spoken(ended(wires[1], work)) == [("completed", "one two three")]
@@ -314,7 +321,7 @@ def test_a_store_that_dies_under_load_has_what_was_acknowledged(
             response = ended(here, response_id)
             assert (response["status"], output_text(response)) == ("completed", asked)
             assert final(there.replay(response_id)) == response
-    assert len(upstream.requests("m")) == 1
+    assert len(upstream.requests("m")) == 1 or longest > LEASE / 3
 
 
 def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
@@ -406,20 +413,17 @@ class Doomed:
             assert self.left.events + again.read_to_end() == self.readers[0].events
         cut, whole = ("incomplete", "one two "), ("completed", "one two three")
         expected = {self.made[1]: [cut], self.made[-1]: [whole]}
-        begun = {
-            response_id: len(self._upstream.requests(model))
-            for response_id, model in zip(self.made, self.models, strict=True)
-        }
-        for response_id, model in zip(self.made, self.models, strict=True):
-            response = ended(self.survivor, response_id)
+        responses = [ended(self.survivor, response_id) for response_id in self.made]
+        begun = [len(self._upstream.requests(model)) for model in self.models]
+        for response, model, times in zip(responses, self.models, begun, strict=True):
+            response_id = response["id"]
             assert final(self.survivor.replay(response_id)) == response
-            if begun[response_id] == 2 or response_id == self.made[1]:
+            if times == 2 or response_id == self.made[1]:
                 assert spoken(response) == expected.get(response_id, [cut, whole])
             assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
         self._check_key()
-        # With luck others took one or the other before the victim could.
-        assert HELD_AT_ONCE < sum(begun.values()) < 2 * HELD_AT_ONCE
-        assert set(begun.values()) == {1, 2}
+        # With luck others took one or the other before the victim could; nobody goes on with the one that was cancelled.
+        assert (set(begun), begun[1]) == ({1, 2}, 1)
 
     def _check_key(self) -> None:
         """Who comes back with the key finds what went on without them."""

@@ -68,7 +68,7 @@ def full_disk(server: LiveStack) -> Iterator[None]:
 @contextmanager
 def locked(database: Path) -> Iterator[None]:
     """This process writes to the server's file, and takes its time."""
-    with closing(sqlite3.connect(database, isolation_level=None)) as connection:
+    with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -103,7 +103,9 @@ def check_stored(wire: Wire, kept: list[Json], failed: dict[str, str]) -> None:
 
 
 def test_a_full_disk_costs_nothing_that_was_acknowledged(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    upstream.script("held", reply(text("some ", LONG), hold=1))
+    # Should the work have to be begun again, because the disk was full for long, it is not held another time.
+    held = reply(text("some ", LONG), hold=1)
+    upstream.script("held", [held, held, reply(held.chunks)])
     kept = [wire.create(model="local/echo", input=f"before {number}") for number in range(3)]
     with Reader.asking(wire, model="local/held", input="some") as reader:
         reader.read_to("some ")
