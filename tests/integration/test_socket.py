@@ -184,7 +184,7 @@ def test_a_client_that_leaves_ends_what_runs(stack: LiveStack, wire: Wire, upstr
         [record] = upstream.wait_for(model, ended=True, seconds=90)
         assert record.ended == "client_gone"
     for response_id in ids:
-        wait_until(partial(is_stored, wire, response_id), 30)
+        wait_until(partial(is_stored, wire, response_id))
         cancelled = wire.retrieve(response_id)
         assert (cancelled["status"], output_text(cancelled)) == ("cancelled", "Half")
     assert len(upstream.requests("left-a")) == 1
