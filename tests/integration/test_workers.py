@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from importlib.util import find_spec
-from itertools import cycle
+from itertools import count, cycle
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +22,7 @@ from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
-from tests.support.workers import Workers, WorkersStack, worker_of
+from tests.support.workers import Workers, WorkersStack
 
 pytestmark = pytest.mark.live
 
@@ -101,23 +101,24 @@ def test_a_response_deleted_by_one_worker_is_gone_for_the_other(workers: Workers
 
 
 def test_under_load_nothing_is_lost(server: LiveStack, upstream: Upstream) -> None:
-    def converse(client: int) -> tuple[int, list[Json]]:
-        made: list[Json] = []
-        with Wire(server) as wire:
-            for turn in range(TURNS):
-                before = made[-1]["id"] if made else None
-                question = {"model": "local/echo", "input": f"{client}/{turn}", "previous_response_id": before}
-                made.append(final(wire.stream(**question)) if (client + turn) % 2 else wire.create(**question))
-            return worker_of(wire, server), made
+    """One client of each worker, the others of whichever takes them."""
 
-    with ThreadPoolExecutor(CLIENTS) as clients:
-        answers = list(clients.map(converse, range(CLIENTS)))
-    made = [response for _, responses in answers for response in responses]
-    assert [output_text(each) for each in made] == [
-        f"{each}/{turn}" for each in range(CLIENTS) for turn in range(TURNS)
-    ]
-    with Workers(server) as workers:
-        assert {pid for pid, _ in answers} == set(workers.wires)
+    def converse(client: int, wire: Wire) -> list[Json]:
+        made: list[Json] = []
+        for turn in range(TURNS):
+            before = made[-1]["id"] if made else None
+            question = {"model": "local/echo", "input": f"{client}/{turn}", "previous_response_id": before}
+            made.append(final(wire.stream(**question)) if (client + turn) % 2 else wire.create(**question))
+        return made
+
+    with Workers(server) as workers, ExitStack() as open_all, ThreadPoolExecutor(CLIENTS) as clients:
+        wires = list(workers.wires.values())
+        wires += [open_all.enter_context(Wire(server)) for _ in range(CLIENTS - len(wires))]
+        made = [response for each in clients.map(converse, count(), wires) for response in each]
+        workers.check()
+        assert [output_text(each) for each in made] == [
+            f"{each}/{turn}" for each in range(CLIENTS) for turn in range(TURNS)
+        ]
         for wire in workers.wires.values():
             for response in made:
                 assert wire.retrieve(response["id"]) == response
@@ -226,5 +227,5 @@ def test_clients_that_do_not_read_keep_no_worker_from_ending(server: LiveStack, 
         for _ in range(8):  # that all of them are one worker's is as good as impossible
             client = open_all.enter_context(Leaver(server, flood, buffer=32_768))
             client.read_until(b"event: response.output_text.delta")
-        assert server.stop(grace=60) != -signal.SIGKILL
+        assert server.stop() != -signal.SIGKILL
         assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

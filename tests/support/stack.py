@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Literal, Self
 
 import httpx
 import openai
@@ -17,8 +17,6 @@ REPOSITORY = Path(__file__).parents[2]
 STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
 READY_SECONDS = 240.0  # about 7 s alone on two cores; far more where other tests take the cores
 START_ATTEMPTS = 3
-SHORT_IDLE: Final = httpx.Limits(keepalive_expiry=2.0)
-"""For clients of uvicorn, which closes a connection that was idle for five seconds, perhaps just as it is used again."""
 
 
 def run_command(host: Host, python: Path, config: Path, port: int) -> list[str]:

@@ -5,7 +5,6 @@ from typing import Any, Protocol
 
 import httpx
 
-from tests.support.stack import SHORT_IDLE
 from tests.support.strict import check_stream, read_sse, validate_response
 
 type Json = dict[str, Any]
@@ -29,13 +28,13 @@ class Wire:
         stack: Served,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
-        limits: httpx.Limits = SHORT_IDLE,
+        idle_seconds: float = 5.0,
     ) -> None:
-        """`token` goes along as a bearer token."""
+        """`token` goes along as a bearer token; a connection is used again if it was idle for no longer than that."""
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
-        self.http = httpx.Client(
-            base_url=f"{stack.base_url}/v1", headers=sent, timeout=120, limits=limits, trust_env=False
-        )
+        limits = httpx.Limits(keepalive_expiry=idle_seconds)
+        url = f"{stack.base_url}/v1"
+        self.http = httpx.Client(base_url=url, headers=sent, timeout=120, trust_env=False, limits=limits)
 
     def __enter__(self) -> "Wire":
         """Nothing is opened before the first request."""

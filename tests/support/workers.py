@@ -21,8 +21,8 @@ from tests.support.stack import READY_SECONDS, LiveStack
 from tests.support.wire import Wire
 
 COUNT = 2
-KEPT = httpx.Limits(keepalive_expiry=None)
-"""However long a client pauses: its connection is the one that leads to its worker."""
+IDLE_SECONDS = 60
+"""For which a connection may have nothing to do and still lead to its worker."""
 
 
 class WorkersStack(LiveStack):
@@ -40,7 +40,7 @@ class WorkersStack(LiveStack):
         app = f"{host}.core.server.server:create_app"
         options = ["--factory", "--host", "127.0.0.1", "--port", str(self.port), "--workers", str(COUNT)]
         # A busy machine must not cost a worker, nor a client the connection that leads to its worker.
-        options += ["--timeout-worker-healthcheck", "20", "--timeout-keep-alive", "600"]
+        options += ["--timeout-worker-healthcheck", "20", "--timeout-keep-alive", str(2 * IDLE_SECONDS)]
         config = f"{host.upper()}_CONFIG={self._config}"
         return ["env", config, str(self._python), "-m", "uvicorn", app, *options]
 
@@ -64,7 +64,7 @@ class Workers:
         deadline = time.monotonic() + READY_SECONDS
         while len(self.wires) < COUNT:
             assert time.monotonic() < deadline, self._stack.tail()
-            wire = Wire(self._stack, limits=KEPT)
+            wire = Wire(self._stack, idle_seconds=IDLE_SECONDS)
             pid = worker_of(wire, self._stack)
             if pid in self.wires:
                 wire.http.close()
