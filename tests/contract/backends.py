@@ -22,6 +22,9 @@ from llama_stack_responses.store.records import Records
 from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
 
+SECONDS: Final = 60.0
+"""That a server may take for an answer on a busy machine."""
+
 
 @dataclass
 class Clock:
@@ -74,11 +77,11 @@ class Backend:
 
 
 def _redis(place: Place, clock: Clock) -> Records:
-    return RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", clock=clock)
+    return RedisRecords(place.url_of("redis"), prefix=f"{place.name}:", timeout=SECONDS, clock=clock)
 
 
 def _postgres(place: Place, clock: Clock) -> Records:
-    return PostgresRecords(place.url_of("postgres"), schema=_short(place), clock=clock)
+    return PostgresRecords(place.url_of("postgres"), schema=_short(place), timeout=SECONDS, clock=clock)
 
 
 def _short(place: Place) -> str:

@@ -21,6 +21,7 @@ from llama_stack_responses.store import postgres_watch, redis_watch
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs, Wake, Watch
 from llama_stack_responses.store.redis import RedisRecords
+from tests.contract.backends import SECONDS
 from tests.support.clock import LoopClock
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -28,8 +29,11 @@ from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
 
 KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
-    "redis": (lambda folder: Valkey(folder, password="secret"), lambda url: RedisRecords(url, connections=4)),
-    "postgres": (Postgres, lambda url: PostgresRecords(url, connections=4)),
+    "redis": (
+        lambda folder: Valkey(folder, password="secret"),
+        lambda url: RedisRecords(url, connections=4, timeout=SECONDS),
+    ),
+    "postgres": (Postgres, lambda url: PostgresRecords(url, connections=4, timeout=SECONDS)),
 }
 HASTY: Final[dict[str, Callable[..., Records]]] = {"redis": RedisRecords, "postgres": PostgresRecords}
 WRITERS: Final = 8
@@ -248,7 +252,7 @@ async def test_who_waits_is_told_again_once_the_server_is_back(
     there, rings = KINDS[kind][1](server.url), Bell()
     keeps_watch = asyncio.create_task(Lookout(there, rings).run())
     with rings.listen("a") as ear:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             assert await ear.wait(3600)  # it is watched from now on
             for _ in range(2):
                 await records.commit([Wake("a")])

@@ -499,7 +499,7 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
         reader.read_to("two ")
         stalled.read_until(b"event: response.output_text.delta")
         # Not even a client that does not read what it is sent keeps it from ending.
-        assert small.stop(grace=60) != -signal.SIGKILL
+        assert small.stop() != -signal.SIGKILL
         reader.read_to_cut()
         assert not reader.done
     assert upstream.wait_for(NAME, ended=True)[0].ended == "client_gone"

@@ -17,7 +17,7 @@ from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.strict import check_stream
 from tests.support.talk import Talk
 from tests.support.upstream import Upstream, UpstreamProcess, reply, text
-from tests.support.valkey import Valkey
+from tests.support.valkey import PATIENCE, Valkey
 from tests.support.variants import traces
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, final, output_text, said
@@ -52,7 +52,7 @@ def servers(
         env = {
             **stack_env,
             "INFERENCE_URL": upstream_process.client.base_url,
-            "REDIS_URL": f"rediss://localhost:{relay.port}/0?ssl_ca_certs={authority.certificate}",
+            "REDIS_URL": f"rediss://localhost:{relay.port}/0?ssl_ca_certs={authority.certificate}&{PATIENCE}",
             "REDIS_PASSWORD": PASSWORD,
         }
         made = [LiveStack(TEMPLATE / "config.yaml", env, folder / f"server-{n}", host=host) for n in (1, 2)]

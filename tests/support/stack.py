@@ -79,7 +79,7 @@ class LiveStack:
         """The server's process id."""
         return self._running().pid
 
-    def client(self, api_key: str = "none", timeout: float = 60.0) -> openai.OpenAI:
+    def client(self, api_key: str = "none", timeout: float = 120.0) -> openai.OpenAI:
         """An OpenAI client of it that never retries; close it, or use it in a `with` block."""
         # Plain HTTP: with `verify`, every client would first read the machine's certificates, 50 ms and more.
         http = openai.DefaultHttpxClient(verify=False, trust_env=False)

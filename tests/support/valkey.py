@@ -2,11 +2,15 @@
 
 import importlib.util
 from pathlib import Path
+from typing import Final
 
 from redis import Redis
 from redis.exceptions import RedisError
 
 from tests.support.database import DatabaseServer
+
+PATIENCE: Final = "socket_timeout=60&socket_connect_timeout=60"
+"""For a URL's query."""
 
 
 def program() -> str:
@@ -28,8 +32,8 @@ class Valkey(DatabaseServer):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads the template `redis` to it."""
-        return {"REDIS_URL": self.url}
+        """What leads the template `redis` to it, with patience for a busy machine."""
+        return {"REDIS_URL": f"{self.url}?{PATIENCE}"}
 
     def command(self, options: tuple[str, ...]) -> list[str]:
         """Without snapshots, with a log of all writes."""
@@ -40,7 +44,7 @@ class Valkey(DatabaseServer):
     def answers(self) -> bool:
         """Whether it has its data loaded."""
         try:
-            with Redis.from_url(self.url, socket_timeout=2) as client:
+            with Redis.from_url(self.url, socket_timeout=10) as client:
                 return bool(client.ping())
         except RedisError:
             return False
