@@ -55,7 +55,7 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
     with LiveStack(STARTER, env, tmp_path / "state", host=host, cwd=cwd) as stack:
         check_too_early(stack)
         with UpstreamProcess(tmp_path / "upstream.log", port) as late:
-            with Wire(stack) as wire:
+            with Wire(stack, idle_seconds=60) as wire:
                 first = wire.create(model="local/echo", input="at last")
                 assert output_text(first) == "at last"
                 assert late.client.requests("echo")[0].headers["authorization"] == f"Bearer {KEY}"

@@ -292,7 +292,7 @@ def main() -> None:
         listener.bind(("127.0.0.1", arguments.port))
         listener.listen(128)
         print(f"listening http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-        config = uvicorn.Config(application(arguments.token), log_level="warning")
+        config = uvicorn.Config(application(arguments.token), log_level="warning", timeout_keep_alive=600)
         uvicorn.Server(config).run(sockets=[listener])
 
 

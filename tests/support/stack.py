@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 import httpx
+import httpx2
 import openai
 
 from tests.support.process import GRACE, Child, StartError, free_port
@@ -82,7 +83,9 @@ class LiveStack:
     def client(self, api_key: str = "none", timeout: float = 120.0) -> openai.OpenAI:
         """An OpenAI client of it that never retries; close it, or use it in a `with` block."""
         # Plain HTTP: with `verify`, every client would first read the machine's certificates, 50 ms and more.
-        http = openai.DefaultHttpxClient(verify=False, trust_env=False)
+        # Each request on a connection of its own: one that was idle may end just as it is used again.
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        http = openai.DefaultHttpxClient(verify=False, trust_env=False, limits=limits)
         url = f"{self.base_url}/v1"
         return openai.OpenAI(base_url=url, api_key=api_key, max_retries=0, timeout=timeout, http_client=http)
 

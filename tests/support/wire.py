@@ -28,9 +28,13 @@ class Wire:
         stack: Served,
         token: str | None = None,
         headers: Mapping[str, str] | None = None,
-        idle_seconds: float = 5.0,
+        idle_seconds: float = 0.0,
     ) -> None:
-        """`token` goes along as a bearer token; a connection is used again if it was idle for no longer than that."""
+        """`token` goes along as a bearer token; a connection is used again if it was idle for no longer than that.
+
+        Hosts end a connection that was idle for five seconds, as it may seem to on a busy machine, and cut off whoever
+        asks in that moment.
+        """
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         limits = httpx.Limits(keepalive_expiry=idle_seconds)
         url = f"{stack.base_url}/v1"
