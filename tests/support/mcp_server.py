@@ -240,9 +240,7 @@ class McpServers:
         except BaseException:
             self._child.kill()
             raise
-        # Uvicorn closes what was idle for five seconds, perhaps just as it is used again.
-        limits = httpx.Limits(keepalive_expiry=2.0)
-        self._http = httpx.Client(base_url=self.base_url, timeout=60, limits=limits, trust_env=False)
+        self._http = httpx.Client(base_url=self.base_url, timeout=60, trust_env=False)
         return self
 
     def __exit__(self, *_: object) -> None:
