@@ -110,7 +110,12 @@ class Attempt:
             _report(self.held.response_id, task)
 
     def lose(self) -> None:
-        """Ends the attempt without another word: the job is somebody else's."""
+        """Ends the attempt without another word: the job is somebody else's.
+
+        One that is at its end goes on: either it has ended the job itself, or its last commit fails.
+        """
+        if self._concluding:
+            return
         self._lost = True
         if self._making:
             self._making.cancel()
@@ -118,8 +123,7 @@ class Attempt:
     def hand_over(self) -> None:
         """Ends the attempt, and lets the job wait for another worker; but what is at its end is brought there."""
         self._handing_over = True
-        if not self._concluding:
-            self.lose()
+        self.lose()
 
     async def _make(self) -> None:
         response_id = self.held.response_id

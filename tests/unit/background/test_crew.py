@@ -83,6 +83,14 @@ class Deaf(WatchedRecords):
             raise ApiError(503, "The connection was lost.")
 
 
+class Watched(WatchedRecords):
+    """Records on which there is time after each commit for a look at whose the jobs are."""
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        await super().commit(ops, conditions)
+        await asyncio.sleep(0.02)
+
+
 type Start = Callable[..., Process]
 
 
@@ -477,10 +485,9 @@ async def test_what_a_client_waits_for_takes_no_place(start: Start) -> None:
 
 
 async def test_a_refusal_leaves_nothing(records: WatchedRecords, start: Start) -> None:
-    process = start(ApiError(429, "Slow down."))
+    process = start(ApiError(429, "Slow down."), on=Watched(records))
     with pytest.raises(ApiError, match=r"Slow down\."):
         await process.open(process.workers)
-    await process.archive.sweep()
     assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] not in "px"] == []
 
 
