@@ -109,13 +109,13 @@ class Attempt:
         for task in (pump, self._making):
             _report(self.held.response_id, task)
 
-    def lose(self) -> None:
-        """Ends the attempt without another word: the job is somebody else's.
+    @property
+    def concluding(self) -> bool:
+        """Whether it is about to end the job, or has ended it by now and cleans up."""
+        return self._concluding
 
-        One that is at its end goes on: either it has ended the job itself, or its last commit fails.
-        """
-        if self._concluding:
-            return
+    def lose(self) -> None:
+        """Ends the attempt without another word: the job is somebody else's."""
         self._lost = True
         if self._making:
             self._making.cancel()
@@ -123,7 +123,8 @@ class Attempt:
     def hand_over(self) -> None:
         """Ends the attempt, and lets the job wait for another worker; but what is at its end is brought there."""
         self._handing_over = True
-        self.lose()
+        if not self._concluding:
+            self.lose()
 
     async def _make(self) -> None:
         response_id = self.held.response_id

@@ -236,21 +236,21 @@ class Crew:
     async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
         """A response's events behind number `after`, as they come; an empty list for so many seconds of silence.
 
-        It ends with the terminal event, or when the response has ended and its journal is gone. A store that is away
-        is waited for, as it is by whoever makes the response: to a reader that is silence.
+        It ends with the terminal event, when the response has ended and its journal is gone, or when this server ends.
+        A store that is away is waited for, as it is by whoever makes the response: each try is an empty list.
         """
 
         async def lasts() -> bool:
             return not self._hanging_up and await self._jobs.find(response_id) is not None
 
-        while True:
+        while not self._hanging_up:
             try:
                 async for events in self._journal.follow(response_id, after, silence, lasts):
                     yield events
                     after = events[-1]["sequence_number"] if events else after
                 return
             except ApiError as error:
-                if error.status != AWAY or self._hanging_up:
+                if error.status != AWAY:
                     raise
             yield []
             await asyncio.sleep(RETRY)
@@ -416,7 +416,8 @@ class Crew:
                     logger.exception("nobody looks whether background work was taken over")
                     continue
                 for attempt in attempts:
-                    if attempt.held.response_id not in mine:
+                    # The last commit of one that concludes has ended the job, or fails.
+                    if attempt.held.response_id not in mine and not attempt.concluding:
                         attempt.lose()
 
     def _begin(self, held: Held, opening: Opening | None = None) -> asyncio.Task[None]:

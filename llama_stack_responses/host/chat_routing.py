@@ -40,8 +40,8 @@ class ChatRouting:
             # As the router would: some providers make calls even so.
             tools = {}
 
-        def shown(provider: Any, fields: Json) -> _Provider:
-            return _Provider(provider, tools | fields, self._streams)
+        def shown(provider: Any, more: Json) -> _Provider:
+            return _Provider(provider, tools | more, self._streams)
 
         router = copy.copy(self._router)
         router.routing_table = _Table(router.routing_table, shown)

@@ -7,11 +7,11 @@ read here, and come out as the same objects.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import openai
-from openai._base_client import get_platform
 from pydantic import BaseModel
 
 from llama_stack_openai_chat.chunks import chat_chunk
@@ -45,11 +45,11 @@ def _reading(kind: Any) -> type:
 
     class Reading(kind):  # type: ignore[misc]  # a class of the host's, known only while the program runs
         @property
-        def client(self) -> openai.AsyncOpenAI:
-            client: openai.AsyncOpenAI = super().client
+        def client(self) -> Any:
+            client = super().client
             # A new client asks for this in a thread. Beside streams at full speed that takes up to a fifth of a second,
             # since the thread has to wait for the interpreter each time that it goes on.
-            client._platform = get_platform()
+            client._platform = _platform()
             return client
 
         async def _maybe_overwrite_id(self, resp: Any, stream: bool | None) -> Any:
@@ -58,6 +58,11 @@ def _reading(kind: Any) -> type:
             return await super()._maybe_overwrite_id(_chunks(resp) if unread else resp, stream)
 
     return Reading
+
+
+def _platform() -> str:
+    """What the `openai` package calls this platform."""
+    return platform.system().replace("Darwin", "MacOS") or "Unknown"
 
 
 async def _chunks(stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:

@@ -170,7 +170,7 @@ async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Co
 
 
 AWAY: Final = 503
-"""The status of a call's error while the store cannot be reached, or does not answer."""
+"""The status of a call's error while the store cannot be reached or does not answer, is full or locked."""
 
 UNTRUSTED: Final = (
     "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "
