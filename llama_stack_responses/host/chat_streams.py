@@ -8,14 +8,17 @@ read here, and come out as the same objects.
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import Any, Final
 
 import openai
 from pydantic import BaseModel
 
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.events import EventReader
+
+_PASSES: Final = ("_maybe_overwrite_id", "_postprocess_chunk")
+"""Where the answer of a provider's client passes before the provider itself looks into it: llama-stack's, and OGX's."""
 
 
 class ChatStreams:
@@ -30,7 +33,7 @@ class ChatStreams:
         One that does not ask as the host's providers do is given back as it is.
         """
         kind = type(provider)
-        if not (isinstance(provider, BaseModel) and hasattr(kind, "_maybe_overwrite_id")):
+        if not (isinstance(provider, BaseModel) and any(hasattr(kind, name) for name in _PASSES)):
             return provider
         if kind not in self._kinds:
             self._kinds[kind] = _reading(kind)
@@ -52,12 +55,20 @@ def _reading(kind: Any) -> type:
             client._platform = _platform()
             return client
 
-        async def _maybe_overwrite_id(self, resp: Any, stream: bool | None) -> Any:
-            # The one place where the answer of a provider's client passes before the provider itself looks into it.
-            unread = isinstance(resp, openai.AsyncStream)
-            return await super()._maybe_overwrite_id(_chunks(resp) if unread else resp, stream)
-
+    for name in _PASSES:
+        if passes := getattr(kind, name, None):
+            setattr(Reading, name, _reading_first(passes))
     return Reading
+
+
+def _reading_first(passes: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """The same place, at which a stream that nobody has begun to read is one that is read here."""
+
+    async def passed(self: Any, resp: Any, stream: bool | None) -> Any:
+        unread = isinstance(resp, openai.AsyncStream)
+        return await passes(self, _chunks(resp) if unread else resp, stream)
+
+    return passed
 
 
 def _platform() -> str:
