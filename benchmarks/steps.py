@@ -47,6 +47,7 @@ from llama_stack_responses.turn.outbox import Outbox
 from llama_stack_responses.turn.run import Run
 from llama_stack_responses.turn.token_counts import TokenCounts
 from llama_stack_responses.wire.answers import RunAsEvents
+from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
 from llama_stack_responses.workshop import Workshop
 from tests.support.frames import frames
 from tests.support.script import Chunk, reasoning, reply, text, tool_call
@@ -144,7 +145,7 @@ async def stream(chunks: list[Chunk]) -> bytes:
     limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
     sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
-    attachments = open_attachments(NoFiles(), ResponsesConfig())
+    attachments = open_attachments(NoFiles(), ResponsesConfig(), WorkerPool(PoolLimits()))
     checks = Checks(NoModerator(), seconds=30, held=200)
     workshop = Workshop(
         inference, attachments, client_tools(), [], limits, sealer, lengths, TokenCounts(inference, []), checks

@@ -6,8 +6,8 @@
 
 First one process calls the archive of responses, on real stores that keep what they acknowledge (SQLite with WAL,
 Valkey with `appendfsync always`, PostgreSQL as it comes); the stores take turns within every round. Then a server of
-ours answers short requests on Valkey and on PostgreSQL. The tables go to stdout, progress to stderr. Linux only: CPU
-time is read from /proc.
+ours answers short requests on Valkey and on PostgreSQL. At last, 32 clients store responses on a PostgreSQL that takes
+20 ms for each write to its disk. The tables go to stdout, progress to stderr. Linux only: CPU time is read from /proc.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from typing import Any, Final
 import asyncpg
 from redis.asyncio import Redis
 
+from benchmarks.flushes import flushes
+from benchmarks.flushes import table as flushes_table
 from benchmarks.overhead import INSTRUCTIONS
 from benchmarks.servers import cpu_seconds, stored_bytes
 from benchmarks.shares import shares
@@ -232,7 +234,11 @@ def main() -> int:
         shared = {
             kind: shares(servers[kind], kind, servers[kind].environment, folder) for kind in ("redis", "postgres")
         }
-    text = "\n".join([*table(found), *shares_table(shared), *sizes(grown, arguments.turns)]) + "\n"
+        flushed = flushes(folder, 3 * arguments.seconds)
+    text = (
+        "\n".join([*table(found), *shares_table(shared), *flushes_table(flushed), *sizes(grown, arguments.turns)])
+        + "\n"
+    )
     sys.stdout.write(text)
     if arguments.markdown:
         arguments.markdown.write_text(text)

@@ -25,7 +25,7 @@ from typing import Any, Final
 from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.background.lookout import Lookout
-from llama_stack_responses.store.records import Records
+from llama_stack_responses.store.records import Condition, Records, VersionIs
 from tests.contract.backends import BACKENDS, Clock, Place
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
@@ -79,6 +79,11 @@ async def lasts() -> bool:
     return True
 
 
+async def fence() -> Condition:
+    """What holds for as long as it is."""
+    return VersionIs("j/another", None)
+
+
 @asynccontextmanager
 async def listening(records: Records) -> AsyncIterator[tuple[Journal, Bell]]:
     """A journal in a process of its own."""
@@ -96,7 +101,7 @@ async def latency(here: Records, there: Records, events: int) -> list[float]:
     chance, took = random.Random(1), []  # noqa: S311 - no secret
     writer = Journal(here, Bell())
     async with listening(there) as (journal, _):
-        stream = journal.follow("r", -1, SILENCE, lasts)
+        stream = journal.follow("r", -1, SILENCE, lasts, fence)
         for number in range(events):
             kind = "response.completed" if number == events - 1 else "response.output_text.delta"
             reading = asyncio.ensure_future(anext(stream))
@@ -111,7 +116,7 @@ async def latency(here: Records, there: Records, events: int) -> list[float]:
 async def idle_readers(records: Counted, seconds: float) -> float:
     """Calls a second of one of several readers of responses of which nothing comes."""
     async with listening(records) as (journal, _):
-        streams = [journal.follow(f"idle{number}", -1, SILENCE, lasts) for number in range(READERS)]
+        streams = [journal.follow(f"idle{number}", -1, SILENCE, lasts, fence) for number in range(READERS)]
         reading = [asyncio.ensure_future(anext(stream)) for stream in streams]
         await asyncio.sleep(2)  # all of them are listened for
         before = records.calls

@@ -6,8 +6,7 @@ What is stored is what the client sent; what stands here is made of it anew for 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -16,14 +15,18 @@ from urllib.parse import unquote, urlsplit
 from .chat.profile import Profile
 from .config import FileInputs, ResponsesConfig
 from .core.errors import ApiError, bad_request
+from .core.owner import Owner
 from .core.request import CreateRequest
 from .documents.document import Document, Processor, Unreadable
 from .documents.pdf import PdfLimits, Pdfs
-from .documents.texts import Texts
+from .documents.texts import Reader, Texts
 from .fetch.fetcher import Fetcher, FetchLimits
 from .fetch.guard import Guard, Refused
 from .files import Files
+from .large_base64 import decoded, encoded
 from .tools.at_once import at_once
+from .workers.pool import WorkerPool
+from .workers.time_budget import TimeBudget
 
 Json = dict[str, Any]
 
@@ -53,17 +56,20 @@ class Attachments:
         self.texts = texts
         self.limits = limits
 
-    async def resolved(self, items: list[Json], profile: Profile, request: CreateRequest) -> list[Json]:
+    async def resolved(self, items: list[Json], profile: Profile, request: CreateRequest, owner: Owner) -> list[Json]:
         """The items with all that their model needs in them: no id of a file, and no URL that it does not fetch.
 
         Args:
             items: the whole conversation.
             request: whose input it ends with.
+            owner: who asks.
 
         Raises:
-            ApiError: 400 for what the model does not take, and for what cannot be read; `param` names the part.
+            ApiError: 400 for what the model does not take, and for what cannot be read; 429 where too many files of
+                this owner wait to be read; `param` names the part.
         """
-        reading = _Reading(self, profile, request)
+        budget = TimeBudget(self.limits.request_seconds)
+        reading = _Reading(self, profile, request, Reader(owner.identity, budget, request.store))
         for part in (part for item in items for _, part in _places(item)):
             reading.want(part)
         if not reading.wanted:
@@ -72,14 +78,15 @@ class Attachments:
         return [reading.applied(item) for item in items]
 
 
-def open_attachments(files: Files, config: ResponsesConfig, processor: Processor | None = None) -> Attachments:
+def open_attachments(
+    files: Files, config: ResponsesConfig, pool: WorkerPool, processor: Processor | None = None
+) -> Attachments:
     """Attachments as the configuration wants them; `processor` reads files that this package does not."""
     limits, fetching = config.files, config.fetch
     guard = Guard(fetching.allowed_networks)
     fetcher = Fetcher(guard, FetchLimits(limits.max_bytes, fetching.seconds, fetching.redirects))
-    memory = limits.memory_mb * 2**20
-    pdfs = Pdfs(PdfLimits(limits.max_pages, limits.max_characters, limits.seconds, memory), limits.at_once)
-    texts = Texts(pdfs, limits.max_characters, processor, limits.seconds)
+    pdfs = Pdfs(PdfLimits(limits.max_pages, limits.max_characters, limits.seconds), pool)
+    texts = Texts(pool, pdfs, limits.max_characters, processor, limits.seconds)
     return Attachments(files, fetcher, texts, limits)
 
 
@@ -98,15 +105,19 @@ class _Reading:
     """What is read for one response.
 
     Attributes:
+        reader: for whom.
         wanted: a part of each source that has to be read.
+        places: how many parts each source has.
         made: what becomes of the parts of a source.
-        size: bytes that were read.
+        size: bytes that were read, and that repeated parts add.
     """
 
     means: Attachments
     profile: Profile
     request: CreateRequest
+    reader: Reader
     wanted: dict[_Source, Json] = field(default_factory=dict)
+    places: Counter[_Source] = field(default_factory=Counter)
     made: dict[_Source, Json] = field(default_factory=dict)
     size: int = 0
 
@@ -119,6 +130,7 @@ class _Reading:
         self._check(part)
         if source := self._source(part):
             self.wanted.setdefault(source, part)
+            self.places[source] += 1
 
     async def read(self) -> None:
         """Reads what was noted.
@@ -177,8 +189,11 @@ class _Reading:
         is_image = _TAKEN[source.type] == "images"
         try:
             document = await self._document(source)
-            self._count(document)
-            return _image(document) if is_image else await self._file(source, document)
+            self._count(len(document.content))
+            if is_image:
+                self._count_parts(source, document, len(document.content))
+                return await _image(document)
+            return await self._file(source, document)
         except Refused as refused:
             code = "failed_to_download_image" if is_image else "failed_to_download_file"
             message = f"The {'image' if is_image else 'file'} could not be fetched: {refused}"
@@ -190,18 +205,29 @@ class _Reading:
             raise
         raise bad_request(message, self._param(part, source.field), code)
 
-    def _count(self, document: Document) -> None:
-        self.size += len(document.content)
+    def _count(self, size: int) -> None:
+        self.size += size
         most = self.means.limits.max_bytes
         if self.size > most:
-            raise Unreadable(f"is too large: this server reads {most} bytes of files and images for one response.")
+            raise Unreadable(
+                f"is too large: this server reads {most} bytes of files and images for one response, and counts one "
+                "as often as it is attached."
+            )
+
+    def _count_parts(self, source: _Source, document: Document, size: int) -> None:
+        """Counts what a file comes to in all of its parts, beyond what was counted when it was read.
+
+        Args:
+            size: of what one part says to the model; a text may be longer than its file.
+        """
+        self._count(max(0, size * self.places[source] - len(document.content)))
 
     async def _document(self, source: _Source) -> Document:
         match source.field:
             case "file_id":
                 return await self.means.files.read(source.value)
             case "file_data":
-                return _of_data(source)
+                return await _of_data(source)
         fetched = await self.means.fetcher.get(source.value)
         name = unquote(urlsplit(fetched.url).path.rpartition("/")[2])
         return Document(name, fetched.media_type, fetched.body, fetched.charset)
@@ -209,9 +235,11 @@ class _Reading:
     async def _file(self, source: _Source, document: Document) -> Json:
         name = source.filename or document.name
         if self.profile.files:
+            self._count_parts(source, document, len(document.content))
             media_type = document.media_type or "application/octet-stream"
-            return {"type": "input_file", "filename": name, "file_data": _data_url(media_type, document.content)}
-        text = await self.means.texts.of(document, keep=self.request.store)
+            return {"type": "input_file", "filename": name, "file_data": await _data_url(media_type, document.content)}
+        text = await self.means.texts.of(document, self.reader)
+        self._count_parts(source, document, len(text))
         return {"type": "input_text", "text": f'<file name="{_quotable(name)}">\n{text}\n</file>'}
 
     def _param(self, part: Json, name: str | None) -> str:
@@ -247,32 +275,32 @@ def _places(item: Json) -> Iterator[tuple[str, Json]]:
             yield from ((f"{name}[{number}]", part) for number, part in enumerate(held))
 
 
-def _image(document: Document) -> Json:
+async def _image(document: Document) -> Json:
     head = document.content[:12]
     media_type = next((kind for start, kind in _IMAGES.items() if head.startswith(start)), document.media_type)
     if head[:4] == b"RIFF" and head[8:] == b"WEBP":
         media_type = "image/webp"
     if not media_type.startswith("image/"):
         raise Unreadable("is not an image. Send PNG, JPEG, GIF or WebP.")
-    return {"image_url": _data_url(media_type, document.content)}
+    return {"image_url": await _data_url(media_type, document.content)}
 
 
-def _of_data(source: _Source) -> Document:
+async def _of_data(source: _Source) -> Document:
     """The file in `file_data`: a data URL, or plain base64."""
     head, comma, data = source.value.partition(",")
     if not comma:
         head, data = "", source.value
     parameters = head.removeprefix("data:").split(";")
     try:
-        content = base64.b64decode("".join(data.split()), validate=True)
-    except (binascii.Error, ValueError):
+        content = await decoded(data)
+    except ValueError:
         raise Unreadable("is not in base64: send 'data:MEDIA/TYPE;base64,...'.") from None
     charset = next((each[8:] for each in parameters if each.lower().startswith("charset=")), None)
     return Document(source.filename or "file", parameters[0].lower(), content, charset)
 
 
-def _data_url(media_type: str, content: bytes) -> str:
-    return f"data:{media_type};base64,{base64.b64encode(content).decode()}"
+async def _data_url(media_type: str, content: bytes) -> str:
+    return f"data:{media_type};base64,{await encoded(content)}"
 
 
 def _quotable(name: str) -> str:

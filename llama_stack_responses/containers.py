@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from .config import CodeInterpreter
 from .sandbox.container import Bounds
 from .sandbox.containers import Containers
+from .sandbox.control_group import ControlGroups, usable
 from .sandbox.jail import Jail, find_bwrap, plain_python
+from .sandbox.places import Places
+from .sandbox.volume import Room, Volumes
 
 _MIB = 2**20
 _TEMPORARY_BYTES = 64 * _MIB
@@ -15,7 +20,7 @@ def open_containers(config: CodeInterpreter) -> Containers:
     """The containers that `config` describes; none is made before the first call.
 
     Raises:
-        RuntimeError: there is no bubblewrap.
+        RuntimeError: there is no bubblewrap, or the configured control group cannot be used.
     """
     bwrap = find_bwrap(config.bwrap)
     if bwrap is None:
@@ -27,13 +32,28 @@ def open_containers(config: CodeInterpreter) -> Containers:
         seconds=config.seconds,
         memory_bytes=config.memory_mb * _MIB,
         processes=config.processes,
-        file_bytes=config.files_mb * _MIB,
+        processors=config.processors,
         shown_bytes=config.shown_bytes,
+        background_seconds=config.background_seconds,
     )
+    jail = Jail(bwrap, config.python or plain_python(), _TEMPORARY_BYTES)
+    room = Room(config.files_mb * _MIB, config.files_count)
     return Containers(
-        Jail(bwrap, config.python or plain_python(), _TEMPORARY_BYTES),
+        jail,
         bounds,
+        Volumes(jail, room, in_memory=config.files_in_memory),
         config.folder.expanduser(),
         idle_seconds=config.idle_minutes * 60,
-        at_most=config.containers,
+        groups=_groups(config.control_group),
+        places=Places(config.containers, config.most_per_owner),
     )
+
+
+def _groups(configured: Path | None) -> ControlGroups | None:
+    try:
+        return usable(configured)
+    except OSError as error:
+        raise RuntimeError(
+            f"'control_group' of 'code_interpreter' cannot be used: {error}. Give it a cgroup v2 folder that this "
+            "server may write to and that holds no processes, or take the setting out of the configuration."
+        ) from error

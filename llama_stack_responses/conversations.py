@@ -15,6 +15,8 @@ from .reasoning import PrivateReasoning
 from .sealing import Sealer
 from .store.archive import Archive
 from .store.conversations import Conversation
+from .store.outcome import certain
+from .store.records import Conflict
 from .summaries import PrivateSummaries
 
 
@@ -48,7 +50,16 @@ class Conversations:
         metadata = read_metadata(body, self._limits, required=False)
         items = await self._read(body, required=False)
         conversation = Conversation(new_id("conv"), self._access.who(), int(time.time()), metadata)
-        await self._store.create(conversation, items)
+
+        async def create(again: bool) -> None:
+            try:
+                await self._store.create(conversation, items)
+            except Conflict:
+                # The id is new: an earlier try made it.
+                if not again:
+                    raise
+
+        await certain(create, f"The response store did not say whether it made conversation '{conversation.id}'.")
         return _shown(conversation)
 
     async def retrieve(self, conversation_id: str) -> Json:
@@ -65,7 +76,10 @@ class Conversations:
         check_conversation_id(conversation_id, "conversation_id")
         metadata = read_metadata(body, self._limits, required=True)
         await self._historian.conversation(conversation_id, "update")
-        conversation = await self._store.set_metadata(conversation_id, metadata)
+        conversation = await certain(
+            lambda _: self._store.set_metadata(conversation_id, metadata),
+            f"The response store did not say whether it changed conversation '{conversation_id}': retrieve it.",
+        )
         if conversation is None:
             raise no_conversation(conversation_id)
         return _shown(conversation)
@@ -74,7 +88,11 @@ class Conversations:
         """Deletes the conversation and its items; what responses have of their own stays."""
         check_conversation_id(conversation_id, "conversation_id")
         await self._historian.conversation(conversation_id, "delete")
-        await self._store.delete(conversation_id)
+        await certain(
+            lambda _: self._store.delete(conversation_id),
+            f"The response store did not say whether it deleted conversation '{conversation_id}': delete it again. "
+            "A 404 says that it was deleted.",
+        )
 
     async def add_items(self, conversation_id: str, body: Json) -> list[Json]:
         """The items that a request's decoded JSON adds.
@@ -85,7 +103,12 @@ class Conversations:
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._historian.conversation(conversation_id, "update")
         items = await self._read(body, required=True)
-        if not await self._store.add(conversation, items):
+        added = await certain(
+            lambda again: self._store.add(conversation, items, again=again),
+            f"The response store did not say whether it added the items to conversation '{conversation_id}': "
+            "list its items before you add them again.",
+        )
+        if not added:
             raise no_conversation(conversation_id)
         return listed(items)
 
@@ -117,7 +140,16 @@ class Conversations:
         """
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._historian.conversation(conversation_id, "update")
-        if not await self._store.remove(conversation, item_id):
+
+        async def remove(again: bool) -> bool:
+            return await self._store.remove(conversation, item_id) or again
+
+        removed = await certain(
+            remove,
+            f"The response store did not say whether it deleted item '{item_id}': delete it again. "
+            "A 404 says that it was deleted.",
+        )
+        if not removed:
             raise no_item(item_id)
         return _shown(conversation)
 

@@ -11,11 +11,12 @@ from .connections.chains import Chains, Link
 from .core.conversations import no_conversation
 from .core.errors import ApiError, bad_request
 from .core.exchanges import EXCHANGE
-from .core.items import ANSWERS
+from .core.items import ANSWERS, check_ids
 from .core.moderation import without_refused
 from .core.owner import Owner
 from .core.request import CreateRequest
 from .store.archive import Archive, StoredResponse
+from .store.codec import dumps
 from .store.conversations import Conversation, begins_with_stand_in, stand_in
 
 Json = dict[str, Any]
@@ -46,11 +47,16 @@ class History:
 
 
 class Historian:
-    """Reads histories out of the archive, for users who may see them."""
+    """Reads histories out of the archive, for users who may see them.
 
-    def __init__(self, archive: Archive, access: Access) -> None:
+    Args:
+        referenced_bytes: size of all items together that one request may refer to, as JSON.
+    """
+
+    def __init__(self, archive: Archive, access: Access, referenced_bytes: int) -> None:
         self._archive = archive
         self._access = access
+        self._referenced_bytes = referenced_bytes
 
     async def before(self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True) -> History:
         """What the request continues, which `chains` may remember.
@@ -99,15 +105,16 @@ class Historian:
             ApiError: 400 `previous_response_not_found`, also for another user's response.
         """
         entry = await self._archive.entry(previous_response_id)
-        if entry is None or not self._access.allows("read", "response", previous_response_id, entry.owner):
+        found = entry or await self._archive.under_way(previous_response_id)
+        if found is None or not self._access.allows("read", "response", previous_response_id, found.owner):
             raise bad_request(
                 f"Previous response with id '{previous_response_id}' not found.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        if entry.response["status"] == "queued":
+        if entry is None or entry.response["status"] in ("queued", "in_progress"):
             raise bad_request(
-                f"Previous response '{previous_response_id}' is still being made.",
+                f"Previous response '{previous_response_id}' is still being made. Go on from it when it has ended.",
                 "previous_response_id",
                 "previous_response_not_ready",
             )
@@ -117,26 +124,47 @@ class Historian:
         """The items, which came as `param`, with every `item_reference` replaced by the stored item that it names.
 
         Raises:
-            ApiError: 404 for an item that is unknown, was not stored, or is another user's.
+            ApiError: 404 for an item that is unknown, was not stored, or is another user's; 400 if one is named twice,
+                or if they are too large together.
         """
-        if not any(item["type"] == "item_reference" for item in items):
+        references = [item for item in items if item["type"] == "item_reference"]
+        if not references:
             return items
-        return [await self._item(owner, item, param) if item["type"] == "item_reference" else item for item in items]
+        # Each of a thousand references to one item would load a copy of it.
+        check_ids((), references, param)
+        found = await self._referenced(owner, [item["id"] for item in references], param)
+        for item in references:
+            if item["id"] not in found:
+                raise _no_item(item["id"], param)
+        return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
     async def input_of(self, stored: StoredResponse) -> list[Json]:
         """All items that a stored response was made from, oldest first."""
         return await self._archive.history(stored.input)
 
-    async def _item(self, owner: Owner, reference: Json, param: str) -> Json:
-        item = await self._archive.find_item(owner, reference["id"])
-        if item is None:
-            raise ApiError(
-                404,
-                f"Item with id '{reference['id']}' not found. Items are not persisted when `store` is set to false. "
-                "Try again with `store` set to true, or remove this item from your input.",
-                param=param,
-            )
-        return item
+    async def _referenced(self, owner: Owner, item_ids: list[str], param: str) -> dict[str, Json]:
+        """Those of the items that are stored, by id."""
+        found: dict[str, Json] = {}
+        size = 0
+        async for item_id, item in self._archive.find_items(owner, item_ids):
+            found[item_id] = item
+            size += len(dumps(item))
+            if size > self._referenced_bytes:
+                message = (
+                    f"The items that '{param}' refers to have more than {self._referenced_bytes} bytes together. Refer "
+                    "to fewer items, or continue with 'previous_response_id' or 'conversation'."
+                )
+                raise bad_request(message, param, "string_above_max_length")
+        return found
+
+
+def _no_item(item_id: str, param: str) -> ApiError:
+    return ApiError(
+        404,
+        f"Item with id '{item_id}' not found. Items are not persisted when `store` is set to false. "
+        "Try again with `store` set to true, or remove this item from your input.",
+        param=param,
+    )
 
 
 def for_model(items: list[Json]) -> list[Json]:

@@ -3,38 +3,43 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import partial
 from typing import Any, Final
 
 from .access import Access, Action
-from .background.crew import Crew
-from .background.vouching import ended
+from .admission import Lease
+from .background.crew import Crew, CrewBounds
 from .closing import Closing
 from .compaction import Compaction
 from .config import ResponsesConfig
 from .connections.beside import OnConnection
 from .conversations import Conversations
-from .core.errors import ApiError, bad_request, not_found
+from .core.errors import ApiError, OutcomeUnknown, bad_request, not_found
 from .core.events import TERMINAL, Event
 from .core.ids import check_response_id
 from .core.listing import Order, Page, listed
-from .core.replay import replay as replayed
 from .core.request import CreateRequest, parse_create, read_fields
 from .core.transcript import Transcript
 from .counting import Counting
 from .health import Health
 from .history import Historian
 from .idempotency import Claim, Keys
-from .intake import Intake, Start, Stored
+from .intake import Intake, Start
+from .keeping import Keeper
+from .prompts import with_prompt
+from .replays import Replays
 from .sealing import Sealer
-from .signals import hear_end
+from .signals import Connections, hear_end
 from .store.archive import Archive, StoredResponse
+from .store.outcome import certain
 from .store.records import Conflict, Put, Records, VersionIs
+from .store.vouched import Vouched
 from .surroundings import Surroundings
 from .sweeper import Sweeper
+from .telemetry.loop_monitor import LoopMonitor
 from .turn.outbox import Outbox
 from .turn.run import Run
 from .workshop import equipped
@@ -44,9 +49,6 @@ Json = dict[str, Any]
 
 RUNNING: Final = ("queued", "in_progress")
 
-
-_AT_ONCE: Final = 256
-"""Events that are made again at a time, so that a reader who stalls holds few, and one who does not no other up."""
 
 PATIENCE: Final = 2.0
 """Seconds for which an event stream waits for the provider's verdict before its headers go out."""
@@ -95,11 +97,11 @@ class OpenAIResponsesImpl:
         self.containers = surroundings.services.containers
         self._surroundings = surroundings
         self._archive = archive = Archive(records, retention=config.retention_seconds)
-        self._historian = Historian(archive, access)
+        self._historian = Historian(archive, access, config.limits.request_bytes)
         sealer, limits = Sealer(config.secret_bytes), config.limits.of_requests
         self._workshop = equipped(config, surroundings, sealer)
-        prompts, checks = surroundings.prompts, self._workshop.checks
-        self._intake = Intake(self._historian, access, self._workshop.sealer, checks, prompts)
+        fill = partial(with_prompt, prompts=surroundings.prompts, characters=config.limits.prompt_characters)
+        self._intake = Intake(self._historian, access, self._workshop.sealer, self._workshop.checks, fill)
         self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, limits)
         self.counting = Counting(self._workshop, self._intake, self._parse)
         self.compaction = Compaction(self._workshop, self._intake, self._parse, config.passthrough)
@@ -110,15 +112,18 @@ class OpenAIResponsesImpl:
             archive,
             access,
             self._workshop,
-            size=config.background.at_once,
-            waiting=config.background.waiting,
+            bounds=CrewBounds.of(config.background),
             keep_journal=config.background.journal_seconds,
             parse=self._parse,
             sealer=sealer,
         )
+        self._keeper = Keeper(archive, self._crew)
         self._health = Health(records, self._crew)
+        self._replays = Replays()
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._monitor: LoopMonitor | None = None
+        self._connections: Connections | None = None
 
     def start(self) -> bool:
         """Starts, in the event loop that serves, what goes on beside the requests; False if that was done before."""
@@ -130,7 +135,9 @@ class OpenAIResponsesImpl:
         self._crew.start()
         if self.containers:
             self.containers.start()
-        hear_end(self._hear_end, self.config.drain_seconds)
+        if threshold := self.config.loop_hold_seconds:
+            self._monitor = self._workshop.telemetry.monitor_loop(threshold)
+        self._connections = hear_end(self._hear_end, self.config.drain_seconds)
         return True
 
     def _hear_end(self) -> asyncio.Future[None] | None:
@@ -138,6 +145,11 @@ class OpenAIResponsesImpl:
             run.shut_down()
         self._crew.hang_up()
         return self.closing.begin()
+
+    def break_off(self, scope: Mapping[str, Any]) -> None:
+        """Ends the connection of a request, named by its ASGI scope, without waiting for the client."""
+        if self._connections:
+            self._connections.abort(scope)
 
     async def health(self) -> Json:
         """Whether all is well: `status`, and a `message` if not."""
@@ -170,7 +182,14 @@ class OpenAIResponsesImpl:
             if joined := await self._join(claim):
                 return joined
             with suppress(Conflict):
-                return await self._create(request, body, claim)
+                return await self._claimed(request, body, claim)
+
+    async def _claimed(self, request: CreateRequest, body: Json, claim: Claim) -> Run | Kept:
+        try:
+            return await self._create(request, body, claim)
+        except OutcomeUnknown as error:
+            message = "The response store did not say whether it took this request. Send it again with the same key."
+            raise ApiError(503, message, retry_after=1) from error
 
     async def go_on(self, body: Any, connection: OnConnection) -> Run:
         """Begins a streamed response on a connection, which remembers it if it is not stored.
@@ -257,9 +276,9 @@ class OpenAIResponsesImpl:
 
         async def keep(final: Json) -> None:
             if transcript:
-                await self._keep_vouched(final, transcript, stored, turn.exchanges)
+                await self._keeper.keep_vouched(final, transcript, stored, turn.exchanges)
             elif request.store:
-                await self._archive.save(final, **stored, exchanges=turn.exchanges)
+                await self._keeper.keep(final, stored, turn.exchanges)
             else:
                 await self._keep_elsewhere(final, start, turn.exchanges, connection)
 
@@ -272,76 +291,76 @@ class OpenAIResponsesImpl:
             await self._crew.vouch(response, **stored)
         run = Run(turn, bench.assembler, outbox, keep, drop)
         self._runs.add(run)
-        run.when_settled(lambda: self._runs.discard(run))
+        run.when_settled(lambda: self._ended(run))
         return run
+
+    def _ended(self, run: Run) -> None:
+        self._runs.discard(run)
+        self._crew.ended_here(run.response["id"])
 
     async def _keep_elsewhere(
         self, final: Json, start: Start, exchanges: Mapping[str, Json], connection: OnConnection | None
     ) -> None:
         """Keeps what a response that is not stored said in its conversation, and for its connection."""
         if start.request.conversation:
-            items = start.stored["input_items"]
-            await self._archive.join(final, owner=start.owner, input_items=items, exchanges=exchanges)
+            await self._keeper.join(final, start.stored, exchanges)
         if connection:
             connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 
-    async def _keep_vouched(
-        self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]
-    ) -> None:
-        beside, conditions = self._crew.settled(final["id"])
-        marks = transcript.marks()
-        try:
-            await self._archive.save(
-                final, **stored, exchanges=exchanges, transcript=marks, beside=beside, conditions=conditions
-            )
-        except Conflict as conflict:
-            raise ended() from conflict
-        except ApiError as error:
-            self._crew.give_up(final["id"], error)
-            raise
-
     async def retrieve(self, response_id: str) -> Json:
-        """The stored response.
+        """The response: the stored one, or what a streamed one was when it began, while it is made.
 
         Raises:
             ApiError: 404 when it is unknown, deleted, or another user's.
         """
-        return (await self._stored(response_id, "read")).response
+        return (await self._found(response_id, "read")).response
 
-    async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
+    async def follow(
+        self, response_id: str, after: int, silence: float, lease: Callable[[], Lease]
+    ) -> AsyncIterator[list[Event]]:
         """The events of a response behind number `after`: those that are there, and then those that come.
 
         An empty list says that none came for `silence` seconds. The iterator raises `LetGo` when this server ends
         before the response does.
 
-        Raises:
-            ApiError: 404 when it is unknown, deleted, or another user's.
-        """
-        return self._follow(await self._stored(response_id, "read"), after, silence)
+        Args:
+            lease: makes the lease that the bytes of a response go onto whose events are made again.
 
-    async def _follow(self, stored: StoredResponse, after: int, silence: float) -> AsyncIterator[list[Event]]:
-        response_id = stored.response["id"]
+        Raises:
+            ApiError: 404 when it is unknown, deleted, or another user's; 429 or 503 when there is no room for it.
+        """
+        stored = await self._stored(response_id, "read")
         if stored.response["status"] in RUNNING:
-            async for events in self._crew.follow(response_id, after, silence):
-                yield events
-                if events and events[-1]["type"] in TERMINAL:
-                    return
-                after = events[-1]["sequence_number"] if events else after
-            stored = await self._stored(response_id, "read")
+            return self._follow(response_id, after, silence, lease)
+        return self._replays.events(stored, after, lease)
+
+    async def _follow(
+        self, response_id: str, after: int, silence: float, lease: Callable[[], Lease]
+    ) -> AsyncIterator[list[Event]]:
+        async for events in self._crew.follow(response_id, after, silence):
+            yield events
+            if events and events[-1]["type"] in TERMINAL:
+                return
+            after = events[-1]["sequence_number"] if events else after
+        stored = await self._stored(response_id, "read")
         if stored.response["status"] in RUNNING:
             raise LetGo
-        made = replayed(stored.response, stored.transcript)
-        rest = (each for each in made if each["sequence_number"] > after)
-        while events := list(islice(rest, _AT_ONCE)):
+        async for events in self._replays.events(stored, after, lease):
             yield events
-            await asyncio.sleep(0)
 
     async def delete(self, response_id: str) -> None:
         """Deletes a response; what later responses stand on stays until they go too."""
-        stored = await self._stored(response_id, "delete")
-        if stored.response["status"] in RUNNING:
+        found = await self._found(response_id, "delete")
+        if isinstance(found, Vouched):
+            if await self._crew.delete_under_way(found):
+                return
+        elif found.response["status"] in RUNNING:
             await self._crew.cancel(response_id)
-        await self._archive.delete(response_id)
+        await certain(
+            lambda _: self._archive.delete(response_id),
+            f"The response store did not say whether it deleted response '{response_id}': delete it again. "
+            "A 404 says that it was deleted.",
+        )
         await self._crew.forget(response_id)
 
     async def cancel(self, response_id: str) -> Json:
@@ -350,7 +369,7 @@ class OpenAIResponsesImpl:
         Raises:
             ApiError: 400 for a response that is not made in the background.
         """
-        stored = await self._stored(response_id, "update")
+        stored = await self._found(response_id, "update")
         if not stored.response["background"]:
             raise bad_request("Cannot cancel a synchronous response.")
         if stored.response["status"] in RUNNING:
@@ -377,19 +396,43 @@ class OpenAIResponsesImpl:
 
     async def shutdown(self) -> None:
         """Ends what runs beside the requests and closes the store; the host calls it when it stops."""
+        if self._monitor:
+            self._monitor.stop()
         await self._sweeper.stop()
         await self._crew.stop()
         await self._surroundings.close()
         await self._archive.close()
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
+        """The stored response, to which the caller is about to do this.
+
+        Raises:
+            ApiError: 404 when it is unknown, deleted, another user's, or a foreground response that is under way; 403.
+        """
+        found = await self._found(response_id, action)
+        if isinstance(found, Vouched):
+            raise bad_request(
+                f"Response '{response_id}' is still being made. Its stream, and the list of its input, can be read "
+                "again when it has ended.",
+                code="response_not_ready",
+            )
+        return found
+
+    async def _found(self, response_id: str, action: Action) -> StoredResponse | Vouched:
+        """The response, stored or under way in the foreground, to which the caller is about to do this.
+
+        Raises:
+            ApiError: 404 when it is unknown, deleted, or another user's; 403.
+        """
         check_response_id(response_id, "response_id")
-        stored = await self._archive.load(response_id)
-        if stored is None or not self.access.allows("read", "response", response_id, stored.owner):
+        found = await self._archive.load(response_id) or await self._archive.under_way(response_id)
+        # It may have ended between the two looks.
+        found = found or await self._archive.load(response_id)
+        if found is None or not self.access.allows("read", "response", response_id, found.owner):
             raise not_found(response_id)
-        if not self.access.allows(action, "response", response_id, stored.owner):
+        if not self.access.allows(action, "response", response_id, found.owner):
             raise ApiError(403, f"You may not {action} response '{response_id}'.")
-        return await self._current(stored)
+        return found if isinstance(found, Vouched) else await self._current(found)
 
     async def _current(self, stored: StoredResponse) -> StoredResponse:
         """The response as it is now: a waiting one is written anew only at its end."""

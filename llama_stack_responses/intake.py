@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -16,7 +17,6 @@ from .core.request import CreateRequest
 from .core.shapes import DEFAULT_LIMITS, At, missing
 from .history import Historian, History, for_model
 from .moderation.checks import Checks
-from .prompts import Prompts, with_prompt
 from .reasoning import PrivateReasoning
 from .sealing import Sealer
 from .summaries import PrivateSummaries
@@ -71,16 +71,25 @@ class Start:
 
 
 class Intake:
-    """Reads what requests stand on, and checks that a model can go on from there."""
+    """Reads what requests stand on, and checks that a model can go on from there.
+
+    Args:
+        fill: fills in the stored prompt that a request names, as `with_prompt` does.
+    """
 
     def __init__(
-        self, historian: Historian, access: Access, sealer: Sealer, checks: Checks, prompts: Prompts | None
+        self,
+        historian: Historian,
+        access: Access,
+        sealer: Sealer,
+        checks: Checks,
+        fill: Callable[[CreateRequest], Awaitable[CreateRequest]],
     ) -> None:
         self._historian = historian
         self._access = access
         self._sealer = sealer
         self._checks = checks
-        self._prompts = prompts
+        self._fill = fill
 
     async def take(self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True) -> Start:
         """What the caller's request starts from; `chains` is what its connection remembers.
@@ -92,7 +101,7 @@ class Intake:
             ApiError: the request names what is not there, or what it brings does not fit together or cannot be checked.
         """
         owner = self._access.who()
-        request = await with_prompt(request, self._prompts)
+        request = await self._fill(request)
         PrivateReasoning(self._sealer, owner).check(request.input_items)
         PrivateSummaries(self._sealer, owner).check(request.input_items)
         history = await self._historian.before(request, chains, adds=adds)

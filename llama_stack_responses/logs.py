@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
+from traceback import TracebackException
 from typing import Any, Final
 
 from opentelemetry import context, trace
 
 _ABOUT: Final = context.create_key("llama_stack_responses.about")
+
+_FRAMES: Final = 12
+"""Frames of each exception of a chain that a log line shows: the last ones."""
+
+_SHOWN: Final = 6_000
+"""Characters of a traceback in a log line: the last ones."""
 
 
 @contextmanager
@@ -27,7 +35,51 @@ def get_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
     return _Naming(logging.getLogger(name))
 
 
+def bound_tracebacks() -> None:
+    """Has all handlers that are installed write tracebacks as plain text of a bounded length, whoever logs them.
+
+    The host, uvicorn and asyncio log exceptions that a client can cause, such as a WebSocket message that is no UTF-8.
+    """
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
+    for handler in {handler for logger in (logging.root, *loggers) for handler in logger.handlers}:
+        if not any(isinstance(each, _PlainTracebacks) for each in handler.filters):
+            handler.addFilter(_PlainTracebacks())
+
+
+class _PlainTracebacks(logging.Filter):
+    """Puts a record's exception into its message, as text, before a handler draws it."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        fields = record.msg if isinstance(record.msg, dict) else None
+        error = _raised(record.exc_info) or _raised((fields or {}).get("exc_info"))
+        if error is None:
+            return True
+        if fields is None:
+            record.msg, record.args = "%s\n%s", (record.getMessage(), _traceback(error))
+        else:
+            # structlog, which the hosts log with, hands over its fields as the message.
+            record.msg = {**fields, "event": f"{fields.get('event', '')}\n{_traceback(error)}", "exc_info": None}
+        record.exc_info = record.exc_text = None
+        return True
+
+
 class _Naming(logging.LoggerAdapter[logging.Logger]):
+    """Adds what a line is about, and a traceback as plain text.
+
+    The handlers of the hosts draw an exception with `rich`, its source code in colours: a quarter of a second and more,
+    in which the event loop stands still. As text it takes less than a millisecond.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if not self.isEnabledFor(level):
+            return
+        error = _raised(kwargs.pop("exc_info", None))
+        if error:
+            told = str(msg) % args if args else str(msg)
+            msg, args = "%s\n%s", (told, _traceback(error))
+        # The line is its caller's, not this method's.
+        super().log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
+
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {**kwargs, "extra": {**_trace(), **_known(), **(kwargs.get("extra") or {})}}
 
@@ -40,3 +92,18 @@ def _known() -> Mapping[str, str]:
 def _trace() -> Mapping[str, str]:
     span = trace.get_current_span().get_span_context()
     return {"trace_id": trace.format_trace_id(span.trace_id)} if span.is_valid else {}
+
+
+def _raised(given: Any) -> BaseException | None:
+    """The exception that `exc_info` means."""
+    if isinstance(given, tuple):
+        return given[1] if isinstance(given[1], BaseException) else None
+    if isinstance(given, BaseException):
+        return given
+    return sys.exception() if given else None
+
+
+def _traceback(error: BaseException) -> str:
+    """The end of a traceback, cut to a bounded number of frames and characters."""
+    text = "".join(TracebackException.from_exception(error, limit=-_FRAMES, max_group_width=3).format()).rstrip()
+    return text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}"

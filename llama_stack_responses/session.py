@@ -86,19 +86,24 @@ class Session:
         """For how long nothing was asked and nothing made."""
         return 0.0 if self._lanes.busy else asyncio.get_running_loop().time() - self._active_at
 
-    async def hear(self, event: Json, size: int) -> None:
+    async def hear(self, event: Json, size: int, done: Callable[[], None]) -> None:
         """Takes an event of the client's, of `size` bytes.
+
+        Args:
+            done: is called when the event is no longer held.
 
         Raises:
             Unreachable: the client cannot be told what became of it.
         """
         self._active_at = asyncio.get_running_loop().time()
         lane: str | None = None
+        queued = False
         try:
             lane = lane_of(event)
             match event.get("type"):
                 case "response.create":
-                    self._lanes.put(lane, event, size)
+                    self._lanes.put(lane, event, size, done)
+                    queued = True
                 case "response.steer":
                     answer, answer_lane = self._steering.steer(event)
                     await self._send([answer], answer_lane)
@@ -110,6 +115,9 @@ class Session:
                     )
         except ApiError as error:
             await self._send([refused(error)], lane)
+        finally:
+            if not queued:
+                done()
 
     async def finish(self) -> None:
         """Waits until everything that was asked for is done; a server that ends has told it to end."""
@@ -137,13 +145,24 @@ class Session:
         try:
             await self._answer(lane, event)
         except ApiError as error:
+            self._forget_parent(event)
             return error
         except Unreachable:
             raise
         except Exception:
+            self._forget_parent(event)
             logger.exception("a response on a connection failed")
             return ApiError(500, "The server had an error while processing your request.")
         return None
+
+    def _forget_parent(self, body: Json) -> None:
+        """Drops what the connection remembers of the response that a failed request continued, as OpenAI does.
+
+        Source: OpenAI's guide to the WebSocket mode, on `previous_response_id`.
+        """
+        parent = body.get("previous_response_id")
+        if isinstance(parent, str):
+            self._chains.forget(parent)
 
     async def _answer(self, lane: str | None, event: Json) -> None:
         """Makes the response that the client asked for, and those that follow it by themselves."""
@@ -196,6 +215,8 @@ class Session:
             await self._stream(run, lane)
         finally:
             run.abandon()
+        if run.error:
+            self._forget_parent(body)
         told, following = self._steering.ended(run.response)
         await self._send(told, lane)
         return following

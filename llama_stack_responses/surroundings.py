@@ -10,6 +10,7 @@ from .moderation.moderator import Moderator
 from .prompts import Prompts
 from .telemetry.telemetry import Telemetry
 from .tools.registry import Services
+from .workers.pool import WorkerPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class Surroundings:
         services: what hosted tools work with.
         moderator: who checks what goes in and comes out.
         telemetry: is told what is done.
+        pool: where foreign content is worked on.
     """
 
     inference: Inference
@@ -31,8 +33,10 @@ class Surroundings:
     services: Services
     moderator: Moderator
     telemetry: Telemetry
+    pool: WorkerPool
 
     async def close(self) -> None:
         """Ends what runs for them, and closes their connections."""
         await self.services.close()
         await self.moderator.close()
+        await self.pool.close()

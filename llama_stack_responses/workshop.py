@@ -97,7 +97,7 @@ class Workshop:
         policy, moderation = policy_of(request), response["moderation"]
         guard = Guard(self.checks, policy, moderation, response["output"]) if policy and moderation else None
         summaries = PrivateSummaries(self.sealer, owner)
-        return Bench(self, request, toolset, assembler, reasoning, summaries, guard)
+        return Bench(self, owner, request, toolset, assembler, reasoning, summaries, guard)
 
 
 def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer) -> Workshop:
@@ -108,7 +108,13 @@ def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer
         surroundings.attachments,
         tool_makers(surroundings.services),
         config.profiles,
-        TurnLimits(limits.rounds, limits.inference_idle_seconds, limits.tool_seconds),
+        TurnLimits(
+            limits.rounds,
+            limits.inference_idle_seconds,
+            limits.tool_seconds,
+            limits.output_bytes,
+            limits.output_events,
+        ),
         reasoning_sealer(sealer),
         ContextLengths(surroundings.inference),
         TokenCounts(surroundings.inference, config.profiles),
@@ -122,6 +128,7 @@ class Bench:
     """One response's own tools, assembler, keys to its reasoning and summaries, and guard if it is checked."""
 
     workshop: Workshop
+    owner: Owner
     request: CreateRequest
     toolset: Toolset
     assembler: Assembler
@@ -192,7 +199,7 @@ class Bench:
         # Those of a prompt, which it was filled in with when the response began, are messages.
         first = instructions if isinstance(instructions, list) else []
         seen = continued([*first, *items], self.summaries.read)
-        return await self.workshop.attachments.resolved(seen, profile, self.request)
+        return await self.workshop.attachments.resolved(seen, profile, self.request, self.owner)
 
     def asking(self, outbox: Outbox) -> Asking:
         """What asks the model."""
@@ -207,6 +214,7 @@ class Bench:
             fitting=Fitting(model, profile, shop.counts, shop.lengths),
             outbox=outbox,
             idle_seconds=shop.limits.idle_seconds,
+            output_bytes=shop.limits.output_bytes,
             turnstile=shop.turnstile,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,

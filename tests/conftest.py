@@ -1,6 +1,25 @@
 """What holds for all tests."""
 
+import sys
+from collections.abc import Iterator
+
 import hypothesis
+import pytest
+
+from tests.support.loopback import Watch
 
 # The same examples in every run, which may take their time on a busy machine.
 hypothesis.settings.load_profile("ci")
+
+_watch = Watch()
+# A hook stays until the process ends.
+sys.addaudithook(_watch)
+
+
+@pytest.fixture(autouse=True)
+def only_loopback() -> Iterator[None]:
+    """Fails a test that would reach something beyond the loopback, though the code has dealt with being refused."""
+    _watch.found.clear()
+    yield
+    found, _watch.found = _watch.found, []
+    assert not found, f"beyond the loopback: {found}"

@@ -50,6 +50,9 @@ class Attempt:
         parse: makes a request of its body.
         keys: opens the keys that the user brought.
         opening: until when the response can be refused; None if it has begun.
+
+    Attributes:
+        broken: whether it ended with a defect of this software, so that the next try may end in the same way.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class Attempt:
         self._handing_over = False
         self._concluding = held.job.verdict is not None
         self._making: asyncio.Task[None] | None = None
+        self.broken = False
 
     async def run(self) -> None:
         """Does the work; returns when the response is finished, given back, or somebody else's."""
@@ -107,7 +111,7 @@ class Attempt:
         if self._handing_over:
             await self._hand_over()
         for task in (pump, self._making):
-            _report(self.held.response_id, task)
+            self.broken |= _is_broken(self.held.response_id, task)
 
     @property
     def concluding(self) -> bool:
@@ -160,7 +164,7 @@ class Attempt:
         """Removes the response, of which nobody has heard yet, and tells its client why."""
         opening.refuse(error)
         self._concluding = True
-        ops = [*self.held.gone(), *opening.taken]
+        ops = [*self.held.gone(), *self._journal.unread(self.held.response_id), *opening.taken]
         await self._insist(
             lambda: self._archive.delete(self.held.response_id, beside=ops, conditions=[self.held.fence])
         )
@@ -177,7 +181,7 @@ class Attempt:
         cut = await self._cut(work)
         output = list(work.output)
         number = cut[-1]["sequence_number"] + 1 if cut else work.numbered
-        closing = close_cut(output, cut, number)
+        closing = close_cut(self.held.response_id, output, cut, number)
         response = found.response | {"status": "in_progress", "output": output}
         # What is only to be ended needs nothing of its request, which may be what could not be done.
         body = {"model": response["model"], "input": "..."}
@@ -268,8 +272,11 @@ class Attempt:
         async with self._writing:
             last = [*self._waiting, *self._outbox.ready(), *bench.assembler.end()]
             self._waiting = []
-            await self._insist(lambda: self._store(bench.assembler.response, found, last))
-        self._bell.ring(self.held.response_id)
+            try:
+                await self._insist(lambda: self._store(bench.assembler.response, found, last))
+            finally:
+                # Also after a conflict: an earlier try may have been made whose answer was lost.
+                self._bell.ring(self.held.response_id)
 
     async def _store(self, response: Json, found: StoredResponse, last: list[Event]) -> None:
         transcript = Transcript()
@@ -281,6 +288,8 @@ class Attempt:
             owner=found.owner,
             base=found.input,
             input_items=[],
+            # A response that was deleted or has expired meanwhile stays away; its job goes with the next attempt.
+            version=found.version,
             transcript=transcript.marks(),
             exchanges=self._turn.exchanges if self._turn else {},
             beside=[
@@ -334,11 +343,13 @@ def _waiting(work: Work) -> list[ServerCall]:
     return [ServerCall(**call) for call in work.waiting]
 
 
-def _report(response_id: str, task: asyncio.Task[None]) -> None:
+def _is_broken(response_id: str, task: asyncio.Task[None]) -> bool:
+    """Whether the task ended with a defect, which is logged."""
     error = None if task.cancelled() else task.exception()
     if error is None:
-        return
+        return False
     if isinstance(error, Conflict):
         logger.info("%s is somebody else's by now", response_id)
-    else:
-        logger.error("%s failed in the background", response_id, exc_info=error)
+        return False
+    logger.error("%s failed in the background", response_id, exc_info=error)
+    return not (isinstance(error, ApiError) and error.status == AWAY)

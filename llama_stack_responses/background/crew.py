@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
 from ..access import Access
+from ..admission import Admission, Lease, Quota
+from ..config import BackgroundWork
 from ..core.errors import ApiError, bad_request
 from ..core.events import Event
 from ..core.ids import new_id
@@ -17,11 +21,13 @@ from ..core.request import CreateRequest
 from ..logs import about, get_logger
 from ..sealing import Sealer
 from ..store.archive import Archive
-from ..store.records import AWAY, Condition, Delete, Op, Put, Records
+from ..store.outcome import certain
+from ..store.records import AWAY, Condition, Conflict, Delete, Op, Put, Records, VersionIs
+from ..store.vouched import Vouched
 from ..workshop import Workshop
 from .attempt import Attempt
 from .bell import Bell
-from .jobs import LEASE, QUEUE, RETRY, Held, Jobs, taken_from
+from .jobs import LEASE, QUEUE, RETRY, Held, Jobs, name_of, taken_from
 from .journal import Journal
 from .lookout import Lookout
 from .opening import Opening
@@ -38,14 +44,51 @@ _BREATH: Final = LEASE / 4
 _SILENT: Final = LEASE - _BREATH
 """Seconds without one after which this worker must take itself for dead."""
 
+_GAP: Final = 2 * _BREATH
+"""Seconds between two signs of life of this worker that show an outage of the store: the leases of other living workers
+may have run out in it.
+"""
+
+_GRACE: Final = 2 * _BREATH
+"""Seconds after its start for which a worker takes none for dead: the store may just have come back from an outage."""
+
 _LOOK: Final = 0.5
 """Seconds between two looks: for jobs that other processes queued, and whether ours were taken from us.
 
 On a store that says so they are longer.
 """
 
+_OPENED: Final = "responses with an Idempotency-Key"
+
 _GLANCE: Final = 0.05
 """Seconds between two looks at what is about to happen, on a store that does not say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class CrewBounds:
+    """How many background responses there may be.
+
+    Attributes:
+        at_once: made by this process at a time.
+        at_once_per_owner: of them, one authenticated owner's.
+        waiting: that wait, over all servers; and those with an Idempotency-Key that this process makes at a time.
+        per_owner: one authenticated owner's that wait or are made, over all servers; and likewise.
+    """
+
+    at_once: int
+    at_once_per_owner: int
+    waiting: int
+    per_owner: int
+
+    @staticmethod
+    def of(config: BackgroundWork) -> CrewBounds:
+        """Those of a configuration; by default, an owner has three quarters of the work and a quarter of the queue."""
+        return CrewBounds(
+            config.at_once,
+            config.at_once_per_owner or max(1, config.at_once * 3 // 4),
+            config.waiting,
+            config.per_owner or max(1, config.waiting // 4),
+        )
 
 
 class Crew:
@@ -53,8 +96,7 @@ class Crew:
 
     Args:
         records: what all servers share.
-        size: how many responses this process makes at a time.
-        waiting: how many may wait, over all servers.
+        bounds: how many responses may wait and be made.
         keep_journal: seconds for which events stay readable after the end.
         parse: makes a request of its body.
         sealer: seals the keys that users bring.
@@ -67,8 +109,7 @@ class Crew:
         access: Access,
         workshop: Workshop,
         *,
-        size: int,
-        waiting: int,
+        bounds: CrewBounds,
         keep_journal: float,
         parse: Callable[[Json], CreateRequest],
         sealer: Sealer,
@@ -77,18 +118,21 @@ class Crew:
         self._archive = archive
         self._access = access
         self._workshop = workshop
-        self._size = size
+        self._bounds = bounds
+        self._opened = Admission(Quota(_OPENED, bounds.waiting, bounds.per_owner))
+        self._opened_by_all = Admission(Quota(_OPENED, bounds.waiting, bounds.waiting))
         self._keep_journal = keep_journal
         self._parse = parse
         self._secrets = JobSecrets(sealer)
         self._bell = Bell()
-        self._jobs = Jobs(records, waiting)
+        self._jobs = Jobs(records, bounds.waiting, bounds.per_owner)
         self._journal = Journal(records, self._bell)
         self._lookout = Lookout(records, self._bell)
         self._worker = new_id("worker")
         self._vouchers = Vouchers(records, archive, self._worker)
         self._alive = False
         self._idle: set[str] = set()
+        self._broken: set[str] = set()
         self._attempts: dict[asyncio.Task[None], Attempt] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._hanging_up = False
@@ -126,6 +170,7 @@ class Crew:
             attempt.hand_over()
         if tasks := [*self._tasks, *self._attempts]:
             await asyncio.wait(tasks)
+            await self._jobs.noted()
             try:
                 await self._jobs.retire(self._worker)
             except ApiError as error:
@@ -154,15 +199,15 @@ class Crew:
             history: what it stands on, as `Archive.save` takes it.
 
         Raises:
-            ApiError: 429, if too many are waiting; 400, if the store cannot hand out work, or there are keys that
-                cannot be sealed.
+            ApiError: 429, if too many are waiting, or the owner has too many; 400, if the store cannot hand out work,
+                or there are keys that cannot be sealed.
         """
         self._check_store()
         response_id = response["id"]
         body, sealed = self._secrets.seal(body, keys, response_id, owner)
-        ops = [*beside, *await self._jobs.enqueue(response_id, owner, body, sealed)]
-        ops += self._journal.batch(response_id, events)
-        await self._archive.save(response, owner=owner, beside=ops, **history)
+        async with self._jobs.enqueued(response_id, owner, body, sealed) as queued:
+            ops = [*beside, *queued, *self._journal.batch(response_id, events)]
+            await self._store(response, owner=owner, beside=ops, **history)
         self._bell.ring(QUEUE)
 
     async def open(
@@ -190,17 +235,51 @@ class Crew:
             history: what it stands on, as `Archive.save` takes it.
 
         Raises:
-            ApiError: the provider refused it in that time; 400, if the store cannot hand out work, or there are keys
-                that cannot be sealed. Nothing is stored.
+            ApiError: the provider refused it in that time; 429 or 503, too many are made here; 400, if the store cannot
+                hand out work, or there are keys that cannot be sealed. Nothing is stored.
         """
         self._check_store()
         await self._come_alive()
         body, sealed = self._secrets.seal(body, keys, response["id"], owner)
-        held, ops = await self._jobs.open(response["id"], owner, body, self._worker, sealed)
-        await self._archive.save(response, owner=owner, beside=[*beside, *ops], **history)
-        opening = Opening([Delete(op.key) for op in beside], patience)
-        self._begin(held, opening)
+        with ExitStack() as unless_begun:
+            place = unless_begun.enter_context(self._place(owner))
+            held, ops = await self._jobs.open(response["id"], owner, body, self._worker, sealed)
+            await self._store(response, owner=owner, beside=[*beside, *ops], **history)
+            opening = Opening([Delete(op.key) for op in beside], patience)
+            self._begin(held, opening).add_done_callback(lambda _: place.release())
+            unless_begun.pop_all()
         await opening.verdict()
+
+    def _place(self, owner: Owner) -> Lease:
+        """A place for a response that goes on when its client has left.
+
+        Raises:
+            ApiError: 429 or 503, there is none.
+        """
+        return (self._opened_by_all if owner.is_anonymous else self._opened).lease(owner).take(1)
+
+    async def _store(self, response: Json, *, conditions: Sequence[Condition] = (), **more: Any) -> None:
+        """Stores a new response with its job, once.
+
+        Raises:
+            Conflict: one of `conditions` does not hold.
+            OutcomeUnknown: the store did not say whether it did.
+        """
+        response_id = response["id"]
+
+        async def save(again: bool) -> None:
+            fresh = [VersionIs(f"r/{response_id}", None)] if again else []
+            try:
+                await self._archive.save(response, conditions=[*conditions, *fresh], **more)
+            except Conflict:
+                if not (again and await self._archive.entry(response_id)):
+                    raise
+
+        await certain(
+            save,
+            f"The response store did not say whether it took the response. Retrieve response '{response_id}' before "
+            "you send the request again: a 404 says that it was not taken.",
+        )
 
     def _check_store(self) -> None:
         if not self._records.transactional:
@@ -230,8 +309,13 @@ class Crew:
 
     async def forget(self, response_id: str) -> None:
         """Drops what is left of a response that is deleted."""
-        if self._records.transactional:
+        if not self._records.transactional:
+            return
+        try:
             await self._journal.forget(response_id)
+        except ApiError as error:
+            # The response is deleted, and the journal of one that has ended goes by itself.
+            logger.warning("the events of a deleted response are dropped later: %s", error)
 
     async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
         """A response's events behind number `after`, as they come; an empty list for so many seconds of silence.
@@ -243,9 +327,13 @@ class Crew:
         async def lasts() -> bool:
             return not self._hanging_up and await self._jobs.find(response_id) is not None
 
+        async def fence() -> Condition | None:
+            held = await self._jobs.find(response_id)
+            return held.fence if held else None
+
         while not self._hanging_up:
             try:
-                async for events in self._journal.follow(response_id, after, silence, lasts):
+                async for events in self._journal.follow(response_id, after, silence, lasts, fence):
                     yield events
                     after = events[-1]["sequence_number"] if events else after
                 return
@@ -261,7 +349,10 @@ class Crew:
 
     async def cancel(self, response_id: str) -> None:
         """Ends a response wherever it is made; what was said until then is kept. Does nothing if it has ended."""
-        held = await self._jobs.seize(response_id, self._worker, "cancelled")
+        held = await certain(
+            lambda again: self._seize(response_id, again),
+            f"The response store did not say whether response '{response_id}' is cancelled: cancel it again.",
+        )
         if held is not None:
             for attempt in self._attempts.values():
                 if attempt.held.response_id == response_id:
@@ -269,6 +360,16 @@ class Crew:
             # Not in this task: should the client leave, it is ended all the same.
             await asyncio.wait([self._begin(held)])
         await self._gone(response_id)
+
+    async def _seize(self, response_id: str, again: bool) -> Held | None:
+        """Takes the job over to cancel it; with `again`, an earlier call may have done so."""
+        held = await self._jobs.seize(response_id, self._worker, "cancelled")
+        if held is None and again:
+            found = await self._jobs.find(response_id)
+            at_work = [attempt.held for attempt in self._attempts.values()]
+            if found and found.job.worker == self._worker and found not in at_work:
+                return found
+        return held
 
     async def _gone(self, response_id: str) -> None:
         """Waits until the job has ended, wherever that is; should its server die meanwhile, others end it later."""
@@ -289,6 +390,18 @@ class Crew:
             await self._come_alive()
             await self._vouchers.vouch(response, **history)
 
+    async def delete_under_way(self, vouched: Vouched) -> bool:
+        """Deletes a foreground response that is under way; False if it has ended meanwhile."""
+
+        async def delete(again: bool) -> bool:
+            return await self._vouchers.delete(vouched) or again
+
+        return await certain(
+            delete,
+            f"The response store did not say whether it deleted response '{vouched.response['id']}': delete it again. "
+            "A 404 says that it was deleted.",
+        )
+
     def settled(self, response_id: str) -> tuple[list[Op], list[Condition]]:
         """What says, in the commit that stores a foreground response, that it is made, and what that depends on.
 
@@ -298,6 +411,10 @@ class Crew:
             return [], []
         ops, unburied = self._vouchers.settled(response_id)
         return ops, [unburied]
+
+    def ended_here(self, response_id: str) -> None:
+        """Says that a foreground response is no longer made here, whatever came of it."""
+        self._vouchers.ended_here(response_id)
 
     def give_up(self, response_id: str, error: ApiError) -> None:
         """Has a foreground response that the store did not take stored as failed as soon as that can be done."""
@@ -326,12 +443,12 @@ class Crew:
     async def _live(self) -> None:
         """Says that this worker lives. One that cannot say so for too long must take itself for dead."""
         loop = asyncio.get_running_loop()
-        said, patient = loop.time(), -inf
+        said, patient = loop.time(), loop.time() + _GRACE
         while True:
             pause = _LOOK
             try:
                 await self._breathe()
-                if loop.time() - said > _SILENT:
+                if loop.time() - said > _GAP:
                     # Nor may the others have been able to say so: who lives gets the time to.
                     patient = loop.time() + LEASE
                 said, pause = loop.time(), _BREATH
@@ -359,7 +476,8 @@ class Crew:
     async def _recover(self) -> int:
         """Lets jobs wait again that this worker has and does not do, at the second look: a claim may be under way.
 
-        It may have claimed one without hearing so, and it ended its attempts if it once took itself for dead.
+        It may have claimed one without hearing so, it ended its attempts if it once took itself for dead, and an
+        attempt may have ended with a defect.
 
         Returns:
             How many they were.
@@ -368,12 +486,13 @@ class Crew:
         idle = held - {attempt.held.response_id for attempt in self._attempts.values()}
         lost = idle & self._idle
         for response_id in lost:
-            await self._jobs.recover(self._worker, response_id)
+            await self._jobs.recover(self._worker, response_id, counts=response_id in self._broken)
+        self._broken &= idle - lost
         self._idle = idle
         return len(lost)
 
     async def _claim(self) -> None:
-        """Takes what waits, for as long as there is room, and calls the others if there is none.
+        """Takes what waits, for as long as there is room, and calls the others if there is none for some of it.
 
         They are not called before: all would reach for what the one that it was given to takes anyway.
         """
@@ -383,12 +502,12 @@ class Crew:
                 patience = inf
                 try:
                     await self._come_alive()
-                    if not self._has_room():
-                        if rung:
-                            await self._jobs.call_others()
-                    elif held := await self._jobs.claim(self._worker):
+                    has_room, at_limit = self._room()
+                    if has_room and (held := await self._jobs.claim(self._worker, at_limit)):
                         self._begin(held)
                         continue
+                    if rung and (at_limit or not has_room):
+                        await self._jobs.call_others()
                 except ApiError as error:
                     logger.warning("no background work is taken: %s", error)
                     patience = _LOOK
@@ -396,9 +515,15 @@ class Crew:
                     logger.exception("no background work is taken")
                 rung = await ear.wait(_LOOK, patience)
 
-    def _has_room(self) -> bool:
-        """Whether another job can be taken. Those that clients wait for do not count: they never waited here."""
-        return sum(attempt.opening is None for attempt in self._attempts.values()) < self._size
+    def _room(self) -> tuple[bool, set[str]]:
+        """Whether another job can be taken, and the names of owners of whom none can be.
+
+        Jobs that clients wait for do not count: they never waited here.
+        """
+        owners = [attempt.held.job.owner for attempt in self._attempts.values() if attempt.opening is None]
+        counts = Counter(name_of(owner) for owner in owners if not owner.is_anonymous)
+        at_limit = {of for of, count in counts.items() if count >= self._bounds.at_once_per_owner}
+        return len(owners) < self._bounds.at_once, at_limit
 
     async def _watch(self) -> None:
         """Ends the attempts whose job was taken over: they would else go on until they next write."""
@@ -429,7 +554,9 @@ class Crew:
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._attempts[task]
+        attempt = self._attempts.pop(task)
+        if attempt.broken:
+            self._broken.add(attempt.held.response_id)
         self._bell.ring(QUEUE)
 
     def _attempt(self, held: Held, opening: Opening | None) -> Attempt:

@@ -2,8 +2,8 @@
 
     j/<response>            the job: small, since every change of hands writes it (`Job`)
     k/<response>            what it takes to run it, and how far it is (`Work`)
-    q/<order>/<response>    the job waits; the least order is next
-    u/<of>                  the order of the owner's last waiting job
+    q/<order>/<response>    the job waits; the least order is next (`turns.py`); the value is whose it is
+    d/<of>/<response>       a background response of this authenticated owner waits or is made
     p/<worker>              the worker lives; goes by itself unless it is renewed
     h/<worker>/<response>   the worker has the job
 
@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
-from contextlib import suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
-from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..logs import get_logger
 from ..store import codec
@@ -38,6 +37,9 @@ from ..store.records import (
     committed,
 )
 from ..telemetry.trace_context import trace_headers
+from . import turns
+from .hints import Hints
+from .quota import Quotas
 
 type Json = dict[str, Any]
 type Verdict = Literal["cancelled", "failed"]
@@ -48,7 +50,11 @@ LEASE: Final = 10.0
 """Seconds for which a worker counts as alive after it last said so, on the store's clock."""
 
 TRIES: Final = 3
-"""How often a job is begun at one step, at most: work that keeps ending its server is not begun again."""
+"""How often a job is begun at one step, at most: work that keeps ending its worker is not begun again.
+
+Only tries count that ended with the death of their worker or with a defect. An outage of the store ends a try too, but
+the worker lives: that try is taken back.
+"""
 
 RETRY: Final = 1.0
 """Seconds between two tries while the store cannot be reached."""
@@ -58,9 +64,6 @@ BEGUN: Final = 2
 
 QUEUE: Final = "q"
 """What is woken when a job waits."""
-
-_SHARE: Final = 10.0
-"""Seconds by which each further waiting job of one owner stands behind the one before, so that others come between."""
 
 _REACH: Final = 8
 """How far into the queue a worker reaches, at most."""
@@ -78,8 +81,10 @@ class Job:
         owner: principal, attributes and tenant of whose it is.
         order: its place in the queue.
         worker: who has it; None while it waits.
-        tries: how often it was begun.
+        tries: how often it was begun, less the tries that do not count.
         verdict: how it is to end without being run any further.
+        lost: the workers whose lease ran out while they had it. Each try of theirs counts until the worker is seen
+            alive again: the lease of a living worker runs out when the store cannot be reached.
     """
 
     owner: Owner
@@ -87,6 +92,7 @@ class Job:
     worker: str | None = None
     tries: int = 0
     verdict: Verdict | None = None
+    lost: Sequence[str] = ()
 
     def encode(self) -> bytes:
         """The record's value."""
@@ -164,6 +170,8 @@ class Held:
     def gone(self) -> list[Op]:
         """What removes the job."""
         rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"h/{self.job.worker}/{self.response_id}"]
+        if not self.job.owner.is_anonymous:
+            rows.append(f"{_all_of(self.job.owner)}{self.response_id}")
         return [*map(Delete, rows), Wake(self.response_id)]
 
 
@@ -173,39 +181,51 @@ class Jobs:
     Args:
         records: where the jobs are.
         limit: how many may wait, about.
+        per_owner: how many of one authenticated owner may wait or be made, about.
     """
 
-    def __init__(self, records: Records, limit: int) -> None:
+    def __init__(self, records: Records, limit: int, per_owner: int | None = None) -> None:
         self._records = records
         self._limit = limit
-        self._turns: dict[str, float] = {}
+        self._per_owner = limit if per_owner is None else per_owner
+        self._quotas = Quotas(records)
+        self._turns = turns.Turns()
+        self._hints = Hints(records)
 
-    async def enqueue(self, response_id: str, owner: Owner, body: Json, sealed: str | None = None) -> list[Op]:
-        """What stores a waiting job, for a commit together with its response.
+    @asynccontextmanager
+    async def enqueued(
+        self, response_id: str, owner: Owner, body: Json, sealed: str | None = None
+    ) -> AsyncIterator[list[Op]]:
+        """What stores a waiting job, for a commit together with its response that is made within the block.
 
         Raises:
-            ApiError: 429, if too many are waiting.
+            ApiError: 429, if too many are waiting, or too many are the owner's.
         """
-        waiting = await self._records.range("q/", after_prefix("q/"), limit=self._limit)
-        if len(waiting) >= self._limit:
-            raise ApiError(429, "Too many background responses are waiting. Try again later.", retry_after=10)
-        last = f"u/{Hasher(owner).owner}"
-        known = (await self._records.get_many([last])).get(last)
-        now = await self._records.now()
-        turn = self._turn(last, float(known.value) if known else 0.0, now)
-        job = Job(owner, _order(turn))
-        return [
-            Put(last, repr(turn).encode(), expires_at=max(turn, now) + _DAY),
-            Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Work(body, sealed=sealed, trace=trace_headers(), queued_at=now).encode()),
-            Put(f"q/{job.order}/{response_id}", b""),
-        ]
+        async with AsyncExitStack() as places:
+            full = "Too many background responses are waiting. Try again later."
+            await places.enter_async_context(self._quotas.one_more("q/", self._limit, full))
+            if not owner.is_anonymous:
+                full = f"You have {self._per_owner} background responses that wait or are made. Try again later."
+                await places.enter_async_context(self._quotas.one_more(_all_of(owner), self._per_owner, full))
+            of, now = name_of(owner), await self._records.now()
+            known = self._hints.over(await self._records.get_many([turns.last_of(of), turns.PRESENT]))
+            order, hints = self._turns.give(of, known, now)
+            ops: list[Op] = [
+                Put(f"j/{response_id}", Job(owner, order).encode()),
+                Put(f"k/{response_id}", Work(body, sealed=sealed, trace=trace_headers(), queued_at=now).encode()),
+                _in_queue(response_id, order, owner),
+            ]
+            if not owner.is_anonymous:
+                # A server of an earlier version that ends the response leaves it.
+                ops.append(Put(f"{_all_of(owner)}{response_id}", b"", expires_at=now + _DAY))
+            yield ops
+            self._hints.put(*hints)
 
     async def open(
         self, response_id: str, owner: Owner, body: Json, worker: str, sealed: str | None = None
     ) -> tuple[Held, list[Op]]:
         """A job that never waits: this worker's from the beginning on, by a commit together with its response."""
-        job = Job(owner, _order(await self._records.now()), worker, tries=1)
+        job = Job(owner, turns.at(await self._records.now()), worker, tries=1)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
             Put(f"k/{response_id}", Work(body, numbered=0, sealed=sealed, trace=trace_headers()).encode()),
@@ -213,21 +233,15 @@ class Jobs:
         ]
         return Held(response_id, job, 1), ops
 
-    def _turn(self, of: str, last: float, now: float) -> float:
-        """When it is the turn of the owner's next job.
+    async def claim(self, worker: str, passed_over: Set[str] = frozenset()) -> Held | None:
+        """The next waiting job, which is this worker's from now on; None if none waits that can be read here.
 
-        Of two that are queued at once, one may not see the other in the store. Those of one process see one another
-        here; those of two processes may have the same turn.
+        Args:
+            passed_over: the names of owners whose jobs are left waiting.
         """
-        self._turns = {each: turn for each, turn in self._turns.items() if turn > now - _SHARE}
-        turn = self._turns[of] = max(now, last + _SHARE, self._turns.get(of, 0.0) + _SHARE)
-        return turn
-
-    async def claim(self, worker: str) -> Held | None:
-        """The next waiting job, which is this worker's from now on; None if none waits that can be read here."""
         reach = 1
         unreadable: set[str] = set()
-        while rows := await self._next(reach, unreadable):
+        while rows := await self._next(reach, unreadable, passed_over):
             row = random.choice(rows)  # noqa: S311 (no secret)
             try:
                 held = await self._take(row, worker)
@@ -241,22 +255,50 @@ class Jobs:
             reach = min(2 * reach, _REACH)
         return None
 
-    async def _next(self, reach: int, unreadable: Set[str]) -> list[str]:
-        rows = await self._records.range("q/", after_prefix("q/"), limit=reach + len(unreadable))
-        return [row for row, _ in rows if row not in unreadable][:reach]
+    async def _next(self, reach: int, unreadable: Set[str], passed_over: Set[str]) -> list[str]:
+        """The keys of the next waiting jobs, at most `reach`."""
+        start, found = "q/", list[str]()
+        # Between those of other owners are at most as many as an owner who is passed over may have.
+        most = _PAGE if passed_over else reach + len(unreadable)
+        while rows := await self._records.range(start, after_prefix("q/"), limit=most):
+            found += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
+            if len(found) >= reach or len(rows) < most:
+                break
+            start = rows[-1][0] + "\0"
+        return found[:reach]
 
     async def _take(self, row: str, worker: str) -> Held | None:
         response_id = row.rpartition("/")[2]
-        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}"])
+        records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turns.PRESENT])
         found, work = _held(response_id, records), _work(response_id, records)
         if found is None or found.job.worker is not None:
             await self._drop(row, response_id, found)
             return None
-        job = replace(found.job, worker=worker, tries=found.job.tries + 1)
+        job = await self._without_living(found.job)
+        job = replace(job, worker=worker, tries=job.tries + 1)
         if work is not None and job.tries - work.tries > TRIES:
             job = replace(job, verdict=job.verdict or "failed")
-        ops: list[Op] = [Delete(row), Put(f"j/{response_id}", job.encode()), Put(f"h/{worker}/{response_id}", b"")]
-        return await self._change(found, job, ops, [])
+        ops: list[Op] = [
+            Delete(row),
+            Put(f"j/{response_id}", job.encode()),
+            Put(f"h/{worker}/{response_id}", b""),
+        ]
+        held = await self._change(found, job, ops, [])
+        if held is not None:
+            self._hints.put(turns.taken(job.order, self._hints.over(records)))
+        return held
+
+    async def _without_living(self, job: Job) -> Job:
+        """The job without the tries of workers that lost it and turn out to be alive."""
+        if not job.lost:
+            return job
+        living = await self._records.get_many([f"p/{worker}" for worker in dict.fromkeys(job.lost)])
+        lost = [worker for worker in job.lost if f"p/{worker}" not in living]
+        return replace(job, lost=lost, tries=job.tries - (len(job.lost) - len(lost)))
+
+    async def noted(self) -> None:
+        """Returns when other processes can read which turns were given and taken here."""
+        await self._hints.written()
 
     async def find(self, response_id: str) -> Held | None:
         """The job as it is now, whoever has it; None if there is none any longer."""
@@ -311,7 +353,7 @@ class Jobs:
         rescued = 0
         async for worker, response_id in left_by_the_dead(self._records, "h/"):
             try:
-                rescued += await self._rescue(worker, response_id, [is_dead(worker)])
+                rescued += await self._rescue(worker, response_id)
             except codec.UnreadableError as error:
                 logger.error("work of a dead server that cannot be read is left: %s: %s", response_id, error)
         return rescued
@@ -322,16 +364,31 @@ class Jobs:
         rows = await self._records.range(prefix, after_prefix(prefix), limit=_PAGE)
         return {key.removeprefix(prefix) for key, _ in rows}
 
-    async def recover(self, worker: str, response_id: str) -> bool:
-        """Lets a job wait again that this worker has without knowing it: the store did not say that it had it."""
-        return await self._rescue(worker, response_id, [])
+    async def recover(self, worker: str, response_id: str, *, counts: bool) -> bool:
+        """Lets a job wait again that this living worker has and does not work on.
 
-    async def _rescue(self, worker: str, response_id: str, conditions: list[Condition]) -> bool:
+        Args:
+            counts: whether the try ended with a defect. It does not count if the store did not say that the worker had
+                the job, or could not be reached for so long that the worker had to give the job up.
+        """
+        if found := await self._found(worker, response_id):
+            tries = found.job.tries - (not counts)
+            return await self._requeue(found, replace(found.job, worker=None, tries=tries), [])
+        return False
+
+    async def _rescue(self, worker: str, response_id: str) -> bool:
+        if found := await self._found(worker, response_id):
+            job = replace(found.job, worker=None, lost=[*found.job.lost, worker])
+            return await self._requeue(found, job, [is_dead(worker)])
+        return False
+
+    async def _found(self, worker: str, response_id: str) -> Held | None:
+        """The job, if the worker has it; if not, the row that says so is dropped."""
         found = await self.find(response_id)
         if found is None or found.job.worker != worker:
             await self._drop(f"h/{worker}/{response_id}", response_id, found)
-            return False
-        return await self._requeue(found, replace(found.job, worker=None), conditions)
+            return None
+        return found
 
     async def _drop(self, row: str, response_id: str, found: Held | None) -> None:
         """Removes a row that does not belong to the job, unless the job has changed since it was found."""
@@ -341,7 +398,7 @@ class Jobs:
     async def _requeue(self, found: Held, job: Job, conditions: list[Condition]) -> bool:
         ops: list[Op] = [
             Delete(f"h/{found.job.worker}/{found.response_id}"),
-            Put(f"q/{job.order}/{found.response_id}", b""),
+            _in_queue(found.response_id, job.order, job.owner),
             Put(f"j/{found.response_id}", job.encode()),
             Wake(taken_from(found.job.worker)),
             Wake(QUEUE),
@@ -387,6 +444,14 @@ async def left_by_the_dead(records: Records, prefix: str) -> AsyncIterator[tuple
                 yield worker, response_id
 
 
-def _order(moment: float) -> str:
-    """Milliseconds since the epoch, so that they sort."""
-    return f"{int(moment * 1000):012x}"
+def name_of(owner: Owner) -> str:
+    """What stands for the owner in keys, whatever their groups are."""
+    return Hasher(owner).owner
+
+
+def _all_of(owner: Owner) -> str:
+    return f"d/{name_of(owner)}/"
+
+
+def _in_queue(response_id: str, order: str, owner: Owner) -> Put:
+    return Put(f"q/{order}/{response_id}", name_of(owner).encode())

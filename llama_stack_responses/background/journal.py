@@ -3,6 +3,9 @@
 e/<response>/<number>    a row of events; the number is that of its last
 s/<response>             somebody reads, or has read, the events; after the end, the row that follows
 t/<second>/<response>    from then on the journal may be dropped
+
+The first two are written only on the condition that the job of the response is there. Whoever removes the job writes
+the third in the same commit, or leaves neither of the first two. So the journal of a response that is gone goes too.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Final
 
 from ..core.events import TERMINAL, Event
 from ..store import codec
-from ..store.records import Delete, Ensure, Op, Put, Records, VersionIs, Wake, after_prefix
+from ..store.records import Condition, Delete, Ensure, Op, Put, Records, VersionIs, Wake, after_prefix, committed
 from .bell import Bell
 
 _ROWS: Final = 64
@@ -74,14 +77,22 @@ class Journal:
         return bool(await self._records.range(prefix, after_prefix(prefix), limit=1))
 
     async def follow(
-        self, response_id: str, after: int, silence: float, lasts: Callable[[], Awaitable[bool]]
+        self,
+        response_id: str,
+        after: int,
+        silence: float,
+        lasts: Callable[[], Awaitable[bool]],
+        fence: Callable[[], Awaitable[Condition | None]],
     ) -> AsyncIterator[list[Event]]:
         """The events behind number `after`, as they come, up to the terminal one.
 
         An empty list says that none came for `silence` seconds. The iterator ends early if nothing is there any more
         and the response no longer `lasts`.
+
+        Args:
+            fence: gives what holds for as long as the response's job is as it is now; None if there is no job.
         """
-        await self._records.commit([Ensure(f"s/{response_id}", b"")])
+        await self._announce(response_id, fence)
         loop = asyncio.get_running_loop()
         spoke = loop.time()
         rung, lasting = False, True
@@ -102,6 +113,19 @@ class Journal:
                     yield []
                 elif not (rung := await ear.wait(_POLL, left)):
                     lasting = await lasts()
+
+    async def _announce(self, response_id: str, fence: Callable[[], Awaitable[Condition | None]]) -> None:
+        """Says that somebody reads the events, unless the response has ended.
+
+        Events are taken back only before the end, and nothing would remove the row if it were written after a delete.
+        """
+        while condition := await fence():
+            if await committed(self._records, [Ensure(f"s/{response_id}", b"")], [condition]):
+                return
+
+    def unread(self, response_id: str) -> list[Op]:
+        """What removes the readers' row of a response that has no events and never will, with its job."""
+        return [Delete(f"s/{response_id}")]
 
     def cut_back(self, response_id: str, events: Sequence[Event]) -> tuple[list[Op], list[VersionIs]]:
         """What takes back `events`, the last ones, on the condition that nobody has read any."""

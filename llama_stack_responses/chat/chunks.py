@@ -44,6 +44,17 @@ _FINISH: Final[dict[str, FinishReason]] = {
 }
 _BROKEN: Final = frozenset({"error", "timeout"})
 _LOWEST_LOGPROB: Final = -9999.0
+_CALL: Final = 8192
+"""Characters that a call counts for beside its arguments: it makes an item, and an answer."""
+_ENTRY: Final = 64
+"""Characters that an annotation, a token's log probability or an alternative to it counts for beside its text."""
+_LONGEST_NAME: Final = 1024
+_MOST_TOPS: Final = 20
+"""Alternatives to a token: a client can ask for no more."""
+_MOST_STALLS: Final = 6250
+"""Times in a row that a stream is looked at and has said nothing new."""
+_MOST_HALVES: Final = 16
+"""Tokens that are kept because they are parts of a character, which has at most four bytes."""
 
 
 @dataclass(slots=True)
@@ -68,8 +79,14 @@ class _CallSoFar:
         """Takes a fragment in."""
         self.call_id = self.call_id or call_id
         self.name += name if name != self.name else ""
+        if len(self.name) > _LONGEST_NAME:
+            raise ApiError(502, f"The model server's stream has a call with a name of over {_LONGEST_NAME} characters.")
         if arguments and not self.has_arguments:
             self.has_arguments, self.came_whole = True, _is_object(arguments)
+
+
+class Enough(Exception):  # noqa: N818 (it is how a round ends)
+    """The round has said as much as it may, and ends as one that reached its bound on tokens."""
 
 
 class ChunkReader:
@@ -82,13 +99,22 @@ class ChunkReader:
 
     Args:
         profile: how the model's answers are to be read.
+        most: characters that the round may say.
         summaries: whether the client asked for summaries of the reasoning. They are then what the provider sends as
             such, as OpenRouter's `reasoning_details` or in a content list; where its first piece of reasoning has none,
             the profile may make the text of the reasoning its own summary.
+
+    Attributes:
+        service_tier: the provider's name for the tier that served the round, if it said so.
+        said: characters of all that was read so far, whoever is shown it.
     """
 
-    def __init__(self, profile: Profile, *, summaries: bool = False) -> None:
+    def __init__(self, profile: Profile, most: int, *, summaries: bool = False) -> None:
         self.service_tier: str | None = None
+        self.said = 0
+        self._most = most
+        self._seen = 0
+        self._stalls = 0
         self._summaries = summaries
         self._own_summaries: bool | None = None if summaries else False
         self._as_summary = summaries and profile.reasoning_summary == "text"
@@ -101,7 +127,14 @@ class ChunkReader:
         self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta]:
-        """The deltas of one chunk, in the order in which they are to be shown."""
+        """The deltas of one chunk, in the order in which they are to be shown.
+
+        Raises:
+            Enough: the chunks before this one have said more than they may.
+            ApiError: the chunk is none that a model server sends.
+        """
+        if self.said > self._most:
+            raise self.cut()
         if chunk.usage is not None:
             self._usage = chunk.usage
         if not chunk.choices:
@@ -118,6 +151,22 @@ class ChunkReader:
             fields = fields | extra
         return self._deltas(fields, choice)
 
+    def cut(self) -> Enough:
+        """Ends the round here, as incomplete, whatever else the provider would say."""
+        self._finish = "length"
+        return Enough()
+
+    def check_progress(self) -> None:
+        """Looks, after some chunks, whether they said anything.
+
+        Raises:
+            ApiError: nothing has been said for so long that nothing will be.
+        """
+        self._stalls = self._stalls + 1 if self.said == self._seen else 0
+        self._seen = self.said
+        if self._stalls > _MOST_STALLS:
+            raise ApiError(502, "The inference provider goes on and on sending chunks that say nothing.")
+
     def end(self) -> list[Delta]:
         """The last deltas of the round, `Finish` the very last.
 
@@ -130,7 +179,7 @@ class ChunkReader:
             raise ApiError(502, f"The inference provider broke off the answer: {self._finish}.")
         reason = _FINISH.get(self._finish)
         if reason is None:
-            logger.warning("unknown finish reason %r is taken as 'stop'", self._finish)
+            logger.warning("unknown finish reason %.100r is taken as 'stop'", self._finish)
         rest = self._pieces(self._splitter.end()) if self._splitter else []
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom)]
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
@@ -138,15 +187,19 @@ class ChunkReader:
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
         # One of these fields is there in each chunk, rarely two: what is missing must cost no more than a look.
         reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
-        out: list[Delta] = self._reasoning(fields) if reasons or (self._summaries and _details(fields)) else []
+        shown = reasons or (self._summaries and _details(fields))
+        out: list[Delta] = self._reasoning(fields, shown) if shown else []
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
             self._half_tokens += [entry for entry in _logprobs(choice) if _is_half(entry)]
+            del self._half_tokens[:-_MOST_HALVES]
         if refusal := fields.get("refusal"):
+            self.said += len(refusal)
             out.append(Refusal(self._mender.feed("refusal", refusal)))
         if annotations := fields.get("annotations"):
             for annotation in annotations:
+                self.said += _ENTRY + len(repr(annotation))
                 out.extend(_annotation(annotation))
         if call := fields.get("function_call"):
             # What calls were before there were several of them.
@@ -155,7 +208,8 @@ class ChunkReader:
             self._signed_calls(out, calls)
         return out
 
-    def _reasoning(self, fields: dict[str, Any]) -> list[Delta]:
+    def _reasoning(self, fields: dict[str, Any], shown: Any) -> list[Delta]:
+        self.said += len(shown) if type(shown) is str else len(repr(shown))
         if self._own_summaries is None:
             self._own_summaries = any(is_summary for is_summary, _ in _details(fields))
             self._as_summary = self._as_summary and not self._own_summaries
@@ -175,15 +229,21 @@ class ChunkReader:
         for position, call in enumerate(calls):
             made = self._call(position, call)
             if signature := _signature(call):
+                self.said += len(signature)
                 out.append(Reasoning("", signature=signature, call_id=made.call_id))
             out.append(made)
 
     def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
         if type(content) is not str:
-            out.extend(self._content_list(getattr(content, "parts", content)))
+            parts = list(self._content_list(getattr(content, "parts", content)))
+            self.said += sum(map(_weight, parts))
+            out.extend(parts)
             return
+        self.said += len(content)
         content = self._mender.feed("content", content)
         logprobs = _logprobs(choice) if choice.logprobs else None
+        if logprobs:
+            self.said += sum(map(_logprob_weight, logprobs))
         if logprobs and self._half_tokens:
             logprobs, self._half_tokens = self._half_tokens + logprobs, []
         if not content:
@@ -201,7 +261,7 @@ class ChunkReader:
     def _pieces(self, pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
         return [Reasoning(text, self._as_summary) if is_reasoning else Text(text) for is_reasoning, text in pieces]
 
-    def _content_list(self, parts: Iterable[Any]) -> Iterator[Delta]:
+    def _content_list(self, parts: Iterable[Any]) -> Iterator[Text | Reasoning]:
         """Content as a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
         for part in parts:
             if text := _get(part, "text"):
@@ -228,7 +288,9 @@ class ChunkReader:
         known = self._calls.get(index)
         if known is None or known.is_another(call_id, name, arguments):
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
+            self.said += _CALL
         known.add(call_id, name, arguments)
+        self.said += len(arguments)
         key = (index, known.number)
         arguments = self._mender.feed(key, arguments)
         if custom:
@@ -240,6 +302,17 @@ class ChunkReader:
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
         self._custom.add(key)
         return opening + orjson.dumps(text).decode()[1:-1]
+
+
+def _weight(part: Text | Reasoning) -> int:
+    """The characters of a part of a content list."""
+    return len(part.text) + (len(part.signature or "") if isinstance(part, Reasoning) else 0)
+
+
+def _logprob_weight(logprob: dict[str, Any]) -> int:
+    """About the characters that a token's log probabilities take as JSON."""
+    tops = logprob["top_logprobs"]
+    return _ENTRY * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
 
 
 def _is_object(text: str) -> bool:
@@ -310,7 +383,7 @@ def _is_half(logprob: dict[str, Any]) -> bool:
 
 
 def _logprob(entry: Any) -> dict[str, Any]:
-    tops = _get(entry, "top_logprobs") or ()
+    tops = (_get(entry, "top_logprobs") or ())[:_MOST_TOPS]
     return _token(entry) | {"top_logprobs": [_token(top) for top in tops]}
 
 

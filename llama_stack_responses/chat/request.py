@@ -14,6 +14,8 @@ Json = dict[str, Any]
 _FORWARDED: Final = (
     "temperature",
     "top_p",
+    "frequency_penalty",
+    "presence_penalty",
     "user",
     "safety_identifier",
     "service_tier",

@@ -39,7 +39,8 @@ def _of_file(name: str) -> Tokenizer:
     # A file may ask for texts of one length, cut or filled up.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+    # Alone, a text would be encoded without letting go of the interpreter.
+    return lambda text: len(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
 
 
 def _of_encoding(name: str) -> Tokenizer:

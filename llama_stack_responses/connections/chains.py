@@ -58,6 +58,10 @@ class Chains:
         """The history that ends with this response; None if it is stored, forgotten or another connection's."""
         return self._links.get(response_id)
 
+    def forget(self, response_id: str) -> None:
+        """Drops the history that ends with this response, if it is remembered."""
+        self._links.pop(response_id, None)
+
     def keep(
         self,
         response: Json,

@@ -37,6 +37,7 @@ class LaneLimits:
 class _Request:
     event: Json
     size: int
+    done: Callable[[], None]
 
 
 class Lanes:
@@ -62,8 +63,11 @@ class Lanes:
         """Whether any request is not done."""
         return bool(self._tasks)
 
-    def put(self, lane: str | None, event: Json, size: int) -> None:
+    def put(self, lane: str | None, event: Json, size: int, done: Callable[[], None]) -> None:
         """Takes a request of `size` bytes; None is the lane without a name.
+
+        Args:
+            done: is called when the request has been worked on, or will not be any more.
 
         Raises:
             ApiError: 429 when there are too many; 400 when the lane is one too many.
@@ -72,9 +76,9 @@ class Lanes:
         self._count += 1
         self._bytes += size
         if lane in self._queues:
-            self._queues[lane].append(_Request(event, size))
+            self._queues[lane].append(_Request(event, size, done))
             return
-        self._queues[lane] = deque([_Request(event, size)])
+        self._queues[lane] = deque([_Request(event, size, done)])
         task = asyncio.create_task(self._drain(lane))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -97,11 +101,17 @@ class Lanes:
             while queue:
                 async with self._slots:
                     request = queue.popleft()
-                    await self._work(lane, request.event)
-                    self._count -= 1
-                    self._bytes -= request.size
+                    try:
+                        await self._work(lane, request.event)
+                    finally:
+                        self._forget(request)
         finally:
             del self._queues[lane]
+
+    def _forget(self, request: _Request) -> None:
+        self._count -= 1
+        self._bytes -= request.size
+        request.done()
 
     async def finish(self) -> None:
         """Waits until all requests are done."""
@@ -112,6 +122,9 @@ class Lanes:
         """Ends the work on all of them."""
         for task in self._tasks:
             task.cancel()
+        for queue in self._queues.values():
+            while queue:
+                self._forget(queue.popleft())
 
 
 def lane_of(event: Json) -> str | None:

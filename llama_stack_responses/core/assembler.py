@@ -94,14 +94,14 @@ class Assembler:
         seal: Callable[[Sequence[Thought]], str] | None = None,
     ) -> None:
         self.response = response
-        self._output = Output(response["output"])
+        self._output = Output(response)
         self._next = self._output.next
         self.calls = ToolCalls(self._output, kind_of)
         self._show_logprobs = show_logprobs
         self._structured = structured
         self._seal = seal
         self._used = Usage()
-        self._blanks: Text | None = None
+        self._blanks: list[Text] = []
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
 
@@ -208,15 +208,19 @@ class Assembler:
         out.append(terminal_event(self._next(), self._snapshot()))
         return out
 
+    def cut(self, error: ApiError) -> list[Event]:
+        """The `error` event alone, with which a stream breaks off whose end is unknown."""
+        return [events.error(self._next(), error.code, error.message, error.param)]
+
     # text, refusals and reasoning
 
     def _text(self, delta: Text) -> list[Event]:
         if self._structured and (self._message is None or self._message.overtaken):
             # Blanks before JSON, or before a call: what follows tells which.
-            delta, self._blanks = _joined(self._blanks, delta), None
+            self._blanks.append(delta)
             if not delta.text.strip():
-                self._blanks = delta
                 return []
+            delta, self._blanks = _joined(self._blanks), []
         return self._say(delta, self._early_phase(delta.text))
 
     def _say(self, delta: Text, phase: dict[str, Phase]) -> list[Event]:
@@ -235,8 +239,8 @@ class Assembler:
 
     def _release_blanks(self, phase: Phase) -> list[Event]:
         """Shows blanks behind which no text came."""
-        blanks, self._blanks = self._blanks, None
-        return self._say(blanks, {"phase": phase}) if blanks else []
+        blanks, self._blanks = self._blanks, []
+        return self._say(_joined(blanks), {"phase": phase}) if blanks else []
 
     def _refuse(self, delta: Refusal) -> list[Event]:
         blanks = self._release_blanks("final_answer")
@@ -295,7 +299,7 @@ class Assembler:
             return item.part
         self._close_part(out, item)
         item.part = part = OpenPart(kind, len(item.parts(kind)))
-        out.append(kind.added(self._next(), item.id, item.index, part.index, kind.part("")))
+        out.append(kind.added(self._next(), self._output.response_id, item.id, item.index, part.index, kind.part("")))
         return part
 
     def _append(self, out: list[Event], item: _OpenItem, part: OpenPart, text: str) -> None:
@@ -309,7 +313,7 @@ class Assembler:
         kind, finished = part.kind, part.finished()
         item.parts(kind).append(finished)
         out.append(kind.done(self._next(), item.id, item.index, part.index, finished))
-        out.append(kind.closed(self._next(), item.id, item.index, part.index, finished))
+        out.append(kind.closed(self._next(), self._output.response_id, item.id, item.index, part.index, finished))
 
     def _close_message(self, out: list[Event], status: ItemStatus, phase: Phase) -> None:
         item, self._message = self._message, None
@@ -353,7 +357,6 @@ def _places(kind: str, end: int, length: int) -> dict[str, int]:
     return {"index": end} if kind == "file_citation" else {"start_index": end - length, "end_index": end}
 
 
-def _joined(first: Text | None, second: Text) -> Text:
-    if first is None:
-        return second
-    return Text(first.text + second.text, [*(first.logprobs or ()), *(second.logprobs or ())] or None)
+def _joined(pieces: Sequence[Text]) -> Text:
+    logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
+    return Text("".join(piece.text for piece in pieces), logprobs or None)

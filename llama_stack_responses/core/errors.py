@@ -40,6 +40,10 @@ RESPONSE_ERROR_CODES: Final = frozenset(
 `context_length_exceeded`, which OpenAI sends too and Codex acts on."""
 
 
+_LONGEST: Final = 4096
+"""Characters of a message: model servers and tools, whose words it may repeat, send any length."""
+
+
 class ApiError(Exception):
     """An error that the client is told about.
 
@@ -62,6 +66,7 @@ class ApiError(Exception):
         param: str | None = None,
         retry_after: float | None = None,
     ) -> None:
+        message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]}..."
         super().__init__(message)
         self.status = status
         self.message = message
@@ -86,6 +91,17 @@ class ApiError(Exception):
             return "rate_limit_exceeded"
         # Clients try again what failed on the server's side.
         return "invalid_prompt" if self.type == "invalid_request_error" else "server_error"
+
+
+class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
+    """The 503 of a change that may have been made or not: the store did not say so in time.
+
+    Args:
+        message: what is unknown, and how to find out.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, code="outcome_unknown")
 
 
 class TooLongError(ApiError):

@@ -2,7 +2,9 @@
 
 Every constructor returns the event as the wire sends it, with the keys of the
 `openai.types.responses` model of the same `type` (a test holds the two
-together). A constructor keeps what it is given: a dict that went into an event
+together). The events that open or close an item or a content part also have
+`response_id`, which the clients and schemas of llama-stack and OGX require and
+OpenAI's clients ignore. A constructor keeps what it is given: a dict that went into an event
 is never changed afterwards.
 """
 
@@ -51,28 +53,33 @@ def error(sequence_number: int, code: str | None, message: str, param: str | Non
     return {"type": "error", "sequence_number": sequence_number, "code": code, "message": message, "param": param}
 
 
-def output_item_added(sequence_number: int, output_index: int, item: Json) -> Event:
+def output_item_added(sequence_number: int, response_id: str, output_index: int, item: Json) -> Event:
     return {
         "type": "response.output_item.added",
         "sequence_number": sequence_number,
+        "response_id": response_id,
         "output_index": output_index,
         "item": item,
     }
 
 
-def output_item_done(sequence_number: int, output_index: int, item: Json) -> Event:
+def output_item_done(sequence_number: int, response_id: str, output_index: int, item: Json) -> Event:
     return {
         "type": "response.output_item.done",
         "sequence_number": sequence_number,
+        "response_id": response_id,
         "output_index": output_index,
         "item": item,
     }
 
 
-def content_part_added(sequence_number: int, item_id: str, output_index: int, content_index: int, part: Json) -> Event:
+def content_part_added(
+    sequence_number: int, response_id: str, item_id: str, output_index: int, content_index: int, part: Json
+) -> Event:
     return {
         "type": "response.content_part.added",
         "sequence_number": sequence_number,
+        "response_id": response_id,
         "item_id": item_id,
         "output_index": output_index,
         "content_index": content_index,
@@ -80,10 +87,13 @@ def content_part_added(sequence_number: int, item_id: str, output_index: int, co
     }
 
 
-def content_part_done(sequence_number: int, item_id: str, output_index: int, content_index: int, part: Json) -> Event:
+def content_part_done(
+    sequence_number: int, response_id: str, item_id: str, output_index: int, content_index: int, part: Json
+) -> Event:
     return {
         "type": "response.content_part.done",
         "sequence_number": sequence_number,
+        "response_id": response_id,
         "item_id": item_id,
         "output_index": output_index,
         "content_index": content_index,
@@ -184,7 +194,7 @@ def reasoning_text_done(sequence_number: int, item_id: str, output_index: int, c
 
 
 def reasoning_summary_part_added(
-    sequence_number: int, item_id: str, output_index: int, summary_index: int, part: Json
+    sequence_number: int, _response_id: str, item_id: str, output_index: int, summary_index: int, part: Json
 ) -> Event:
     return {
         "type": "response.reasoning_summary_part.added",
@@ -197,7 +207,7 @@ def reasoning_summary_part_added(
 
 
 def reasoning_summary_part_done(
-    sequence_number: int, item_id: str, output_index: int, summary_index: int, part: Json
+    sequence_number: int, _response_id: str, item_id: str, output_index: int, summary_index: int, part: Json
 ) -> Event:
     return {
         "type": "response.reasoning_summary_part.done",

@@ -7,7 +7,7 @@ from secrets import token_hex
 
 from .errors import bad_request
 
-_RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z]{1,64}")
+_RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z_-]{1,64}")
 _CONVERSATION_ID = re.compile(r"conv_[0-9a-zA-Z_-]{1,64}")
 
 

@@ -40,7 +40,12 @@ def qualified_name(server_label: str, name: str) -> str:
 
 
 def echoed(tool: Json) -> Json:
-    """A request's tool as its response repeats it: without what opens a server, and of its address only the host."""
+    """A request's tool as its response repeats it.
+
+    A function has a `description`, which may be null. An MCP server has its address without the path and no secret.
+    """
+    if tool["type"] == "function":
+        return {"description": None, **tool}
     if tool["type"] != "mcp":
         return tool
     shown = {name: value for name, value in tool.items() if name not in _SECRETS}

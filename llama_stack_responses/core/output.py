@@ -13,11 +13,12 @@ class Output:
     A dict that stands in `items` or has gone out in an event is never changed: closing an item puts a new one there.
 
     Args:
-        items: the response's `output`.
+        response: the response object; `items` is its `output`.
     """
 
-    def __init__(self, items: list[Json]) -> None:
-        self.items = items
+    def __init__(self, response: Json) -> None:
+        self.response_id: str = response["id"]
+        self.items: list[Json] = response["output"]
         self.numbered = 0
 
     def next(self) -> int:
@@ -30,10 +31,10 @@ class Output:
         """Adds an item that is open from now on; returns its place."""
         index = len(self.items)
         self.items.append({"id": new_id(id_prefix), **blank})
-        out.append(events.output_item_added(self.next(), index, self.items[index]))
+        out.append(events.output_item_added(self.next(), self.response_id, index, self.items[index]))
         return index
 
     def done(self, out: list[Event], index: int, final: Json) -> None:
         """Closes an item: this is what has become of it."""
         self.items[index] = final
-        out.append(events.output_item_done(self.next(), index, final))
+        out.append(events.output_item_done(self.next(), self.response_id, index, final))

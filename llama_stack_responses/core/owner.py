@@ -21,6 +21,16 @@ class Owner:
     attributes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     tenant: str = ""
 
+    @property
+    def identity(self) -> tuple[str, str]:
+        """Who it is, whatever their groups are at the moment: what limits for each owner count by."""
+        return self.tenant, self.principal
+
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether it is the one owner of a stack without authentication."""
+        return not self.principal
+
     def encode(self) -> list[Any]:
         """The owner as JSON, for `Owner(*stored)`."""
         return [self.principal, dict(self.attributes), self.tenant]

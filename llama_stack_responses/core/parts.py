@@ -9,6 +9,8 @@ from typing import Any, Literal
 from . import events
 from .events import Event, Json
 
+BoundaryEvent = Callable[[int, str, str, int, int, Json], Event]
+"""`(sequence_number, response_id, item_id, output_index, index in the item, the part) -> event`"""
 PartEvent = Callable[[int, str, int, int, Json], Event]
 """`(sequence_number, item_id, output_index, index in the item, the part) -> event`"""
 
@@ -30,10 +32,10 @@ class PartKind:
     item: Literal["message", "reasoning"]
     holder: Literal["content", "summary"]
     key: Literal["text", "refusal"]
-    added: PartEvent
+    added: BoundaryEvent
     delta: Callable[[int, str, int, int, str], Event]
     done: PartEvent
-    closed: PartEvent
+    closed: BoundaryEvent
 
     def part(self, text: str) -> Json:
         """A part of this kind that holds `text`."""

@@ -24,10 +24,11 @@ class _Item:
     done: bool = False
 
 
-def close_cut(output: list[Json], happened: Iterable[Event], number: int) -> list[Event]:
+def close_cut(response_id: str, output: list[Json], happened: Iterable[Event], number: int) -> list[Event]:
     """The events that close what stands open after `happened`, the items as incomplete.
 
     Args:
+        response_id: the response whose output it is.
         output: the response's output before `happened`; the items of `happened` are added to it.
         happened: events, in their order, from one on at which nothing was open but calls that a tool answers.
         number: the first sequence number that is free.
@@ -37,7 +38,7 @@ def close_cut(output: list[Json], happened: Iterable[Event], number: int) -> lis
         _take(event, output, still_open)
     made: list[Event] = []
     for item in still_open.values():
-        made += _closing(item, number + len(made))
+        made += _closing(response_id, item, number + len(made))
         output[item.index] = made[-1]["item"]
     return made
 
@@ -96,7 +97,7 @@ def _close_part(item: _Item, part: Json) -> None:
     item.part, item.done = None, False
 
 
-def _closing(item: _Item, number: int) -> list[Event]:
+def _closing(response_id: str, item: _Item, number: int) -> list[Event]:
     item_id, index = item.blank["id"], item.index
     final: dict[str, Any] = item.blank | {"status": "incomplete"}
     made: list[Event] = []
@@ -110,10 +111,10 @@ def _closing(item: _Item, number: int) -> list[Event]:
         finished = part.finished()
         if not item.done:
             made.append(part.kind.done(number, item_id, index, part.index, finished))
-        made.append(part.kind.closed(number + len(made), item_id, index, part.index, finished))
+        made.append(part.kind.closed(number + len(made), response_id, item_id, index, part.index, finished))
         _close_part(item, finished)
     final |= {holder: parts for holder, parts in item.parts.items() if parts or holder in item.blank}
     if item.blank["type"] == "message":
         final.setdefault("phase", "commentary")  # the answer comes behind it
-    made.append(events.output_item_done(number + len(made), index, final))
+    made.append(events.output_item_done(number + len(made), response_id, index, final))
     return made

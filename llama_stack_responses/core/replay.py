@@ -59,9 +59,9 @@ class _Replay:
                 yield events.in_progress(self._next(), self._begun("in_progress"))
             case "output_item.added":
                 item = _blank(self._output[mark[1]], PHASES[mark[3]])
-                yield events.output_item_added(self._next(), mark[1], item)
+                yield events.output_item_added(self._next(), self._response["id"], mark[1], item)
             case "output_item.done":
-                yield events.output_item_done(self._next(), mark[1], self._output[mark[1]])
+                yield events.output_item_done(self._next(), self._response["id"], mark[1], self._output[mark[1]])
             case _ if name in COMMAND or name in PRINTED:
                 yield shell_event(name, self._next(), self._output[mark[1]], mark[1], mark[2])
             case _ if mark[2] < 0:
@@ -104,9 +104,9 @@ class _Replay:
         kind, at = PART_KINDS[part["type"]], (item["id"], output_index, index)
         match name.rpartition(".")[0], name.rpartition(".")[2]:
             case "content_part" | "reasoning_summary_part", "added":
-                yield kind.added(self._next(), *at, kind.part(""))
+                yield kind.added(self._next(), self._response["id"], *at, kind.part(""))
             case "content_part" | "reasoning_summary_part", "done":
-                yield kind.closed(self._next(), *at, part)
+                yield kind.closed(self._next(), self._response["id"], *at, part)
             case _, "done":
                 yield kind.done(self._next(), *at, part)
             case _, "added":
@@ -185,7 +185,7 @@ def _outlined_call(index: int, item: Json, form: ItemForm) -> Iterator[Event]:
 def _outlined_part(at: tuple[str, int, int], part: Json) -> Iterator[Event]:
     kind = PART_KINDS[part["type"]]
     text, logprobs = part[kind.key], part.get("logprobs")
-    yield kind.added(0, *at, part)
+    yield kind.added(0, "", *at, part)
     if logprobs:
         yield events.output_text_delta(0, *at, text, logprobs)
     elif text:
@@ -193,4 +193,4 @@ def _outlined_part(at: tuple[str, int, int], part: Json) -> Iterator[Event]:
     for number, annotation in enumerate(part.get("annotations", ())):
         yield events.output_text_annotation_added(0, *at, number, annotation)
     yield kind.done(0, *at, part)
-    yield kind.closed(0, *at, part)
+    yield kind.closed(0, "", *at, part)

@@ -44,8 +44,6 @@ DEFAULT_PASSTHROUGH: Final = frozenset(
         "top_k",
         "min_p",
         "repetition_penalty",
-        "frequency_penalty",
-        "presence_penalty",
         "chat_template_kwargs",
         "cache_salt",
         "priority",
@@ -93,6 +91,8 @@ class CreateRequest:
     max_output_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
     top_logprobs: int | None = None
     text: dict[str, Any] | None = None
     reasoning: dict[str, Any] | None = None
@@ -159,6 +159,7 @@ def parse_create(
     top = At("", limits)
     if body.get("model") is None:
         raise missing(top.key("model"))
+    _refuse_chat_fields(body, passthrough)
     given = {name: check(body[name], top.key(name)) for name, check in _FIELDS.items() if body.get(name) is not None}
     _check_together(given)
     _refuse_unsupported(given)
@@ -192,7 +193,7 @@ def _conversation(value: Any, at: At) -> str:
     return check_conversation_id(conversation["id"], at.key("id").path)
 
 
-@takes({"type": "string", "pattern": "^resp_[0-9a-zA-Z]{1,64}$"})
+@takes({"type": "string", "pattern": "^resp_[0-9a-zA-Z_-]{1,64}$"})
 def _previous_response_id(value: Any, at: At) -> str:
     return check_response_id(string()(value, at), at.path)
 
@@ -304,6 +305,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "background": boolean,
     "context_management": array(_CONTEXT_ENTRY),
     "conversation": _conversation,
+    "frequency_penalty": number(-2, 2),
     "guardrails": _guardrails,
     "image": record({"context_compression": one_of("auto", "enabled", "disabled")}),
     "include": array(one_of(*INCLUDABLE)),
@@ -315,6 +317,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "model": string(1, 512),
     "moderation": _MODERATION,
     "parallel_tool_calls": boolean,
+    "presence_penalty": number(-2, 2),
     "previous_response_id": _previous_response_id,
     "prompt": _PROMPT,
     "prompt_cache_key": string(0, 512),
@@ -335,7 +338,10 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "truncation": one_of("auto", "disabled"),
     "user": string(0, 512),
 }
-"""OpenAI's fields, and the host's `guardrails`. Null is accepted for each but the model: it was left out."""
+"""OpenAI's fields, the penalties of the Open Responses specification, and the host's `guardrails`.
+
+Null is accepted for each but the model: it was left out.
+"""
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
@@ -345,6 +351,19 @@ _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
 
 A request that asks for one of these is refused: doing something else without a word would be worse.
 """
+
+
+_CHAT_FIELDS: Final[Mapping[str, str]] = {
+    "function_call": "tool_choice",
+    "functions": "tools",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
+"""Fields of the Chat Completions API that the Responses API has under another name."""
 
 
 FIELDS: Final = frozenset(_FIELDS)
@@ -365,6 +384,18 @@ def _refuse_unsupported(given: Mapping[str, Any]) -> None:
         if name in given and asks_for_it(given[name]):
             raise bad_request(
                 f"Unsupported parameter: {what} is not supported by this server.", name, "unsupported_parameter"
+            )
+
+
+def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
+    """Refuses fields of a chat request, as OpenAI does: an answer that leaves them out is not what was asked for."""
+    for name, moved_to in _CHAT_FIELDS.items():
+        if body.get(name) is not None and name not in passthrough:
+            raise bad_request(
+                f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{moved_to}'. "
+                "Try again with the new parameter.",
+                name,
+                "unsupported_parameter",
             )
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from . import events
 from .deltas import Usage
 from .events import Event
 from .mcp import echoed
 from .request import CreateRequest
+
+ADDED_FIELDS: Final[Mapping[str, Any]] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "store": True}
+"""Fields that responses stored by earlier versions lack, with their values."""
 
 
 def new_response(
@@ -20,9 +24,9 @@ def new_response(
 ) -> dict[str, Any]:
     """The response to `request` before anything happened: in progress, without output.
 
-    It has all keys of `openai.types.responses.Response`, in the order of OpenAI's JSON; what is not known or not asked
-    for is null where OpenAI's type has null, and OpenAI's default elsewhere. Lists and objects that echo the request
-    are the request's own.
+    It has all keys of `openai.types.responses.Response`, and those that OpenAI's service sends beside them; what is not
+    known or not asked for is null where OpenAI's type has null, and OpenAI's default elsewhere. Lists and objects that
+    echo the request are the request's own.
 
     Args:
         id: the response's id, `resp_...`.
@@ -69,6 +73,7 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
     return {
         "access_programs": request.access_programs or None,
         "conversation": {"id": request.conversation} if request.conversation else None,
+        "frequency_penalty": request.frequency_penalty or 0.0,
         "image": _image(request),
         "instructions": request.instructions,
         "max_output_tokens": request.max_output_tokens,
@@ -77,6 +82,7 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
         "model": request.model,
         "moderation": None,
         "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
         "previous_response_id": request.previous_response_id,
         "prompt": request.prompt,
         "prompt_cache_key": request.prompt_cache_key,
@@ -85,6 +91,7 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
         "reasoning": {"effort": None, "summary": None, **(request.reasoning or {}), "context": reasoning_context},
         "safety_identifier": request.safety_identifier,
         "service_tier": _service_tier(request),
+        "store": request.store,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": {"type": "text"}, "verbosity": "medium", **(request.text or {})},
         "tool_choice": request.tool_choice or "auto",

@@ -1,20 +1,19 @@
-"""The text of PDFs, read in processes of their own."""
+"""The text of PDFs."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import math
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Hashable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
+
+from llama_stack_responses.workers.pool import Task, WorkerPool
+from llama_stack_responses.workers.time_budget import TimeBudget
 
 from .document import Unreadable
 
-_PROGRAM: Final = Path(__file__).with_name("pdf_program.py")
+_TASK: Final = "llama_stack_responses.documents.pdf_task"
+_BYTES_A_CHARACTER: Final = 4
+"""Of UTF-8, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +22,11 @@ class PdfLimits:
 
     Attributes:
         seconds: for reading it.
-        memory_bytes: of the process that reads it.
     """
 
     pages: int
     characters: int
     seconds: float
-    memory_bytes: int
 
 
 class Pdfs:
@@ -37,68 +34,43 @@ class Pdfs:
 
     Args:
         limits: what one of them may take.
-        at_once: how many processes do it at a time.
+        pool: where they are read.
     """
 
-    def __init__(self, limits: PdfLimits, at_once: int) -> None:
+    def __init__(self, limits: PdfLimits, pool: WorkerPool) -> None:
         self._limits = limits
-        self._places = asyncio.Semaphore(at_once)
+        self._pool = pool
 
-    async def text(self, content: bytes) -> str:
+    async def text(self, content: bytes, owner: Hashable, budget: TimeBudget) -> str:
         """The text of all pages; empty where they are only pictures.
 
         Raises:
             Unreadable: it is broken, encrypted, or takes more than it may.
+            ApiError: 429 or 503, it cannot be read now.
         """
-        async with self._places:
-            answer = await self._read(content)
-        if "text" in answer:
-            text: str = answer["text"]
-            return text
-        raise Unreadable(self._why(answer["problem"]))
-
-    async def _read(self, content: bytes) -> Mapping[str, Any]:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            str(_PROGRAM),
-            self._bounds(),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={},
-        )
-        try:
-            async with asyncio.timeout(self._limits.seconds):
-                said, _ = await process.communicate(content)
-        except TimeoutError:
-            return {"problem": "seconds"}
-        finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
-        # What the system ends in the middle says nothing.
-        answer: Mapping[str, Any] = json.loads(said) if said else {"problem": "memory"}
-        return answer
-
-    def _bounds(self) -> str:
         limits = self._limits
-        return json.dumps(
-            {
-                "pages": limits.pages,
-                "characters": limits.characters,
-                "cpu_seconds": math.ceil(limits.seconds),
-                "memory_bytes": limits.memory_bytes,
-            }
-        )
+        options = {"pages": limits.pages, "characters": limits.characters}
+        size = (limits.characters + 2 * limits.pages) * _BYTES_A_CHARACTER
+        answer = await self._pool.run(Task(_TASK, content, limits.seconds, size, options), owner, budget)
+        if "problem" in answer:
+            raise Unreadable(self._why(answer["problem"], budget))
+        return answer["text"]
 
-    def _why(self, problem: str) -> str:
+    def _why(self, problem: str, budget: TimeBudget) -> str:
         limits = self._limits
         return {
+            "budget": over_budget(budget),
             "encrypted": "is a PDF that needs a password. Send it without one.",
             "pages": f"has more than {limits.pages} pages. Send the part that counts.",
             "characters": f"has more than {limits.characters} characters of text. Send the part that counts.",
             "seconds": f"is a PDF that could not be read within {limits.seconds:g} seconds.",
             "memory": "is a PDF that takes too much memory to be read.",
         }.get(problem, "is a broken PDF.")
+
+
+def over_budget(budget: TimeBudget) -> str:
+    """Why a file is not read whose request has no time left for it."""
+    return (
+        f"could not be read: the files of one request may take {budget.seconds:g} seconds together "
+        "(setting 'files.request_seconds'). Send fewer or smaller ones."
+    )

@@ -3,88 +3,141 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
 import hashlib
-import re
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Final
 
+from llama_stack_responses.workers.pool import Task, WorkerPool
+from llama_stack_responses.workers.time_budget import TimeBudget
+
 from .document import Document, Processor, Unreadable
-from .pdf import Pdfs
+from .pdf import Pdfs, over_budget
+from .text_task import decoded
+from .whole import whole
+
+_TASK: Final = "llama_stack_responses.documents.text_task"
 
 _REMEMBERED: Final = 16_000_000
 """Characters of texts that are kept, so that a conversation over a file does not read it again at each turn."""
 
-_CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""What no text holds: neither white space nor the escape of a terminal's colours."""
+_SMALL: Final = 64 * 1024
+"""Bytes of a file that are decoded in the event loop: less than a millisecond, where an error ends the decoding."""
 
-_CHARSET: Final = re.compile("ascii|big5|cp|euc|gb|hz|iso|johab|koi8|kz1048|mac|ptcp154|shift_jis|tis|utf-(8|16|32)")
-"""How Python's names of charsets begin. It has other codecs under names, which unpack, or take hours for a megabyte."""
 
-_MARKS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-"""The marks at the beginning of a text that say how it is encoded."""
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """For whom a file is read.
+
+    Attributes:
+        owner: whose work it is.
+        budget: the time of the request that brings it.
+        keep: whether the file may be stored.
+    """
+
+    owner: Hashable
+    budget: TimeBudget
+    keep: bool = True
 
 
 class Texts:
     """Reads files: what is text as it is, PDFs, and what the stack's own file processor can read.
 
     Args:
+        pool: decodes what is large.
         pdfs: reads PDFs where there is no processor.
         characters: of one file's text, at most.
         processor: reads what is no text; None if the stack has none.
-        seconds: how long the processor may take.
+        seconds: how long the reading of one file may take.
     """
 
-    def __init__(self, pdfs: Pdfs, characters: int, processor: Processor | None = None, seconds: float = 60.0) -> None:
+    def __init__(
+        self, pool: WorkerPool, pdfs: Pdfs, characters: int, processor: Processor | None = None, seconds: float = 60.0
+    ) -> None:
+        self._pool = pool
         self._pdfs = pdfs
         self._characters = characters
         self._processor = processor
         self._seconds = seconds
         self._recent = _Recent(_REMEMBERED)
 
-    async def of(self, document: Document, *, keep: bool = True) -> str:
+    async def of(self, document: Document, reader: Reader) -> str:
         """The text of a file.
-
-        Args:
-            keep: whether it may be stored.
 
         Raises:
             Unreadable: it has none that can be read, or too much.
+            ApiError: 429 or 503, it cannot be read now.
         """
         if not document.content:
             raise Unreadable("is empty.")
-        text = None if document.is_pdf else _decoded(document, self._characters)
-        if text is None:
-            text = await self._extracted(document, keep)
+        text = await self._text(document, reader)
         if not text.strip():
             raise Unreadable("has no text that can be read. If it shows pictures of pages, send those as images.")
         if len(text) > self._characters:
             raise Unreadable(f"has more than {self._characters} characters of text. Send the part that counts.")
         return text
 
-    async def _extracted(self, document: Document, keep: bool) -> str:
-        key = hashlib.sha256(document.content).digest()
+    async def _text(self, document: Document, reader: Reader) -> str:
+        if len(document.content) <= _SMALL and not document.is_pdf:
+            text = decoded(document.content, self._characters, document.media_type, document.charset)
+            if text is not None:
+                return text
+        key = await asyncio.to_thread(_digest, document)
         text = self._recent.get(key)
         if text is None:
-            text = _whole(await self._extract(document, keep))
+            text = await self._read(document, reader)
             self._recent.put(key, text)
         return text
 
-    async def _extract(self, document: Document, keep: bool) -> str:
-        if self._processor and (keep or not self._processor.keeps):
-            try:
-                async with asyncio.timeout(self._seconds):
-                    return await self._processor.text(document)
-            except TimeoutError:
-                raise Unreadable(f"could not be read within {self._seconds:g} seconds.") from None
+    async def _read(self, document: Document, reader: Reader) -> str:
+        if not document.is_pdf and len(document.content) > _SMALL:
+            text = await self._decoded(document, reader)
+            if text is not None:
+                return text
+        return await self._extracted(document, reader)
+
+    async def _decoded(self, document: Document, reader: Reader) -> str | None:
+        """The text that a large file is; None if it is none."""
+        options = {"characters": self._characters, "media_type": document.media_type, "charset": document.charset}
+        # A character more than may be says that there are too many.
+        task = Task(_TASK, document.content, self._seconds, 4 * (self._characters + 1), options)
+        answer = await self._pool.run(task, reader.owner, reader.budget)
+        match answer.get("problem"):
+            case None:
+                return answer["text"]
+            case "binary":
+                return None
+            case "budget":
+                raise Unreadable(over_budget(reader.budget))
+        raise Unreadable(f"could not be read within {self._seconds:g} seconds and the memory that one file may take.")
+
+    async def _extracted(self, document: Document, reader: Reader) -> str:
+        if self._processor and (reader.keep or not self._processor.keeps):
+            async with self._pool.place(reader.owner):
+                return await self._processed(self._processor, document, reader.budget)
         if document.is_pdf:
-            return await self._pdfs.text(document.content)
+            return await self._pdfs.text(document.content, reader.owner, reader.budget)
         if self._processor:
             raise Unreadable("can be read only by a file processor that stores it, and 'store' is false.")
         raise Unreadable(
             "is neither text nor a PDF. Send it as one of these, or use a model that takes files as they are."
         )
+
+    async def _processed(self, processor: Processor, document: Document, budget: TimeBudget) -> str:
+        """The text of a file by the stack's own processor, cut where it has more characters than it may."""
+        seconds = min(self._seconds, budget.left)
+        if seconds <= 0:
+            raise Unreadable(over_budget(budget))
+        try:
+            with budget.spending():
+                async with asyncio.timeout(seconds):
+                    text = await processor.text(document)
+        except TimeoutError:
+            if seconds < self._seconds:
+                raise Unreadable(over_budget(budget)) from None
+            raise Unreadable(f"could not be read within {seconds:g} seconds.") from None
+        return whole(text[: self._characters + 1])
 
 
 class _Recent:
@@ -108,36 +161,8 @@ class _Recent:
             self._size -= len(dropped)
 
 
-def _whole(text: str) -> str:
-    """The text without halves of characters, of which PDFs are full and which are in no JSON."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _decoded(document: Document, characters: int) -> str | None:
-    """The text that a file is, or so much of it that it has more than these characters; None if it is none."""
-    head = document.content[: 4 * characters + 4]
-    for encoding in _encodings(document):
-        try:
-            decoder = codecs.getincrementaldecoder(encoding)()
-            text = decoder.decode(head, final=len(head) == len(document.content))
-        except UnicodeError:
-            continue
-        if not _CONTROL.search(text):
-            return text
-    return None
-
-
-def _encodings(document: Document) -> Iterator[str]:
-    yield from (encoding for mark, encoding in _MARKS if document.content.startswith(mark))
-    if document.charset and _is_charset(document.charset):
-        yield document.charset
-    yield "utf-8"
-    if document.media_type.startswith("text/"):
-        yield "cp1252"
-
-
-def _is_charset(name: str) -> bool:
-    try:
-        return bool(_CHARSET.match(codecs.lookup(name).name))
-    except (LookupError, ValueError):
-        return False
+def _digest(document: Document) -> bytes:
+    """Tells apart files of which different texts are made."""
+    digest = hashlib.sha256(document.content)
+    digest.update(repr((document.media_type, document.charset)).encode(errors="replace"))
+    return digest.digest()

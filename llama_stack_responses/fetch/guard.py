@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from collections.abc import Awaitable, Callable, Sequence
+from ipaddress import ip_address
 from typing import Final
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+from .addresses import Address, Network, is_metadata, is_public, named_by
+
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 """`(host, port) -> addresses`; raises OSError where there are none."""
 
-_NAT64: Final = ip_network("64:ff9b::/96")
-_OF_CLOUDS: Final = frozenset({ip_address("168.63.129.16")})
-"""Public by their number, and yet a cloud's own: they hand out a machine's secrets to whoever runs on it."""
+_LONGEST_HOST: Final = 253
+"""Characters of a domain name (RFC 1035, section 2.3.4); an IP address is shorter."""
+
+_NAME: Final = re.compile("[0-9A-Za-z_.-]+")
+"""What is looked up: letters, digits and hyphens (RFC 1123, section 2.1), and the underscore that some names have."""
+
+_PORTS: Final = range(1, 65_536)
 
 
 class Refused(Exception):  # noqa: N818 (it is the answer, and no error of ours)
@@ -26,7 +31,8 @@ class Guard:
     """Lets through what is public, and what the operator allows.
 
     Args:
-        allowed: networks that are let through though they are not public.
+        allowed: networks that are let through though they are not public; of a cloud's metadata service, the very
+            address.
         resolve: looks names up; None asks the system.
     """
 
@@ -42,34 +48,47 @@ class Guard:
         """
         if scheme not in ("http", "https"):
             raise Refused(f"Only http and https URLs are fetched, not '{scheme}:'.")
+        if not 0 < len(host) <= _LONGEST_HOST or port not in _PORTS:
+            raise Refused("The URL has no host or port that can be connected to.")
         try:
-            found = await self._resolve(host, port)
-        except (OSError, UnicodeError):
-            raise Refused(f"The host '{host}' was not found.") from None
-        allowed = [each for each in found if self.allows(ip_address(each))]
+            found = _written(host)
+            if not found and _NAME.fullmatch(host):
+                found = await self._resolve(host, port)
+        except (OSError, ValueError):
+            found = []
+        if not found:
+            raise Refused(f"The host '{host}' was not found.")
+        allowed = [each for each in dict.fromkeys(found) if self.allows(ip_address(each))]
         if not allowed:
             raise Refused(f"The host '{host}' has no public address. Only the operator of this server can allow it.")
         # Where there is no IPv6, a host's IPv6 address is found and cannot be reached.
-        return sorted(dict.fromkeys(allowed), key=lambda each: ":" in each)
+        return sorted(allowed, key=lambda each: ":" in each)
 
     def allows(self, address: Address) -> bool:
-        """Whether this address is public, or allowed."""
-        inner = [address, *_within(address)]
-        return any(each in network for network in self._allowed for each in inner) or all(map(_is_public, inner))
+        """Whether this address is public, or allowed: the metadata service of a cloud only by its own address."""
+        networks = [each for each in self._allowed if named_by(address, each)]
+        if is_metadata(address):
+            return any(each.num_addresses == 1 for each in networks)
+        return bool(networks) or is_public(address)
 
 
-def _is_public(address: Address) -> bool:
-    is_mapping = address in _NAT64 or (isinstance(address, IPv6Address) and address.ipv4_mapped is not None)
-    return (is_mapping or address.is_global) and not address.is_multicast and address not in _OF_CLOUDS
+def _written(host: str) -> Sequence[str]:
+    """The addresses that a host says without a lookup; none for a name that has to be looked up.
 
-
-def _within(address: Address) -> Iterator[Address]:
-    """The IPv4 address that an IPv6 address leads to."""
-    if isinstance(address, IPv6Address):
-        if inner := address.ipv4_mapped or address.sixtofour:
-            yield inner
-        if address in _NAT64:
-            yield IPv4Address(address.packed[-4:])
+    That are IP addresses in all the forms that connecting takes (hexadecimal, octal, fewer than four numbers), and
+    `localhost`, which stands for the loopback alone (RFC 6761, section 6.3).
+    """
+    plain = host.rstrip(".").lower()
+    if plain == "localhost" or plain.endswith(".localhost"):
+        return ["127.0.0.1", "::1"]
+    try:
+        return [socket.inet_ntoa(socket.inet_aton(plain))]
+    except OSError:
+        pass
+    try:
+        return [str(ip_address(plain))]
+    except ValueError:
+        return []
 
 
 async def _of_system(host: str, port: int) -> Sequence[str]:

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.workers.pool import Task, WorkerPool
+
 from .fetcher import Fetched, Fetcher
 from .guard import Refused
 
+_TASK: Final = "llama_stack_responses.fetch.page_task"
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml", ""})
 _PLAIN: Final = re.compile(r"text/|application/(.*\+)?(json|xml|yaml|x-yaml|javascript|toml)$")
-_BLANK_LINES: Final = re.compile(r"\n{3,}")
+_CHARACTERS: Final = 1_000_000
+"""Of a page's text that can be read; what stands behind them cannot."""
+_BYTES_A_CHARACTER: Final = 4
+"""Of UTF-8, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +30,7 @@ class Page:
     Attributes:
         url: where it was found, after the redirects.
         title: its title, or where it has none the name of its host.
-        text: what it says, in lines.
+        text: what it says, in lines; a million characters of it at most.
     """
 
     url: str
@@ -35,45 +42,46 @@ class Pages:
     """Opens pages.
 
     Args:
-        fetcher: reads them.
+        fetcher: fetches them.
+        pool: reads them.
+        seconds: how long the reading of one may take.
     """
 
-    def __init__(self, fetcher: Fetcher) -> None:
+    def __init__(self, fetcher: Fetcher, pool: WorkerPool, seconds: float) -> None:
         self._fetcher = fetcher
+        self._pool = pool
+        self._seconds = seconds
 
-    async def open(self, url: str) -> Page:
+    async def open(self, url: str, owner: Hashable) -> Page:
         """A page, readable.
 
+        Args:
+            owner: for whom it is opened.
+
         Raises:
-            Refused: it may not be fetched, could not be, or is no text.
+            Refused: it may not be fetched, could not be, is no text, or takes too much time or memory.
         """
         fetched = await self._fetcher.get(url)
-        if fetched.media_type in _HTML:
-            # A large page takes a second, in which others go on.
-            title, text = await asyncio.to_thread(_of_html, fetched)
-        elif _PLAIN.match(fetched.media_type):
-            title, text = "", _decoded(fetched)
-        else:
+        is_html = fetched.media_type in _HTML
+        if not is_html and not _PLAIN.match(fetched.media_type):
             raise Refused(f"The page is no text: the server calls it '{fetched.media_type}'.")
-        if not text.strip():
+        answer = await self._read(fetched, is_html, owner)
+        if not answer["text"].strip():
             raise Refused("The page has no text that can be read.")
-        return Page(fetched.url, title or urlsplit(fetched.url).hostname or "", _BLANK_LINES.sub("\n\n", text))
+        return Page(fetched.url, answer["title"] or urlsplit(fetched.url).hostname or "", answer["text"])
 
-
-def _of_html(fetched: Fetched) -> tuple[str, str]:
-    """The title and the main text of a page, its links as `[text](url)`."""
-    import trafilatura
-
-    source = fetched.body if fetched.charset is None else _decoded(fetched)
-    text = trafilatura.extract(source, url=fetched.url, include_links=True, favor_recall=True)
-    text = text or trafilatura.html2txt(source)
-    document = trafilatura.load_html(source)
-    title = "" if document is None else document.findtext(".//title") or ""
-    return " ".join(title.split()), text
-
-
-def _decoded(fetched: Fetched) -> str:
-    try:
-        return fetched.body.decode(fetched.charset or "utf-8", "replace")
-    except LookupError:
-        return fetched.body.decode("utf-8", "replace")
+    async def _read(self, fetched: Fetched, is_html: bool, owner: Hashable) -> dict[str, str]:
+        options = {"url": fetched.url, "charset": fetched.charset, "html": is_html, "characters": _CHARACTERS}
+        task = Task(_TASK, fetched.body, self._seconds, _CHARACTERS * _BYTES_A_CHARACTER, options)
+        try:
+            answer = await self._pool.run(task, owner)
+        except ApiError as error:
+            raise Refused(error.message) from None
+        match answer.get("problem"):
+            case None:
+                return dict(answer)
+            case "seconds":
+                raise Refused(f"The page could not be read within {self._seconds:g} seconds.")
+            case "memory":
+                raise Refused("The page takes too much memory to be read.")
+        raise Refused("The page cannot be read.")

@@ -46,10 +46,12 @@ class GuardedTransport:
             Refused: its URL leads where nobody may go.
         """
         url = request.url
-        addresses = await self._guard.addresses(url.scheme, url.host, url.port or _PORTS.get(url.scheme, 0))
-        transport = self._plain.get(url.host)
+        # As it is looked up. `url.host` is its Unicode form, and raises where there is none.
+        host = url.raw_host.decode("ascii")
+        addresses = await self._guard.addresses(url.scheme, host, url.port or _PORTS.get(url.scheme, 0))
+        transport = self._plain.get(host)
         if transport is None:
-            transport = self._plain[url.host] = self._make()
+            transport = self._plain[host] = self._make()
         for left in range(len(addresses) - 1, -1, -1):
             try:
                 return await transport.handle_async_request(_addressed(request, addresses[-1 - left]))
@@ -72,5 +74,5 @@ def _addressed(request: Any, address: str) -> Any:
         request.url.copy_with(host=address),
         headers=request.headers,
         stream=request.stream,
-        extensions={**request.extensions, "sni_hostname": request.url.host},
+        extensions={**request.extensions, "sni_hostname": request.url.raw_host.decode("ascii")},
     )

@@ -13,6 +13,8 @@ from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.files import NoFiles, uploaded_with
+from llama_stack_responses.logs import bound_tracebacks
+from llama_stack_responses.mcp_client.incoming import IncomingLimits
 from llama_stack_responses.mcp_client.sessions import Servers, SessionLimits
 from llama_stack_responses.measured import MeasuredRecords
 from llama_stack_responses.moderation.endpoint import Endpoint
@@ -22,6 +24,7 @@ from llama_stack_responses.surroundings import Surroundings
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.tools.runtime import NoToolRuntime
+from llama_stack_responses.workers.pool import WorkerPool
 
 from .connectors import HostConnectors
 from .file_processors import file_processor
@@ -49,29 +52,32 @@ async def get_provider_impl(
     if isinstance(config.store, HostStore):
         # One that the stack does not have shall stop the start.
         await backend(config.store.backend)()
+    bound_tracebacks()
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
+    pool = WorkerPool(config.files.of_workers)
     services = Services(
         who=access.who,
         uploaded=uploaded_with(files),
         runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else NoToolRuntime(),
-        pages=_pages(config.fetch),
+        pages=_pages(config.fetch, pool),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(config, deps.get(Api.connectors)),
     )
-    attachments = open_attachments(files, config, file_processor(deps.get(Api.file_processors)))
+    attachments = open_attachments(files, config, pool, file_processor(deps.get(Api.file_processors)))
     telemetry = Telemetry()
     records = MeasuredRecords(open_records(config.store, backend), telemetry)
     surroundings = Surroundings(
         inference,
         attachments,
-        HostPrompts(deps[Api.prompts]) if Api.prompts in deps else None,
+        HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
         services,
         _moderator(config, deps.get(SAFETY)),
         telemetry,
+        pool,
     )
     provided = ProvidedResponses(config, records, surroundings, access)
     provided.appear_in(deps.get(Api.providers))
@@ -87,14 +93,16 @@ def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
     return HostSafety(safety, store_chat_completions=config.store_chat_completions) if safety else NoModerator()
 
 
-def _pages(fetching: Fetching) -> Pages | None:
+def _pages(fetching: Fetching, pool: WorkerPool) -> Pages | None:
     if find_spec("trafilatura") is None:
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
-    return Pages(Fetcher(Guard(fetching.allowed_networks), limits))
+    return Pages(Fetcher(Guard(fetching.allowed_networks), limits), pool, fetching.seconds)
 
 
 def _mcp_servers(config: ResponsesConfig, connectors: Any | None) -> Servers:
-    limits = SessionLimits(config.mcp.connect_seconds, config.mcp.answer_bytes)
+    mcp = config.mcp
+    incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
+    limits = SessionLimits(mcp.connect_seconds, incoming)
     guard = Guard(config.fetch.allowed_networks)
-    return Servers(guard, HostConnectors(connectors), limits, config.mcp.repeatable)
+    return Servers(guard, HostConnectors(connectors), limits, mcp.repeatable)

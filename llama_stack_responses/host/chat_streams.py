@@ -17,6 +17,8 @@ from pydantic import BaseModel
 from llama_stack_openai_chat.chunks import chat_chunk
 from llama_stack_openai_chat.events import EventReader
 
+from .bounded_answers import bound_answers
+
 _PASSES: Final = ("_maybe_overwrite_id", "_postprocess_chunk")
 """Where the answer of a provider's client passes before the provider itself looks into it: llama-stack's, and OGX's."""
 
@@ -53,6 +55,7 @@ def _reading(kind: Any) -> type:
             # A new client asks for this in a thread. Beside streams at full speed that takes up to a fifth of a second,
             # since the thread has to wait for the interpreter each time that it goes on.
             client._platform = _platform()
+            bound_answers(client)
             return client
 
     for name in _PASSES:

@@ -9,12 +9,17 @@ from typing import Any, Final
 from fastapi import HTTPException, UploadFile
 from starlette.datastructures import Headers
 
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.documents.document import Document, Processor, Unreadable
 from llama_stack_responses.logs import get_logger
 
+from .own_threads import OwnThreads
 from .platform import ProcessFileRequest
 
 logger = get_logger(__name__)
+
+_THREADS: Final = 8
+"""Files that a processor of the host's may work on in this process, those included whose time is over."""
 
 _OURS: Final = "inline::pypdf"
 """This one reads PDFs with the library that this package uses too, but on llama-stack in the loop that serves."""
@@ -42,6 +47,7 @@ class HostFileProcessor:
         spec = processors.__provider_spec__
         # OGX runs its own in processes of theirs.
         self.keeps = getattr(spec, "execution_mode", "") == "worker"
+        self._threads = OwnThreads(_THREADS)
         self._blocks = spec.provider_type.startswith("inline::") and not self.keeps
 
     async def text(self, document: Document) -> str:
@@ -49,14 +55,17 @@ class HostFileProcessor:
 
         Raises:
             Unreadable: the host cannot read it.
+            ApiError: 503, it is busy.
         """
         try:
             if self._blocks:
-                answer = await asyncio.to_thread(asyncio.run, self._processed(document))
+                answer = await self._threads.run(lambda: asyncio.run(self._processed(document)))
             else:
                 answer = await self._processed(document)
         except HTTPException as error:
             raise Unreadable(f"could not be read: {error.detail}") from error
+        except ApiError:
+            raise
         except Exception as error:
             logger.warning("the host could not read a file (%s)", type(error).__name__)
             raise Unreadable(f"could not be read ({type(error).__name__}).") from error

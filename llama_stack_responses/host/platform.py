@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING or "ogx" not in sys.modules:
-    from llama_stack.core.access_control.access_control import is_action_allowed
+    from llama_stack.core.access_control.access_control import AccessDeniedError, is_action_allowed
     from llama_stack.core.configure import parse_and_maybe_upgrade_config
     from llama_stack.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from llama_stack.core.datatypes import AccessRule, StackConfig, User
@@ -36,6 +36,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
         ToolInvocationResult,
     )
     from llama_stack_api.common.errors import (
+        InvalidParameterError,
         ModelNotFoundError,
         ModelTypeError,
         ResourceNotFoundError,
@@ -48,8 +49,10 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
     SAFETY: Final[Api | None] = Api.safety
+    PROVIDER_DATA_HEADER: Final = "X-LlamaStack-Provider-Data"
+    SERVER: Final = "llama_stack.core.server.server"
 else:
-    from ogx.core.access_control.access_control import is_action_allowed
+    from ogx.core.access_control.access_control import AccessDeniedError, is_action_allowed
     from ogx.core.configure import parse_and_maybe_upgrade_config
     from ogx.core.conversations.conversations import ConversationServiceConfig, ConversationServiceImpl
     from ogx.core.datatypes import AccessRule, StackConfig, User
@@ -70,20 +73,31 @@ else:
         ToolDef,
         ToolInvocationResult,
     )
-    from ogx_api.common.errors import ModelNotFoundError, ModelTypeError, ResourceNotFoundError, UnsupportedModelError
+    from ogx_api.common.errors import (
+        InvalidParameterError,
+        ModelNotFoundError,
+        ModelTypeError,
+        ResourceNotFoundError,
+        UnsupportedModelError,
+    )
     from ogx_api.file_processors.models import ProcessFileRequest
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from ogx_api.prompts.models import GetPromptRequest
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
+    PROVIDER_DATA_HEADER: Final = "X-OGX-Provider-Data"
+    SERVER: Final = "ogx.core.server.server"
     # OGX has no Safety API.
     SAFETY: Final = None
     OpenAIAssistantMessageParam = OpenAIUserMessageParam = RunModerationRequest = RunShieldRequest = None
 
 __all__ = [
+    "PROVIDER_DATA_HEADER",
     "PROVIDER_DATA_VAR",
     "SAFETY",
+    "SERVER",
+    "AccessDeniedError",
     "AccessRule",
     "Api",
     "ChatRequest",
@@ -91,6 +105,7 @@ __all__ = [
     "ConversationServiceImpl",
     "GetPromptRequest",
     "InlineProviderSpec",
+    "InvalidParameterError",
     "KVStoreReference",
     "ListToolDefsResponse",
     "ModelNotFoundError",

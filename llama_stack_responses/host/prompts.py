@@ -5,13 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.logs import get_logger
 from llama_stack_responses.prompts import Template
 
-from .platform import GetPromptRequest, ResourceNotFoundError
-
-logger = get_logger(__name__)
+from .failures import failed, is_missing
+from .platform import GetPromptRequest
 
 _ID: Final = re.compile("pmpt_[0-9a-f]{48}")
 """What the host names its prompts; anything else could be part of a key of its store."""
@@ -37,9 +34,8 @@ class HostPrompts:
             return None
         try:
             found = await self._prompts.get_prompt(GetPromptRequest(prompt_id=prompt_id, version=version))
-        except (ValueError, ResourceNotFoundError):
-            return None  # llama-stack says it with the one, OGX with the other
         except Exception as error:
-            logger.exception("the prompts of the stack cannot be read")
-            raise ApiError(503, "The stack's prompts cannot be read. Try again.", param="prompt") from error
+            if is_missing(error, prompt_id):
+                return None
+            raise failed("prompt store", "prompt", error) from error
         return Template(found.prompt or "", found.version, frozenset(found.variables))

@@ -9,10 +9,13 @@ import orjson
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from llama_stack_responses.config import address
+from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
 from llama_stack_responses.tools.search_results import is_within
 
 from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
 
+_MOST_BYTES: Final = 8 << 20
+"""Bytes of an answer, at most."""
 _COUNTS: Final = {"low": 3, "medium": 6, "high": 12}
 _QUERY: Final = {
     "type": "object",
@@ -92,12 +95,14 @@ class SearxngToolRuntime:
         """
         query, domains = kwargs["query"], kwargs.get("allowed_domains") or ()
         asked = f"{query} ({' OR '.join(f'site:{domain}' for domain in domains)})" if domains else query
-        answer = await self._http().get("search", params={"q": asked, "format": "json", **self._wishes()})
-        if answer.status_code in (403, 429):
-            return ToolInvocationResult(error_code=answer.status_code, error_message=_NO_JSON)
-        answer.raise_for_status()
+        params = {"q": asked, "format": "json", **self._wishes()}
+        async with self._http().stream("GET", "search", params=params) as answer:
+            if answer.status_code in (403, 429):
+                return ToolInvocationResult(error_code=answer.status_code, error_message=_NO_JSON)
+            answer.raise_for_status()
+            said = orjson.loads(await read_body(answer, _MOST_BYTES))
         count = _COUNTS.get(kwargs.get("search_context_size") or "", self._config.max_results)
-        found = [each for each in answer.json()["results"] if not domains or is_within(each["url"], domains)][:count]
+        found = [each for each in said["results"] if not domains or is_within(each["url"], domains)][:count]
         results = [{"title": each["title"], "url": each["url"], "content": each.get("content", "")} for each in found]
         return ToolInvocationResult(
             content=orjson.dumps({"query": query, "results": results}).decode(),
@@ -117,7 +122,7 @@ class SearxngToolRuntime:
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
             base = self._config.url.rstrip("/") + "/"
-            headers = {"accept": "application/json"}
+            headers = {"accept": "application/json", **UNCOMPRESSED}
             self._client = httpx.AsyncClient(base_url=base, timeout=self._config.timeout_seconds, headers=headers)
         return self._client
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.tool import ToolError
 
+from .failures import failed
+
 Json = dict[str, Any]
 
 logger = get_logger(__name__)
@@ -29,10 +31,17 @@ class HostToolRuntime:
         self._known: set[str] = set()
 
     async def has(self, name: str) -> bool:
-        """Whether one of the stack's tool groups has a tool of this name."""
+        """Whether one of the stack's tool groups has a tool of this name.
+
+        Raises:
+            ApiError: 503 when the host cannot say.
+        """
         if name not in self._known:
             # It also makes the host find tools of groups that were registered before it was started.
-            listed = await self._router.list_runtime_tools()
+            try:
+                listed = await self._router.list_runtime_tools()
+            except Exception as error:
+                raise failed("list of tools", "tools", error) from error
             self._known |= {tool.name for tool in listed.data}
         return name in self._known
 

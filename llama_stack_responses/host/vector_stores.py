@@ -9,6 +9,7 @@ from llama_stack_responses.logs import get_logger
 from llama_stack_responses.tools.tool import ToolError
 from llama_stack_responses.tools.vector_stores import Passage
 
+from .failures import failed, is_missing
 from .platform import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
 Json = dict[str, Any]
@@ -43,10 +44,16 @@ class HostVectorStores:
         self._router = router
 
     async def check(self, store_id: str) -> None:
-        """Raises a 404 unless there is such a store for this user."""
+        """Looks for a store.
+
+        Raises:
+            ApiError: 404 unless there is such a store for this user, 503 when the host cannot say.
+        """
         try:
             await self._router.openai_retrieve_vector_store(store_id)
         except Exception as error:
+            if not is_missing(error, store_id):
+                raise failed("vector store", "tools", error) from error
             raise ApiError(404, f"Vector store with id '{store_id}' not found.", param="tools") from error
 
     async def search(self, store_id: str, query: str, options: Json) -> list[Passage]:

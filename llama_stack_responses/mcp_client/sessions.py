@@ -9,11 +9,16 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+import orjson
+
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.transport import GuardedTransport
 from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
 
-from .door import HTTP_STATUS, Door, Failure
+from .door import HTTP_STATUS, Door
+from .failure import Failure
+from .incoming import Incoming, IncomingLimits
+from .large_texts import LargeTexts
 from .versions import Connected, RequestFailed, http, over_sse, over_streamable_http
 
 Json = dict[str, Any]
@@ -45,11 +50,11 @@ class SessionLimits:
 
     Attributes:
         connect_seconds: to be greeted, and once more to tell all its tools.
-        answer_bytes: size of one answer.
+        incoming: what it may send in one session. All its tools together are no larger than one answer.
     """
 
     connect_seconds: float
-    answer_bytes: int
+    incoming: IncomingLimits
 
 
 class Servers:
@@ -108,13 +113,15 @@ class Session:
     async def list_tools(self) -> list[Json]:
         """All tools of the server."""
         tools: list[Json] = []
+        left = self._servers.limits.incoming.answer_bytes
         cursor: str | None = None
         try:
             async with asyncio.timeout(self._servers.limits.connect_seconds):
                 for _ in range(_MOST_PAGES):
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
-                    if len(tools) > _MOST_TOOLS:
+                    left -= len(orjson.dumps(page))
+                    if len(tools) > _MOST_TOOLS or left < 0:
                         break
                     if cursor is None:
                         return tools
@@ -169,6 +176,7 @@ class _Line:
         self._ready: asyncio.Future[Any] = loop.create_future()
         self._end: asyncio.Future[Any] = loop.create_future()
         self._first: McpError | None = None
+        self._texts = LargeTexts()
         self.task = asyncio.create_task(self._live())
 
     @property
@@ -197,7 +205,7 @@ class _Line:
         try:
             await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
             if asking.done():
-                answer: Answer = asking.result()
+                answer: Answer = self._texts.put_back(asking.result())
                 return answer
         finally:
             asking.cancel()
@@ -243,7 +251,8 @@ class _Line:
         limits = self._servers.limits
         inner = self._servers.transport(guarded=self._address.connector_id is None)
         answers = over is over_streamable_http
-        door = Door(inner, self._url, limits.answer_bytes, answers=answers, failed=self._failed)
+        incoming = Incoming(limits.incoming, self._texts)
+        door = Door(inner, self._url, incoming, answers=answers, failed=self._failed)
         client = http.AsyncClient(
             transport=door,
             headers={"accept-encoding": "identity", **self._address.headers},

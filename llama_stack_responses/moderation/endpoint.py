@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any, Final
 
 import httpx
+import orjson
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.moderation import Kind, Side, result
+from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
 
 Json = dict[str, Any]
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
+_MOST_BYTES: Final = 1 << 20
+"""Bytes of an answer, at most."""
 _UNREADABLE: Final = "The moderation server's answer is not in the form of OpenAI's /moderations."
 
 
@@ -29,7 +33,7 @@ class Endpoint:
         self, url: str, api_key: str | None = None, model: str | None = None, *, seconds: float = 30.0
     ) -> None:
         self._url = f"{url.rstrip('/')}/moderations"
-        self._headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self._headers = UNCOMPRESSED | ({"authorization": f"Bearer {api_key}"} if api_key else {})
         self._model = model
         self._seconds = seconds
         self._client: httpx.AsyncClient | None = None
@@ -37,17 +41,13 @@ class Endpoint:
     async def check(self, kind: Kind, name: str | None, text: str, _side: Side) -> Json:
         """What the server says of a text."""
         model = name or self._model
+        asked = {"input": text} | ({"model": model} if model else {})
         try:
-            answer = await self._http().post(self._url, json={"input": text} | ({"model": model} if model else {}))
+            async with self._http().stream("POST", self._url, json=asked) as answer:
+                _check_status(answer, kind, model)
+                return _read(orjson.loads(await read_body(answer, _MOST_BYTES)), model)
         except httpx.HTTPError as error:
             raise ApiError(502, _AWAY.format(type(error).__name__)) from error
-        if answer.status_code in (400, 404, 422):
-            message = f"The moderation server refused to check with '{model}' ({answer.status_code})."
-            raise bad_request(message, "moderation.model" if kind == "moderation" else kind)
-        if not answer.is_success:
-            raise ApiError(502, _AWAY.format(f"status {answer.status_code}"))
-        try:
-            return _read(answer.json(), model)
         except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
             raise ApiError(502, _UNREADABLE) from error
 
@@ -61,6 +61,14 @@ class Endpoint:
         if self._client is None:
             self._client = httpx.AsyncClient(headers=self._headers, timeout=self._seconds)
         return self._client
+
+
+def _check_status(answer: httpx.Response, kind: Kind, model: str | None) -> None:
+    if answer.status_code in (400, 404, 422):
+        message = f"The moderation server refused to check with '{model}' ({answer.status_code})."
+        raise bad_request(message, "moderation.model" if kind == "moderation" else kind)
+    if not answer.is_success:
+        raise ApiError(502, _AWAY.format(f"status {answer.status_code}"))
 
 
 def _read(body: Json, asked: str | None) -> Json:

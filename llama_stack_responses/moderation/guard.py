@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from llama_stack_responses.core.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
@@ -53,7 +53,7 @@ class Guard:
         """What the client reads instead of an answer to an input that was refused."""
         return refusal("input", self._input) if self._refuses_input else None
 
-    async def feed(self, delta: Delta) -> AsyncIterator[Delta]:
+    async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
         """What may be shown by now; nothing more once it has struck."""
         if self._struck:
             return

@@ -6,32 +6,39 @@ import asyncio
 import json
 import os
 import socket
-import struct
-from contextlib import suppress
+import time
+from base64 import b64encode
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
-from .census import resident_bytes
-from .folder import disk_bytes
+from .channel import Answer, Broken, Channel, TooLarge
+from .control_group import ControlGroup
 from .jail import Jail
+from .printed import Printed
+from .processes import Processes
 from .seccomp import open_filter
+from .volume import Volume
 
 Json = dict[str, Any]
 
-_LOOK: Final = 0.2
+_LOOK: Final = 0.05
 """Seconds between two looks at what a container uses."""
 
-_LARGEST_ANSWER: Final = 32 * 2**20
 _SLACK: Final = 5.0
 """Seconds that a command's own end may take longer than the command may."""
 
-_BATCH: Final = 64
-"""Reads at a time of what is printed, so that a flood of it starves nobody."""
+_START: Final = 60.0
+"""Seconds that the Python may take to start, beside those of the call."""
+
+_LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
+"""Limits of setrlimit(2) for each process."""
 
 _ENDED: Final = "Its Python ended, by its own doing or by the system's."
+_LINGERS: Final = "Processes that it left running could not be ended."
+_TOO_LARGE: Final = "It drew more than can be shown."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +48,18 @@ class Bounds:
     Attributes:
         seconds: for one run.
         memory_bytes: all its processes together.
+        processors: processor time, in seconds a second, where there are control groups.
         processes: at most, threads among them; the kernel refuses more.
-        file_bytes: one file, and all files of the container together.
         shown_bytes: of what is printed, what is kept.
+        background_seconds: for which processes that a call leaves may run on; then all stands still until the next one.
     """
 
     seconds: float
     memory_bytes: int
     processes: int
-    file_bytes: int
+    processors: float
     shown_bytes: int
+    background_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,32 +98,46 @@ class Stopped(Exception):  # noqa: N818 (what it says is why)
     """The code was stopped, and everything in the container with it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Inside:
-    """What runs in a container, and how to speak with it."""
+    """What runs in a container, and how to speak with it.
+
+    Attributes:
+        processes: all of them; None until the Python has started.
+        called: set when the next call begins.
+        lingering: what watches the processes that the last call left.
+    """
 
     process: asyncio.subprocess.Process
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    printed: _Printed
+    channel: Channel
+    printed: Printed
+    processes: Processes | None = None
+    called: asyncio.Event = field(default_factory=asyncio.Event)
+    lingering: asyncio.Task[None] | None = None
 
 
 class Container:
-    """A jailed Python with a folder; one run at a time.
+    """A jailed Python with a folder; one run at a time. Between two runs, everything in it stands still.
 
     Args:
         jail: shuts it off.
-        folder: its files; it must be there.
+        volume: its files.
         bounds: what it may use.
+        group: bounds it as a whole, where there are control groups.
     """
 
-    def __init__(self, jail: Jail, folder: Path, bounds: Bounds) -> None:
-        self.folder = folder
-        jail.admit(folder)
+    def __init__(self, jail: Jail, volume: Volume, bounds: Bounds, group: ControlGroup | None = None) -> None:
+        self.volume = volume
+        self.group = group
         self._jail = jail
         self._bounds = bounds
         self._running: _Inside | None = None
         self._turn = asyncio.Lock()
+
+    @property
+    def folder(self) -> Path:
+        """Its files, as the server reaches them."""
+        return self.volume.data
 
     async def run(self, code: str) -> Ran:
         """Runs Python code behind what ran before."""
@@ -122,16 +145,16 @@ class Container:
             inside = await self._inside()
             inside.printed.begin(self._bounds.shown_bytes)
             try:
-                answer = await self._ask(inside, {"code": code}, self._bounds.seconds)
+                answer = await self._ask(inside, {"code": _text(code)}, self._bounds.seconds)
             except Stopped as stopped:
                 return Ran(await self.kill(), failed=True, stopped=str(stopped))
-            images = [image for image in answer.get("images", ()) if isinstance(image, str)]
-            return Ran(inside.printed.end(), images, failed=bool(answer.get("failed")))
+            images = await asyncio.to_thread(lambda: [b64encode(each).decode() for each in answer.parts])
+            return Ran(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> Commanded:
         """Runs a shell command beside the Python."""
         seconds, most = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
-        request = {"command": command, "seconds": seconds, "max_bytes": most}
+        request = {"command": _text(command), "seconds": seconds, "max_bytes": most}
         async with self._turn:
             inside = await self._inside()
             inside.printed.begin(most)
@@ -139,9 +162,10 @@ class Container:
                 answer = await self._ask(inside, request, seconds + _SLACK)
             except Stopped as stopped:
                 return Commanded("", await self.kill(), None, str(stopped))
-        exit_code = answer.get("exit_code")
+        exit_code = answer.header.get("exit_code")
         code = exit_code if isinstance(exit_code, int) else None
-        return Commanded(str(answer.get("stdout", "")), str(answer.get("stderr", "")), code)
+        stdout, stderr, *_ = [each[:most].decode(errors="replace") for each in (*answer.parts, b"", b"")]
+        return Commanded(stdout, stderr, code)
 
     async def kill(self) -> str:
         """Ends every process of it, and returns what was printed last; the files stay."""
@@ -151,13 +175,18 @@ class Container:
         with suppress(ProcessLookupError):
             inside.process.kill()
         await inside.process.wait()
-        inside.writer.close()
+        if inside.lingering:
+            await asyncio.wait([inside.lingering])
+        inside.channel.close()
         printed = inside.printed.end()
         inside.printed.close()
         return printed
 
     async def _inside(self) -> _Inside:
         """What runs inside; it is started if nothing does."""
+        if self._running and self._running.lingering:
+            self._running.called.set()
+            await asyncio.wait([self._running.lingering])
         if self._running and self._running.process.returncode is not None:
             await self.kill()
         self._running = self._running or await self._start()
@@ -165,118 +194,144 @@ class Container:
 
     async def _start(self) -> _Inside:
         ours, theirs = socket.socketpair()
-        bounds, printed, seccomp = self._bounds, _Printed(), open_filter()
-        limits = {"AS": bounds.memory_bytes, "FSIZE": bounds.file_bytes, "NPROC": bounds.processes, "CORE": 0}
+        bounds, printed, seccomp = self._bounds, Printed(), open_filter()
+        limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.room.bytes, "NPROC": bounds.processes}
+        volume = self.volume
         passed = [theirs.fileno(), *(() if seccomp is None else (seccomp,))]
+        arguments = json.dumps(limits), str(theirs.fileno())
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._jail.command(self.folder, seccomp, json.dumps(limits), str(theirs.fileno())),
+                *self._jail.command(
+                    volume.place,
+                    *arguments,
+                    namespaces=volume.namespaces,
+                    seccomp=seccomp,
+                    group=self.group.place if self.group else None,
+                ),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=printed.inlet,
                 stderr=asyncio.subprocess.STDOUT,
-                pass_fds=passed,
+                pass_fds=(*passed, *volume.namespaces),
                 env={},
             )
         finally:
             for descriptor in (*passed[1:], printed.inlet):
                 os.close(descriptor)
             theirs.close()
-        reader, writer = await asyncio.open_connection(sock=ours, limit=2**16)
-        return _Inside(process, reader, writer, printed)
+        return _Inside(process, Channel(ours), printed)
 
-    async def _ask(self, inside: _Inside, request: Json, seconds: float) -> Json:
+    async def _ask(self, inside: _Inside, request: Json, seconds: float) -> Answer:
         """Sends a request inside and waits for the answer; what nobody waits for any more is killed.
 
         Raises:
             Stopped: it took more than it may.
         """
+        kills = self._kills()
         try:
-            return await self._answer(inside, request, seconds)
+            processes = await _greeted(inside)
+            if refused := await asyncio.to_thread(self.volume.begin):
+                raise Stopped(refused)
+            processes.resume()
+            with self._watched(inside, processes) as watching:
+                answer = await _within(seconds, inside.channel.ask(request), watching)
+            await self._leave(inside, processes)
         except asyncio.CancelledError:
             await self.kill()
             raise
+        except Broken:
+            raise Stopped(self._memory() if self._kills() > kills else _ENDED) from None
+        except TooLarge:
+            raise Stopped(_TOO_LARGE) from None
+        return answer
 
-    async def _answer(self, inside: _Inside, request: Json, seconds: float) -> Json:
-        watching = asyncio.create_task(self._watch(inside.process))
-        answering = asyncio.create_task(_exchange(inside, request))
+    async def _leave(self, inside: _Inside, processes: Processes) -> None:
+        """Ends what the call left running, now or after its time.
+
+        Raises:
+            Stopped: it cannot be ended alone.
+        """
+        inside.called.clear()
+        inside.lingering = None
+        if self._bounds.background_seconds > 0:
+            inside.lingering = asyncio.create_task(self._linger(inside, processes))
+        elif left := await asyncio.to_thread(self._settled, processes):
+            raise Stopped(left)
+
+    def _settled(self, processes: Processes) -> str | None:
+        """Ends what a call left; what hinders it, or what the call took too much of since the last look."""
+        return self.volume.excess() if processes.settle() else _LINGERS
+
+    async def _linger(self, inside: _Inside, processes: Processes) -> None:
+        """Watches what the call left, until the next call or the end of its time."""
+        with self._watched(inside, processes) as watching:
+            calling = asyncio.create_task(inside.called.wait())
+            seconds = self._bounds.background_seconds
+            await asyncio.wait([calling, watching], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            calling.cancel()
+            overused = watching.done()
+        if not overused and not inside.called.is_set():
+            overused = await asyncio.to_thread(self._settled, processes) is not None
+        if overused:
+            with suppress(ProcessLookupError):
+                inside.process.kill()
+            await inside.process.wait()
+
+    @contextmanager
+    def _watched(self, inside: _Inside, processes: Processes) -> Iterator[asyncio.Task[str]]:
+        """A task that ends, with the reason, when the container takes more than it may."""
+        watching = asyncio.create_task(self._watch(inside.process, processes))
         try:
-            await asyncio.wait([answering, watching], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if answering.done():
-                return answering.result()
-            raise Stopped(watching.result() if watching.done() else f"It did not end within {seconds:g} seconds.")
+            yield watching
         finally:
-            answering.cancel()
             watching.cancel()
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> str:
+    async def _watch(self, process: asyncio.subprocess.Process, processes: Processes) -> str:
         """Waits until the container takes more than it may, and says of what."""
-        # What is too much already may be tidied up, but not become more.
-        most = max(self._bounds.file_bytes, await asyncio.to_thread(disk_bytes, self.folder))
+        kills = self._kills()
         while process.returncode is None:
-            if used := await asyncio.to_thread(self._overuse, process.pid, most):
+            began = time.monotonic()
+            if used := await asyncio.to_thread(self._overuse, processes):
                 return used
-            await asyncio.sleep(_LOOK)
-        return _ENDED
+            await asyncio.sleep(max(_LOOK, 2 * (time.monotonic() - began)))
+        return self._memory() if self._kills() > kills else _ENDED
 
-    def _overuse(self, pid: int, most_file_bytes: int) -> str | None:
+    def _memory(self) -> str:
+        return f"It used more than {self._bounds.memory_bytes // 2**20} MiB of memory."
+
+    def _kills(self) -> int:
+        """How many times the kernel ended the container for its memory."""
+        return self.group.kills() if self.group else 0
+
+    def _overuse(self, processes: Processes) -> str | None:
         bounds = self._bounds
-        if sum(resident_bytes(pid).values()) > bounds.memory_bytes:
-            return f"It used more than {bounds.memory_bytes // 2**20} MiB of memory."
-        if disk_bytes(self.folder) > most_file_bytes:
-            return f"Its files took more than {bounds.file_bytes // 2**20} MiB."
-        return None
+        if processes.memory_bytes(bounds.memory_bytes) > bounds.memory_bytes:
+            return self._memory()
+        return self.volume.excess()
 
 
-async def _exchange(inside: _Inside, request: Json) -> Json:
-    body = orjson.dumps(request)
-    inside.writer.write(struct.pack("!I", len(body)) + body)
+async def _greeted(inside: _Inside) -> Processes:
+    """The processes inside, once its Python has started."""
+    if inside.processes is None:
+        try:
+            async with asyncio.timeout(_START):
+                inside.processes = await inside.channel.greeted()
+        except TimeoutError:
+            raise Stopped(f"Its Python did not start within {_START:g} seconds.") from None
+    return inside.processes
+
+
+async def _within(seconds: float, asking: Coroutine[None, None, Answer], watching: asyncio.Task[str]) -> Answer:
+    """The answer, unless the time is up before, or the container was found to take too much."""
+    answering = asyncio.create_task(asking)
     try:
-        await inside.writer.drain()
-        length = struct.unpack("!I", await inside.reader.readexactly(4))[0]
-        if length > _LARGEST_ANSWER:
-            raise Stopped("It drew more than can be shown.")
-        answer = orjson.loads(await inside.reader.readexactly(length))
-    except (OSError, EOFError, ValueError):
-        raise Stopped(_ENDED) from None
-    return answer if isinstance(answer, dict) else {}
+        await asyncio.wait([answering, watching], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if answering.done():
+            return answering.result()
+        raise Stopped(watching.result() if watching.done() else f"It did not end within {seconds:g} seconds.")
+    finally:
+        answering.cancel()
 
 
-class _Printed:
-    """What comes out of a container: its first bytes are kept, and the rest is counted."""
-
-    def __init__(self) -> None:
-        self._pipe, self.inlet = os.pipe()
-        self._most = 0
-        self._kept = bytearray()
-        self._count = 0
-        os.set_blocking(self._pipe, False)
-        asyncio.get_running_loop().add_reader(self._pipe, self._drain)
-
-    def begin(self, most: int) -> None:
-        """Keeps up to `most` bytes of what comes from now on."""
-        self._drain()
-        self._most, self._kept, self._count = most, bytearray(), 0
-
-    def end(self) -> str:
-        """What was kept since `begin`, and how much was not."""
-        self._drain()
-        text, left = self._kept.decode(errors="replace"), self._count - len(self._kept)
-        self._most = 0
-        return f"{text}\n... ({left} more bytes)" if left else text
-
-    def close(self) -> None:
-        """Hears no more."""
-        asyncio.get_running_loop().remove_reader(self._pipe)
-        os.close(self._pipe)
-
-    def _drain(self) -> None:
-        for _ in range(_BATCH):
-            try:
-                data = os.read(self._pipe, 2**16)
-            except BlockingIOError:
-                return
-            if not data:
-                asyncio.get_running_loop().remove_reader(self._pipe)
-                return
-            self._count += len(data)
-            self._kept += data[: max(0, self._most - len(self._kept))]
+def _text(code: str) -> str:
+    """The code with a question mark for what no text holds: JSON may name half of a pair of surrogates."""
+    return code.encode(errors="replace").decode()

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from shutil import copyfileobj
+from typing import IO, Final
+
+_BLOCK: Final = 2**18
+"""Bytes that are copied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,24 +31,8 @@ class Found:
     written_at: int
 
 
-def regular_files(folder: Path) -> Iterator[Found]:
-    """All regular files, in any order."""
-    for place, _, names, descriptor in os.fwalk(folder, follow_symlinks=False):
-        inside = PurePosixPath(place).relative_to(folder)
-        for name in names:
-            with suppress(OSError):
-                about = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-                if stat.S_ISREG(about.st_mode):
-                    yield Found(str(inside / name), about.st_size, about.st_blocks * 512, about.st_mtime_ns)
-
-
-def disk_bytes(folder: Path) -> int:
-    """What all files take on the disk."""
-    return sum(each.blocks for each in regular_files(folder))
-
-
-def read_regular(folder: Path, path: str) -> bytes | None:
-    """What is in a file, by its path relative to the folder; None if there is no such regular file."""
+def open_regular(folder: Path, path: str) -> tuple[IO[bytes], int] | None:
+    """A file and its size, by its path relative to the folder; None if there is no such regular file."""
     *parents, name = PurePosixPath(path).parts
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -53,23 +41,38 @@ def read_regular(folder: Path, path: str) -> bytes | None:
             os.close(outer)
         # Opening a pipe would wait for somebody at its other end.
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
-        with os.fdopen(opened, "rb") as file:
-            return file.read() if stat.S_ISREG(os.fstat(opened).st_mode) else None
+        about = os.fstat(opened)
+        if stat.S_ISREG(about.st_mode):
+            return os.fdopen(opened, "rb"), about.st_size
+        os.close(opened)
+        return None
     except OSError:
         return None
     finally:
         os.close(descriptor)
 
 
-def write_regular(folder: Path, name: str, content: bytes) -> None:
-    """Puts a file right into the folder, in the place of whatever has that name there; it is the folder's owner's."""
+def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
+    """Puts a file right into the folder, in the place of whatever has that name there; it is the folder's owner's.
+
+    Args:
+        content: read to its end, in blocks.
+
+    Returns:
+        Its size in bytes.
+    """
     place = folder / name
     with suppress(FileNotFoundError):
         place.unlink()
     opened = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644)
     with os.fdopen(opened, "wb") as file:
         os.fchown(opened, folder.stat().st_uid, -1)
-        file.write(content)
+        try:
+            copyfileobj(content, file, _BLOCK)
+        except BaseException:
+            place.unlink(missing_ok=True)
+            raise
+        return file.tell()
 
 
 def _open_folder(name: str, parent: int) -> int:

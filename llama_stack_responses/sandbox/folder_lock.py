@@ -4,45 +4,48 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
-from contextlib import suppress
 from pathlib import Path
+
+from .openat import open_folder, open_own
 
 
 class FolderLock:
-    """Makes a folder and keeps it locked: until `release`, or the end of this process, however it ends.
+    """A locked folder: until `release`, or the end of this process, however it ends.
 
     Args:
-        folder: is made, and must not be there yet.
+        descriptor: of the folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @staticmethod
+    def make(folder: Path) -> FolderLock:
+        """Makes a folder, which must not be there yet, and locks it."""
         folder.mkdir(mode=0o700, parents=True)
         while (descriptor := _lock(folder, fcntl.LOCK_EX)) is None:
             # Another server saw it before it was locked, and took it for a dead one's.
             folder.mkdir(mode=0o700, exist_ok=True)
-        self._descriptor = descriptor
+        return FolderLock(descriptor)
+
+    @staticmethod
+    def take_over(folder: Path) -> FolderLock | None:
+        """Locks a folder that a dead process left; None if a living one has it, or it is gone."""
+        try:
+            descriptor = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return None
+        return None if descriptor is None else FolderLock(descriptor)
 
     def release(self) -> None:
         """Lets go of the folder."""
         os.close(self._descriptor)
 
 
-def remove_unlocked(root: Path, pattern: str) -> None:
-    """Removes the folders in `root` that no living process has locked, among those whose names match."""
-    for folder in root.glob(pattern):
-        # BlockingIOError: it is in use.
-        with suppress(OSError):
-            descriptor = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if descriptor is not None:
-                shutil.rmtree(folder, ignore_errors=True)
-                os.close(descriptor)
-
-
 def _lock(folder: Path, how: int) -> int | None:
     """A descriptor of the locked folder; None if another process removed it meanwhile."""
     try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = _opened(folder)
     except FileNotFoundError:
         return None
     try:
@@ -54,3 +57,10 @@ def _lock(folder: Path, how: int) -> int | None:
         raise
     os.close(descriptor)
     return None
+
+
+def _opened(folder: Path) -> int:
+    try:
+        return open_folder(folder)
+    except PermissionError:
+        return open_own(folder)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 DATA: Final = "/mnt/data"
 """Where the code finds its files, as in OpenAI's containers."""
@@ -24,7 +24,11 @@ DATA: Final = "/mnt/data"
 _NOBODY: Final = 65534
 _PROGRAM: Final = "/opt/interpreter.py"
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
-_TEMPORARY: Final = ("/tmp", "/dev/shm")  # noqa: S108 (the container's own)
+TEMPORARY: Final = {"/tmp": "tmp", "/dev/shm": "shm"}  # noqa: S108 (the container's own)
+"""The temporary folders, and their names in a volume."""
+
+_PROGRAM_FILE: Final = Path(__file__).with_name("interpreter.py")
+_LAUNCHER: Final = Path(__file__).with_name("launcher.py")
 _SETTINGS: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives", "/etc/fonts")
 
 
@@ -40,7 +44,7 @@ class Jail:
     Attributes:
         bwrap: the bubblewrap program.
         python: the Python that runs the code, with what is installed for it.
-        temporary_bytes: the size of /tmp.
+        temporary_bytes: the size of /tmp, and of /dev/shm, where they are not in a volume.
         user: the user of this machine that it belongs to, if not the server's own.
     """
 
@@ -49,20 +53,34 @@ class Jail:
     temporary_bytes: int
     user: int | None = field(default_factory=other_user)
 
+    def identity(self, place: Path) -> dict[str, Any]:
+        """As which user the launcher starts a container in a place, and what that user must reach."""
+        reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), _PROGRAM_FILE, place]
+        return {"user": self.user, "places": [str(Path(each).resolve()) for each in reached]}
+
     def admit(self, data: Path) -> None:
         """Hands a container's folder to the user that its code runs as."""
         if self.user is not None:
             os.chown(data, self.user, self.user)
 
-    def command(self, data: Path, seccomp: int | None, *arguments: str) -> list[str]:
+    def command(
+        self,
+        place: Path,
+        *arguments: str,
+        namespaces: Sequence[int] = (),
+        seccomp: int | None = None,
+        group: Path | None = None,
+    ) -> list[str]:
         """The command that starts the program inside.
 
         Args:
-            data: the folder with the container's files.
-            seccomp: a descriptor to read a filter of system calls from.
+            place: holds the container's files, and if there are namespaces, those of its temporary folders.
             arguments: those of the program.
+            namespaces: descriptors of those in which all starts.
+            seccomp: a descriptor to read a filter of system calls from.
+            group: the folder of the control group that it joins.
         """
-        program, homes = Path(__file__).with_name("interpreter.py"), _homes(self.python)
+        data = place.resolve() / "data" if namespaces else place.resolve()
         jailed = [
             str(self.bwrap.resolve()),
             *(
@@ -77,18 +95,24 @@ class Jail:
             ),
             *("--uid", "1000", "--gid", "1000", "--hostname", "container"),
             *(() if seccomp is None else ("--seccomp", str(seccomp))),
-            *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
-            *(part for place in _TEMPORARY for part in ("--size", str(self.temporary_bytes), "--tmpfs", place)),
-            *_mounts([*_SYSTEM, *_SETTINGS, *homes]),
-            *("--ro-bind", str(program.resolve()), _PROGRAM, "--bind", str(data.resolve()), DATA, "--chdir", DATA),
+            *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", "--remount-ro", "/dev"),
+            *self._temporary(place.resolve() if namespaces else None),
+            *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
+            *("--ro-bind", str(_PROGRAM_FILE.resolve()), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
             *("--remount-ro", "/"),
             *_environment({"HOME": DATA, "PATH": f"{self.python.parent}:/usr/bin:/bin", "LANG": "C.UTF-8"}),
             *_environment({"MPLBACKEND": "Agg", "MPLCONFIGDIR": "/tmp", "PYTHONUNBUFFERED": "1"}),  # noqa: S108
             *("--", str(self.python), "-I", _PROGRAM, *arguments),
         ]
-        if self.user is None:
-            return jailed
-        return _as_user(self.user, [*_parts(self.bwrap), *homes, program, data], jailed)
+        plan = {"group": group and str(group), "namespaces": list(namespaces), **self.identity(place)}
+        return [sys.executable, "-I", "-S", str(_LAUNCHER), "start", json.dumps(plan), *jailed]
+
+    def _temporary(self, place: Path | None) -> list[str]:
+        """The temporary folders: of a volume, or each on its own."""
+        if place:
+            return [part for target, name in TEMPORARY.items() for part in ("--bind", str(place / name), target)]
+        size = str(self.temporary_bytes)
+        return [part for target in TEMPORARY for part in ("--size", size, "--tmpfs", target)]
 
 
 def find_bwrap(configured: Path | None) -> Path | None:
@@ -105,12 +129,6 @@ def find_bwrap(configured: Path | None) -> Path | None:
 def plain_python() -> Path:
     """The Python that this server's environment stands on, without what is installed for the server."""
     return Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
-
-
-def _as_user(user: int, places: Iterable[str | Path], command: Sequence[str]) -> list[str]:
-    """The command, started as another user, who must reach the places."""
-    program, reached = Path(__file__).with_name("as_user.py"), [str(Path(place).resolve()) for place in places]
-    return [sys.executable, "-I", "-S", str(program), str(user), json.dumps(reached), *command]
 
 
 def _parts(bwrap: Path) -> list[Path]:

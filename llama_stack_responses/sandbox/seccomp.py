@@ -2,12 +2,17 @@
 
 Beside namespaces and limits: calls that take memory which counts for no process, that look into other processes, or
 that ordinary programs do not need and attacks on the kernel do. They fail as if the kernel did not have them, so that
-programs do without. The filter's form is that of seccomp(2): eight bytes an instruction.
+programs do without. Sockets are opened between processes of the container only (AF_UNIX): others, such as AF_VSOCK,
+leave its network namespace or lead to large parts of the kernel. Pipes and sockets keep the size of their buffers, and
+memory that processes share without a file is refused: no limit of a process counts either. Space on a disk is not
+reserved: a limit of file sizes does not bound that. The same calls by the numbers of another ABI (x32, 32
+bits) are refused as well. The filter's form is that of seccomp(2): eight bytes an instruction.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -15,15 +20,27 @@ from typing import Final
 _LOAD: Final = 0x20
 _JUMP_IF_EQUAL: Final = 0x15
 _JUMP_IF_AT_LEAST: Final = 0x35
+_AND: Final = 0x54
 _RETURN: Final = 0x06
 
 _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
-_NO_SUCH_CALL: Final = 0x00050000 | 38
+_ERROR: Final = 0x00050000
+_NOT_PERMITTED: Final = _ERROR | 1
+_NO_SUCH_CALL: Final = _ERROR | 38
+_NO_SUCH_FAMILY: Final = _ERROR | 97
+_NOT_SUPPORTED: Final = _ERROR | 95
+"""What the kernel does with a call: the last four fail with EPERM, ENOSYS, EAFNOSUPPORT and EOPNOTSUPP."""
 
 _NUMBER: Final = 0
 _ARCHITECTURE: Final = 4
-"""Places in what the kernel gives the filter to look at."""
+_ARGUMENTS: Final = (16, 24, 32, 40)
+"""Places in what the kernel gives the filter to look at. Of an argument, the lower half: those looked at are `int`s."""
+
+_SET_PIPE_SIZE: Final = 1031
+_BUFFER_SIZES: Final = (7, 8, 32, 33)
+_SHARED_WITHOUT_FILE: Final = 0x01 | 0x20
+"""F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and their FORCE of socket(7); MAP_SHARED, MAP_ANONYMOUS of mmap(2)."""
 
 _OTHER_TABLE: Final = 0x40000000
 """On x86-64, numbers from here on are the same calls by other numbers."""
@@ -33,56 +50,207 @@ _ARCHITECTURES: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC
 _REFUSED: Final[Mapping[str, Mapping[str, int]]] = {
     "x86_64": {
         "shmget": 29,
+        "semget": 64,
         "msgget": 68,
         "ptrace": 101,
+        "syslog": 103,
+        "modify_ldt": 154,
+        "pivot_root": 155,
+        "chroot": 161,
+        "acct": 163,
+        "mount": 165,
+        "umount2": 166,
+        "swapon": 167,
+        "init_module": 175,
+        "quotactl": 179,
+        "remap_file_pages": 216,
+        "mbind": 237,
+        "set_mempolicy": 238,
+        "mq_open": 240,
+        "kexec_load": 246,
+        "io_setup": 206,
         "add_key": 248,
         "request_key": 249,
         "keyctl": 250,
+        "migrate_pages": 256,
+        "unshare": 272,
+        "vmsplice": 278,
+        "move_pages": 279,
         "perf_event_open": 298,
+        "fanotify_init": 300,
+        "name_to_handle_at": 303,
+        "open_by_handle_at": 304,
+        "setns": 308,
         "process_vm_readv": 310,
         "process_vm_writev": 311,
+        "kcmp": 312,
+        "finit_module": 313,
         "memfd_create": 319,
+        "kexec_file_load": 320,
         "bpf": 321,
         "userfaultfd": 323,
         "io_uring_setup": 425,
+        "io_uring_enter": 426,
+        "io_uring_register": 427,
+        "open_tree": 428,
+        "move_mount": 429,
+        "fsopen": 430,
+        "fsconfig": 431,
+        "fsmount": 432,
+        "fspick": 433,
+        "pidfd_getfd": 438,
+        "process_madvise": 440,
+        "mount_setattr": 442,
+        "quotactl_fd": 443,
         "memfd_secret": 447,
     },
     "aarch64": {
+        "io_setup": 0,
+        "umount2": 39,
+        "mount": 40,
+        "pivot_root": 41,
+        "chroot": 51,
+        "quotactl": 60,
+        "vmsplice": 75,
+        "acct": 89,
+        "unshare": 97,
+        "kexec_load": 104,
+        "init_module": 105,
+        "syslog": 116,
         "ptrace": 117,
+        "mq_open": 180,
         "msgget": 186,
+        "semget": 190,
         "shmget": 194,
         "add_key": 217,
         "request_key": 218,
         "keyctl": 219,
+        "swapon": 224,
+        "remap_file_pages": 234,
+        "mbind": 235,
+        "set_mempolicy": 237,
+        "migrate_pages": 238,
+        "move_pages": 239,
         "perf_event_open": 241,
+        "fanotify_init": 262,
+        "name_to_handle_at": 264,
+        "open_by_handle_at": 265,
+        "setns": 268,
         "process_vm_readv": 270,
         "process_vm_writev": 271,
+        "kcmp": 272,
+        "finit_module": 273,
         "memfd_create": 279,
         "bpf": 280,
         "userfaultfd": 282,
+        "kexec_file_load": 294,
         "io_uring_setup": 425,
+        "io_uring_enter": 426,
+        "io_uring_register": 427,
+        "open_tree": 428,
+        "move_mount": 429,
+        "fsopen": 430,
+        "fsconfig": 431,
+        "fsmount": 432,
+        "fspick": 433,
+        "pidfd_getfd": 438,
+        "process_madvise": 440,
+        "mount_setattr": 442,
+        "quotactl_fd": 443,
         "memfd_secret": 447,
     },
 }
 """The calls and their numbers, by machine."""
+
+_EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
+    "x86_64": {
+        "family": {"socket": 41, "socketpair": 53},
+        "pipe": {"fcntl": 72},
+        "option": {"setsockopt": 54},
+        "memory": {"mmap": 9},
+        "unsupported": {"fallocate": 285},
+    },
+    "aarch64": {
+        "family": {"socket": 198, "socketpair": 199},
+        "pipe": {"fcntl": 25},
+        "option": {"setsockopt": 208},
+        "memory": {"mmap": 222},
+        "unsupported": {"fallocate": 47},
+    },
+}
+"""The calls that are refused in another way, or for some arguments: by the place in the filter that decides."""
+
+_Step = tuple[int, int, str]
+"""An instruction: what it does, its number, and where it jumps to if it is one that jumps."""
+
+_DECISIONS: Final[Sequence[str | _Step]] = [
+    "family",
+    (_LOAD, _ARGUMENTS[0], ""),
+    (_JUMP_IF_EQUAL, socket.AF_UNIX, "allow"),
+    (_RETURN, _NO_SUCH_FAMILY, ""),
+    "pipe",
+    (_LOAD, _ARGUMENTS[1], ""),
+    (_JUMP_IF_EQUAL, _SET_PIPE_SIZE, "forbid"),
+    (_RETURN, _ALLOW, ""),
+    "option",
+    (_LOAD, _ARGUMENTS[1], ""),
+    (_JUMP_IF_EQUAL, socket.SOL_SOCKET, "option of a socket"),
+    (_RETURN, _ALLOW, ""),
+    "option of a socket",
+    (_LOAD, _ARGUMENTS[2], ""),
+    *((_JUMP_IF_EQUAL, each, "forbid") for each in _BUFFER_SIZES),
+    (_RETURN, _ALLOW, ""),
+    "memory",
+    (_LOAD, _ARGUMENTS[3], ""),
+    (_AND, _SHARED_WITHOUT_FILE, ""),
+    (_JUMP_IF_EQUAL, _SHARED_WITHOUT_FILE, "forbid"),
+    (_RETURN, _ALLOW, ""),
+    "allow",
+    (_RETURN, _ALLOW, ""),
+    "forbid",
+    (_RETURN, _NOT_PERMITTED, ""),
+    "unsupported",
+    (_RETURN, _NOT_SUPPORTED, ""),
+    "refuse",
+    (_RETURN, _NO_SUCH_CALL, ""),
+]
+"""What follows the numbers of the calls: steps, and before them the names of the places to jump to."""
 
 
 def filter_program(machine: str) -> bytes | None:
     """The filter for a machine, by the name that the system gives it; None for one that is not known here."""
     if machine not in _ARCHITECTURES:
         return None
-    refused = sorted(_REFUSED[machine].values())
-    program = [
-        _instruction(_LOAD, k=_ARCHITECTURE),
-        _instruction(_JUMP_IF_EQUAL, k=_ARCHITECTURES[machine], jump_true=1),
-        _instruction(_RETURN, k=_KILL),
-        _instruction(_LOAD, k=_NUMBER),
-        _instruction(_JUMP_IF_AT_LEAST, k=_OTHER_TABLE, jump_true=len(refused) + 1),
-        *(_instruction(_JUMP_IF_EQUAL, k=number, jump_true=left) for left, number in _counted_down(refused)),
-        _instruction(_RETURN, k=_ALLOW),
-        _instruction(_RETURN, k=_NO_SUCH_CALL),
-    ]
-    return b"".join(program)
+    refused = [(number, "refuse") for number in _REFUSED[machine].values()]
+    examined = [(number, place) for place, calls in _EXAMINED[machine].items() for number in calls.values()]
+    return _assembled(
+        [
+            (_LOAD, _ARCHITECTURE, ""),
+            (_JUMP_IF_EQUAL, _ARCHITECTURES[machine], "number"),
+            (_RETURN, _KILL, ""),
+            "number",
+            (_LOAD, _NUMBER, ""),
+            (_JUMP_IF_AT_LEAST, _OTHER_TABLE, "refuse"),
+            *((_JUMP_IF_EQUAL, number, place) for number, place in sorted(refused + examined)),
+            (_RETURN, _ALLOW, ""),
+            *_DECISIONS,
+        ]
+    )
+
+
+def _assembled(lines: Sequence[str | _Step]) -> bytes:
+    """The steps as the kernel reads them; a jump says how many steps it leaves out."""
+    places: dict[str, int] = {}
+    steps: list[_Step] = []
+    for line in lines:
+        if isinstance(line, str):
+            places[line] = len(steps)
+        else:
+            steps.append(line)
+    return b"".join(
+        struct.pack("=HBBI", code, places[target] - here - 1 if target else 0, 0, number)
+        for here, (code, number, target) in enumerate(steps)
+    )
 
 
 def open_filter() -> int | None:
@@ -94,12 +262,3 @@ def open_filter() -> int | None:
     with os.fdopen(inlet, "wb") as pipe:
         pipe.write(program)
     return outlet
-
-
-def _instruction(code: int, *, k: int, jump_true: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, jump_true, 0, k)
-
-
-def _counted_down(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Each number with how many instructions lie between it and the last one."""
-    return [(len(numbers) - place, number) for place, number in enumerate(numbers)]

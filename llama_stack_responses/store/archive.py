@@ -6,15 +6,17 @@ What conversations have in common is kept once, and goes with the last response 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import batched
 from typing import Final
 
 from ..core.errors import bad_request
 from ..core.exchanges import with_exchanges, without_exchange
 from ..core.listing import Order
 from ..core.owner import Owner
+from ..core.response import ADDED_FIELDS
 from ..core.transcript import Mark
 from ..logs import get_logger
 from . import codec
@@ -26,6 +28,7 @@ from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .saving import Saving
 from .tries import Tries
+from .vouched import Vouched, find_vouched
 
 logger = get_logger(__name__)
 
@@ -139,7 +142,7 @@ class Archive:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
                 continue
-            await self._reclaim.run(plan.released, owner)
+            await self._reclaim.try_run(plan.released, owner)
             return plan.version
 
     async def join(
@@ -163,6 +166,10 @@ class Archive:
     async def load(self, response_id: str) -> StoredResponse | None:
         """The response; None if it is unknown, deleted or past its time."""
         return next(iter(await self._load([response_id])), None)
+
+    async def under_way(self, response_id: str) -> Vouched | None:
+        """The foreground response that is made by any server of the store; None if there is none."""
+        return await find_vouched(self._records, response_id) if self._records.transactional else None
 
     async def entry(self, response_id: str) -> Entry | None:
         """The response's record alone, for those who do not look at its content; None as from `load`."""
@@ -214,18 +221,27 @@ class Archive:
         items = [item for _, node in chain for item in node.items]
         return items[: len(items) - behind]
 
-    async def find_item(self, owner: Owner, item_id: str) -> Json | None:
-        """The item with this id in what is stored for this owner; None if there is none."""
-        row = f"i/{Hasher(owner).item(item_id)}"
-        pointer = (await self._records.get_many([row])).get(row)
-        if pointer is None:
-            return None
-        key, index = read_pointer(pointer.value)
+    async def find_items(self, owner: Owner, item_ids: Sequence[str]) -> AsyncIterator[tuple[str, Json]]:
+        """Those of the items with these ids that are stored for this owner, each with its id, in any order.
+
+        Each record is read and decoded once, however many of the items are in it, and only when it is asked for.
+        """
+        hasher = Hasher(owner)
+        for ids in batched(item_ids, _SCAN):
+            rows = {f"i/{hasher.item(item_id)}": item_id for item_id in ids}
+            places: dict[str, list[tuple[str, int]]] = {}
+            for row, pointer in (await self._records.get_many(list(rows))).items():
+                key, index = read_pointer(pointer.value)
+                places.setdefault(key, []).append((rows[row], index))
+            for key, named in places.items():
+                for found in await self._items_at(key, named):
+                    yield found
+
+    async def _items_at(self, key: str, named: Sequence[tuple[str, int]]) -> Sequence[tuple[str, Json]]:
+        """Those of the items with these ids and indices that are in one record."""
         record = (await self._records.get_many([key])).get(key)
-        if record is None:
-            return None
-        items = _items(key, record)
-        return items[index] if index < len(items) else None
+        items = _items(key, record) if record else ()
+        return [(item_id, items[index]) for item_id, index in named if index < len(items)]
 
     async def delete(
         self, response_id: str, *, beside: Sequence[Op] = (), conditions: Sequence[Condition] = ()
@@ -258,7 +274,7 @@ class Archive:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
                 continue
-            await self._reclaim.run(released, entry.owner)
+            await self._reclaim.try_run(released, entry.owner)
             return True
 
     async def sweep(self, *, limit: int = 100) -> int:
@@ -373,6 +389,8 @@ def _response(entry: Entry, content: Mapping[str, Record]) -> Json:
         items = decode(content[f"n/{entry.history}"].value).items
         fields["output"] = list(items[-entry.outputs :])
     response = {**entry.response, **fields}
+    for field, value in ADDED_FIELDS.items():
+        response.setdefault(field, value)
     return response | {"output": [without_exchange(item) for item in response["output"]]}
 
 

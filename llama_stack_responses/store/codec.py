@@ -79,14 +79,17 @@ def dumps(value: Any, *, ordered: bool = False) -> bytes:
         return json.dumps(value, separators=(",", ":"), sort_keys=ordered).encode()
 
 
-def encode(value: Any, head: bytes = b"") -> bytes:
-    """The bytes of a JSON `value`, behind at most 65,535 bytes of `head`."""
+def encode(value: Any, head: bytes = b"", *, pack: bool = True) -> bytes:
+    """The bytes of a JSON `value`, behind at most 65,535 bytes of `head`.
+
+    Without `pack` it is not compressed: for large values that are gone again in a moment.
+    """
     flags = FORMAT
     try:
         body = orjson.dumps(value)
     except TypeError:
         body, flags = dumps(value), flags | _LENIENT
-    if len(body) >= _SMALL:
+    if pack and len(body) >= _SMALL:
         packer = zlib.compressobj(_LEVEL, wbits=-15, memLevel=_MEMORY, zdict=_PAST)
         packed = packer.compress(body) + packer.flush()
         if len(packed) < len(body):

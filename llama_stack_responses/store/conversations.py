@@ -15,14 +15,17 @@ from dataclasses import dataclass, replace
 from secrets import token_hex
 from typing import Final
 
-from ..core.errors import bad_request
+from ..core.errors import ApiError, bad_request
 from ..core.listing import Order
 from ..core.owner import Owner
+from ..logs import get_logger
 from . import codec
 from .hashing import Hasher
 from .layout import Json, item_pointer, read_pointer
 from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed
 from .tries import Tries
+
+logger = get_logger(__name__)
 
 _STAND_IN: Final = "conversation"
 _BATCH: Final = 200
@@ -170,8 +173,11 @@ class ConversationStore:
                 return conversation
         return None
 
-    async def add(self, conversation: Conversation, items: Sequence[Json]) -> bool:
+    async def add(self, conversation: Conversation, items: Sequence[Json], *, again: bool = False) -> bool:
         """Makes `items`, each of which has an id, the end of the conversation; False if it is deleted.
+
+        Args:
+            again: whether an earlier call may have done so.
 
         Raises:
             ApiError: 400, if one of them is in the conversation already.
@@ -180,7 +186,7 @@ class ConversationStore:
         while True:
             await tries.another()
             known = await joining.read(self._records)
-            if taken := joining.taken(known):
+            if (taken := joining.taken(known)) and not again:
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
             ops, conditions = joining.plan(known)
             if not ops or await committed(self._records, ops, conditions):
@@ -232,7 +238,7 @@ class ConversationStore:
             left = f"w/{conversation_id}"
             ops: list[Op] = [Delete(conversation.key), Put(left, codec.encode(conversation.owner.encode()))]
             if await committed(self._records, ops, [unchanged]):
-                await self._clear(left, conversation.owner)
+                await self._try_clear(left, conversation.owner)
                 return True
         return False
 
@@ -262,6 +268,13 @@ class ConversationStore:
     async def _item(self, row: str) -> Json | None:
         record = (await self._records.get_many([row])).get(row)
         return codec.decode(record.value) if record else None
+
+    async def _try_clear(self, left: str, owner: Owner) -> None:
+        """As `_clear`, after a delete that is made: what cannot be done now is left to `resume`."""
+        try:
+            await self._clear(left, owner)
+        except ApiError as error:
+            logger.warning("the items of a deleted conversation are dropped later: %s", error)
 
     async def _clear(self, left: str, owner: Owner) -> None:
         """Drops the items of a deleted conversation, and then the row that says that they are to be dropped."""

@@ -18,6 +18,9 @@ from . import codec
 NAME_BYTES: Final = 16
 """Bytes of a name, which is written as 22 characters of base64."""
 
+_NAMED_BY_ID: Final = frozenset({"mcp_approval_request"})
+"""Types of items that later items name by their id. All others are named by their `call_id`, or by nothing."""
+
 
 class Hasher:
     """Names for what one user stores. The same content has other names under another user.
@@ -62,9 +65,9 @@ def canonical(item: Mapping[str, Any]) -> bytes:
     Its id, its status, fields that are null, and an output text's annotations and logprobs do not count, nor does the
     seal on reasoning that is there in the clear; a message's content may be a string or a list with that text alone.
     Only a call that was cut off is another than the whole one, since nobody can run it, and what failed is another
-    than what worked.
+    than what worked. The id counts where a later item refers to it: an approval names its request by the id.
     """
-    kept = _without(item, "id", "status")
+    kept = _without(item, "status") if item.get("type") in _NAMED_BY_ID else _without(item, "id", "status")
     status = item.get("status")
     if status == "failed" or (status == "incomplete" and item.get("type") in ANSWERS):
         kept["status"] = status

@@ -24,7 +24,19 @@ from typing import Final, NamedTuple, Protocol
 from llama_stack_responses.logs import get_logger
 
 from ..core.errors import ApiError
-from .records import Condition, Conflict, Delete, Ensure, Op, Record, VersionIs, Write, after_prefix, writes_of
+from .records import (
+    Condition,
+    Conflict,
+    Delete,
+    Ensure,
+    Op,
+    Record,
+    Unanswered,
+    VersionIs,
+    Write,
+    after_prefix,
+    writes_of,
+)
 
 logger = get_logger(__name__)
 
@@ -138,7 +150,10 @@ class KeyValueRecords:
                 known = await self._get(store, {each.key for each in (*writes, *_versions(conditions))})
                 if failed := [each for each in conditions if not await self._holds(store, each, known, now)]:
                     raise Conflict(failed)
-                await self._make(store, self._changes(known, writes, now))
+                changes = self._changes(known, writes, now)
+                # Part of it may be there by then, and what is written down is made by whoever comes next.
+                with self._trouble(Unanswered):
+                    await self._make(store, changes)
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         with self._trouble():
@@ -190,7 +205,9 @@ class KeyValueRecords:
                 store.broken = False
 
     @contextmanager
-    def _trouble(self) -> Iterator[None]:
+    def _trouble(
+        self, made: Callable[[str], ApiError] = lambda said: ApiError(503, said, retry_after=1)
+    ) -> Iterator[None]:
         """Makes a 503 of whatever kind of error the store raises."""
         try:
             yield
@@ -202,7 +219,7 @@ class KeyValueRecords:
                 opening.result().broken = True
             message = f"The response store, a key-value backend of the stack, does not answer ({type(error).__name__})."
             logger.error("%s %s", message, error)
-            raise ApiError(503, message, retry_after=1) from error
+            raise made(message) from error
 
     async def _open(self) -> _Store:
         store = _Store(await self._connect())

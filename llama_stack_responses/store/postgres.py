@@ -10,13 +10,13 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import cache, partial
-from hashlib import blake2b
 from typing import Any, Final
 
 import asyncpg
 
 from ..core.errors import ApiError
-from .postgres_trouble import Gone, trouble_as_503
+from .postgres_locks import LockBudget, lock_id, locks
+from .postgres_trouble import Gone, Silent, trouble_as_503
 from .postgres_watch import NOTIFY, PostgresWatch, Waker, channel
 from .records import (
     Condition,
@@ -27,6 +27,7 @@ from .records import (
     Op,
     Put,
     Record,
+    Unanswered,
     VersionIs,
     Watch,
     Write,
@@ -51,7 +52,7 @@ CREATE INDEX IF NOT EXISTS records_expiry ON $schema.records(expires_at) WHERE e
 CREATE TABLE IF NOT EXISTS $schema.commits(id uuid PRIMARY KEY, made_at timestamptz NOT NULL DEFAULT now());
 CREATE INDEX IF NOT EXISTS commits_made_at ON $schema.commits(made_at);
 CREATE OR REPLACE FUNCTION $schema.commit(
-  commit_id uuid, now_at float8, locks bigint[],
+  commit_id uuid, now_at float8, locks bigint[], exclusive boolean[],
   keys bytea[], versions bigint[], key_numbers int[],
   starts bytea[], ends bytea[], buts bytea[], start_numbers int[],
   kinds text[], op_keys bytea[], op_values bytea[], op_expiries float8[]
@@ -60,13 +61,17 @@ DECLARE
   failed int[];
   op record;
 BEGIN
-  -- Whoever needs too many locks takes the one that all others share.
+  -- A commit that needs too many locks takes the one that all others share.
   IF locks IS NULL THEN
     PERFORM pg_advisory_xact_lock($lock);
   ELSE
     PERFORM pg_advisory_xact_lock_shared($lock);
     FOR i IN 1 .. cardinality(locks) LOOP
-      PERFORM pg_advisory_xact_lock(locks[i]);
+      IF exclusive[i] THEN
+        PERFORM pg_advisory_xact_lock(locks[i]);
+      ELSE
+        PERFORM pg_advisory_xact_lock_shared(locks[i]);
+      END IF;
     END LOOP;
   END IF;
   IF EXISTS (SELECT FROM $schema.commits WHERE id = commit_id) THEN
@@ -110,6 +115,11 @@ BEGIN
 END
 $body$;
 """
+# Servers of an earlier version call a function with other parameters, which stays for as long as they may run.
+_IS_SET_UP: Final = """
+SELECT to_regprocedure('$schema.commit(uuid, float8, bigint[], boolean[], bytea[], bigint[], int[], '
+  'bytea[], bytea[], bytea[], int[], text[], bytea[], bytea[], float8[])') IS NOT NULL
+"""
 _LAYOUT: Final = "SELECT version FROM $schema.layout"
 _GET_MANY: Final = "SELECT key, version, value FROM $schema.records WHERE $live AND key = ANY($2)"
 _RANGE: Final = """
@@ -118,7 +128,7 @@ SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND ke
 _RANGE_REVERSE: Final = """
 SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key DESC LIMIT $4
 """
-_COMMIT: Final = "SELECT $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+_COMMIT: Final = "SELECT $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 _LIVE: Final = "(expires_at IS NULL OR expires_at > coalesce($1, extract(epoch FROM clock_timestamp())))"
 # The second condition is for a record that is written anew while this waits for it.
 _SWEEP: Final = """
@@ -132,8 +142,6 @@ WITH swept AS (
 SELECT count(*) FROM swept
 """
 
-_LOCKS: Final = 64
-"""Locks of one commit, at most: the server's table of locks has room for 64 a connection."""
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
 """Seconds before each further try while the server cannot be reached."""
 
@@ -149,9 +157,9 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
 class PostgresRecords:
     """Records in PostgreSQL 13 or newer.
 
-    A commit is one call of a function in the database, in one transaction. Commits exclude one another where their keys
-    share the first two parts (`f/NAME/...`), by advisory locks that are taken in order, so that conditions on what is
-    not there hold too and no commit has to be tried again.
+    A commit is one call of a function in the database, in one transaction, under advisory locks on the keys and ranges
+    that it writes or depends on (`postgres_locks.py`). So conditions on absent keys hold too, no commit has to be tried
+    again, and commits that have nothing to do with each other share one write to the disk.
 
     Args:
         url: `postgresql://USER@HOST:PORT/DATABASE`; for TLS with `?sslmode=verify-full`, and so on.
@@ -184,6 +192,7 @@ class PostgresRecords:
         self._timeout = timeout
         self._clock = clock
         self._id = secrets.token_hex(8)
+        self._budget = LockBudget(connections)
         self._waker = Waker(self._notify)
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
 
@@ -195,11 +204,24 @@ class PostgresRecords:
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
         if writes or conditions:
-            arguments = (_locks(self._schema, writes, conditions), *_conditions(conditions), *_ops(writes))
-            rows = await self._fetch(_COMMIT, *arguments, before=(uuid.uuid4(),))
+            held = locks(self._schema, writes, conditions, self._budget.limit)
+            arguments = (*_locks(held), *_conditions(conditions), *_ops(writes))
+            async with self._budget.taken(len(held or ())):
+                rows = await self._sent(_COMMIT, *arguments, before=(uuid.uuid4(),))
             if failed := rows[0][0]:
                 raise Conflict([conditions[number] for number in failed])
         self._waker.wake(woken_by(ops))
+
+    async def _sent(self, sql: str, *arguments: Any, before: tuple[Any, ...]) -> list[Any]:
+        """As `_fetch`, for a command that changes something."""
+        try:
+            return await self._fetch(sql, *arguments, before=before)
+        except Gone as error:
+            if error.sent:
+                raise Unanswered(error.message) from error
+            raise
+        except Silent as error:
+            raise Unanswered(error.message) from error
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         sql = _RANGE_REVERSE if reverse else _RANGE
@@ -248,13 +270,20 @@ class PostgresRecords:
         return await self._try(lambda pool: pool.fetch(self._sql(sql), *before, now, *arguments))
 
     async def _try(self, call: Callable[[asyncpg.Pool], Awaitable[list[Any]]]) -> list[Any]:
+        sent = False
         for pause in (*_PAUSES, None):
             try:
                 with trouble_as_503():
                     return await call(await self._pool())
-            except Gone:
+            except Gone as error:
+                sent |= error.sent
                 if pause is None:
-                    raise
+                    raise Gone(sent=sent) from error
+            except ApiError as error:
+                # The answer to this try is none to the one before, which may have been made.
+                if sent:
+                    raise Gone(sent=True) from error
+                raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only so that not all come at once
         raise AssertionError("the last try returns or raises")
 
@@ -275,7 +304,7 @@ class PostgresRecords:
             connection_class=_Connection,
         )
         try:
-            if await pool.fetchval("SELECT to_regclass($1)", f"{self._schema}.layout") is None:
+            if not await pool.fetchval(self._sql(_IS_SET_UP)):
                 await pool.execute(self._sql(_SETUP))
             layout = await pool.fetchval(self._sql(_LAYOUT))
             if layout > SCHEMA:
@@ -295,13 +324,18 @@ class PostgresRecords:
             "password": self._password,
             "timeout": self._timeout,
             "command_timeout": self._timeout,
-            "server_settings": {"application_name": "llama-stack-responses", "jit": "off"},
+            "server_settings": {
+                "application_name": "llama-stack-responses",
+                "jit": "off",
+                # A commit has to see what was committed while it waited for its locks.
+                "default_transaction_isolation": "read committed",
+            },
         }
 
 
 def _sql(schema: str, sql: str) -> str:
     """A statement for the tables in `schema`."""
-    names = {"$schema": schema, "$lock": str(_lock(schema, "")), "$live": _LIVE}
+    names = {"$schema": schema, "$lock": str(lock_id(schema, "")), "$live": _LIVE}
     return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
 
 
@@ -313,23 +347,8 @@ def _records(rows: Sequence[Any]) -> list[tuple[str, Record]]:
     return [(key.decode(), Record(value, version)) for key, version, value in rows]
 
 
-def _locks(schema: str, ops: Sequence[Write], conditions: Sequence[Condition]) -> list[int] | None:
-    """The locks of a commit, in the order in which all commits take them; None for the lock of everything."""
-    groups = {_group(op.key) for op in ops}
-    for condition in conditions:
-        if isinstance(condition, Empty) and condition.prefix.count("/") < 2:
-            return None
-        groups.add(_group(condition.prefix if isinstance(condition, Empty) else condition.key))
-    return sorted(_lock(schema, group) for group in groups) if len(groups) <= _LOCKS else None
-
-
-def _group(key: str) -> str:
-    """What a key has in common with every prefix of it that has two slashes."""
-    return "/".join(key.split("/", 2)[:2])
-
-
-def _lock(schema: str, group: str) -> int:
-    return int.from_bytes(blake2b(f"{schema}/{group}".encode(), digest_size=8).digest(), signed=True)
+def _locks(held: Sequence[tuple[int, bool]] | None) -> tuple[list[Any] | None, ...]:
+    return _columns(held, 2) if held is not None else (None, None)
 
 
 def _conditions(conditions: Sequence[Condition]) -> tuple[list[Any], ...]:

@@ -25,11 +25,27 @@ _GONE: Final = (
 """What a server that restarts looks like from here."""
 
 
+_REFUSED: Final = (ConnectionRefusedError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
+"""What is raised before anything is sent."""
+
+
 class Gone(ApiError):  # noqa: N818 - a kind of 503
-    """The server cannot be reached, or went away: it may be back soon."""
+    """The server cannot be reached, or went away: it may be back soon.
+
+    Attributes:
+        sent: whether the server may have got the command.
+    """
+
+    def __init__(self, *, sent: bool) -> None:
+        super().__init__(503, "The response store's server cannot be reached.", retry_after=1)
+        self.sent = sent
+
+
+class Silent(ApiError):  # noqa: N818 - a kind of 503
+    """The server does not answer; it may have got the command. It is worth no other try: the wait was long enough."""
 
     def __init__(self) -> None:
-        super().__init__(503, "The response store's server cannot be reached.", retry_after=1)
+        super().__init__(503, "The response store's server does not answer.", retry_after=1)
 
 
 @contextmanager
@@ -44,10 +60,9 @@ def trouble_as_503() -> Iterator[None]:
     except ssl.SSLCertVerificationError as error:
         raise ApiError(503, UNTRUSTED, retry_after=1) from error
     except TimeoutError as error:
-        # No `Gone`: who waited for that long has waited enough.
-        raise ApiError(503, "The response store's server does not answer.", retry_after=1) from error
+        raise Silent from error
     except _GONE as error:
-        raise Gone from error
+        raise Gone(sent=not isinstance(error, _REFUSED)) from error
     except asyncpg.PostgresError as error:
         raise ApiError(503, _sentence(error), retry_after=1) from error
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Final
 
+from ..core.errors import ApiError
 from ..core.owner import Owner
 from ..logs import get_logger
 from . import codec
@@ -38,6 +39,13 @@ class Reclaim:
             while left is not None:
                 left = await self._drop(left, owner, size)
                 size = _BATCHES[1]
+
+    async def try_run(self, keys: Iterable[str], owner: Owner) -> None:
+        """As `run`, after a commit that is made: what cannot be done now is left to `resume`."""
+        try:
+            await self.run(keys, owner)
+        except ApiError as error:
+            logger.warning("content that nothing refers to any longer is dropped later: %s", error)
 
     async def resume(self, limit: int) -> None:
         """Do what is left of runs that were interrupted, at most `limit` of them."""

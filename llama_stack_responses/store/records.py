@@ -14,6 +14,11 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from ..core.errors import ApiError
+
+AWAY: Final = 503
+"""The status of a call's error while the store cannot be reached or does not answer, is full or locked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -91,6 +96,13 @@ class Conflict(Exception):  # noqa: N818 - a condition that did not hold is an a
         self.failed = tuple(failed)
 
 
+class Unanswered(ApiError):  # noqa: N818 - a kind of 503
+    """No answer came to a commit: nobody may take it for made, nor for not made."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(AWAY, message, retry_after=1)
+
+
 class Watch(Protocol):
     """Hears what other processes wake, over a connection of its own, which is lost with the first error."""
 
@@ -120,8 +132,8 @@ class Records(Protocol):
     """A transactional key-value store.
 
     Keys are ASCII and ordered by their bytes. A key whose `expires_at` has passed is absent for every call and every
-    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503, and then a
-    commit has written nothing, unless a server went away before it could say so. Instances may be made in one event
+    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503. Then a
+    commit has written nothing, unless the error is `Unanswered`. Instances may be made in one event
     loop and used in another, and after `close` in yet another.
     """
 
@@ -139,6 +151,7 @@ class Records(Protocol):
 
         Raises:
             Conflict: at least one condition does not hold; nothing was written.
+            Unanswered: the answer was lost; the commit was made, or is still on its way, or was not made.
         """
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
@@ -168,9 +181,6 @@ async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Co
         return False
     return True
 
-
-AWAY: Final = 503
-"""The status of a call's error while the store cannot be reached or does not answer, is full or locked."""
 
 UNTRUSTED: Final = (
     "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "

@@ -22,6 +22,7 @@ from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import RedisError
 
+from ..core.errors import ApiError
 from .records import (
     Condition,
     Conflict,
@@ -30,6 +31,7 @@ from .records import (
     Op,
     Put,
     Record,
+    Unanswered,
     VersionIs,
     Watch,
     Write,
@@ -37,7 +39,7 @@ from .records import (
     woken_by,
     writes_of,
 )
-from .redis_trouble import trouble_as_503
+from .redis_trouble import Lost, trouble_as_503
 from .redis_watch import RedisWatch
 
 # What the scripts share. A record is "VERSION EXPIRY VALUE", its expiry empty if it has none; `live` gives the version
@@ -166,6 +168,8 @@ return {}
 """
 )
 
+_MADE: Final = "return redis.call('EXISTS', ARGV[1] .. 'c:' .. ARGV[2])"
+
 _NOW: Final = _COMMON + "return string.format('%.6f', now)"
 
 _SWEEP: Final = """
@@ -235,9 +239,28 @@ class RedisRecords:
             args += _op(op)
         for name in woken_by(ops):
             args += ["wake", name, self._id]
-        failed = await self._call(lambda scripts: scripts.commit, args)
+        try:
+            failed = await self._call(lambda scripts: scripts.commit, args)
+        except Lost as error:
+            raise Unanswered(error.message) from error
+        except ApiError:
+            # The server refused the last try. One before, whose answer was lost, may have been made.
+            if await self._made(args[1]):
+                return
+            raise
         if failed:
             raise Conflict([conditions[number] for number in failed])
+
+    async def _made(self, commit_id: bytes) -> bool:
+        """Whether a commit was made in the last minute.
+
+        Raises:
+            Unanswered: the server does not say.
+        """
+        try:
+            return bool(await self._call(lambda scripts: scripts.made, [commit_id]))
+        except ApiError as error:
+            raise Unanswered(error.message) from error
 
     async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
         if start >= end or limit < 1:
@@ -305,6 +328,7 @@ class _Scripts:
         self.get_many = self._redis.register_script(_GET_MANY)
         self.range = self._redis.register_script(_RANGE)
         self.commit = self._redis.register_script(_COMMIT)
+        self.made = self._redis.register_script(_MADE)
         self.now = self._redis.register_script(_NOW)
         self.sweep = self._redis.register_script(_SWEEP)
 

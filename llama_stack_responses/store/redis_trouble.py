@@ -16,6 +16,7 @@ from redis.exceptions import (
     RedisError,
     ResponseError,
 )
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from ..core.errors import ApiError
@@ -24,13 +25,22 @@ from .records import UNTRUSTED
 SILENT: Final = "The response store's server does not answer."
 
 
+class Lost(ApiError):  # noqa: N818 - a kind of 503
+    """The server cannot be reached, went away or does not answer; it may have got the command."""
+
+
 @contextmanager
 def trouble_as_503() -> Iterator[None]:
-    """Makes a 503 of whatever the server, or the way to it, is in trouble with."""
+    """Makes a 503 of whatever the server, or the way to it, is in trouble with.
+
+    Raises:
+        Lost: no answer came.
+    """
     try:
         yield
     except RedisError as error:
-        raise ApiError(503, _sentence(error), retry_after=1) from error
+        kind = Lost if isinstance(error, (RedisConnectionError, RedisTimeoutError)) else ApiError
+        raise kind(503, _sentence(error), retry_after=1) from error
 
 
 def _sentence(error: RedisError) -> str:

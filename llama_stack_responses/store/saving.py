@@ -13,7 +13,7 @@ from ..core.transcript import Mark
 from . import codec, nodes
 from .conversations import Joining, begins_with_stand_in
 from .hashing import Hasher
-from .layout import Entry, Json, bucket, order_of, pointers, reference, unsettled
+from .layout import Entry, Json, bucket, order_of, pointers, reference, second, unsettled
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
@@ -63,6 +63,7 @@ class Saving:
         self._owner = owner
         self._hasher = Hasher(owner)
         self._key = f"r/{response['id']}"
+        self._bucket = bucket(self._hasher.owner, second(response["created_at"]))
         fields = {name: codec.dumps(response[name]) for name in _FIELDS if response.get(name)}
         self._field_names = {name: self._hasher.content(value) for name, value in fields.items() if len(value) > _BIG}
         self._base_items = base_items
@@ -80,7 +81,7 @@ class Saving:
         """What there is of all that the response needs. Of the history that is one round trip, rarely two."""
         names = {self._base, self._history, *self._inputs[-_RECENT:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
-        keys += [f"b/{name}" for name in self._field_names.values()]
+        keys += [self._bucket, *(f"b/{name}" for name in self._field_names.values())]
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
         if self._base and f"n/{self._base}" not in known:
             self._stand_on(None, [*self._base_items, *self._items])
@@ -104,6 +105,7 @@ class Saving:
         content = _Content(self._hasher, known)
         self._keep_fields(content)
         self._keep_history(content)
+        self._keep_bucket(content)
         once = None if old and old.joined else self._joining
         joins, as_it_is = once.plan(known) if once else ([], [])
         new = self._entry(
@@ -111,13 +113,28 @@ class Saving:
             order=old.order if old else order_of(self._response["created_at"], now),
             joined=bool(joins or (old and old.joined)),
         )
-        released = {key: name for key, name in (old.references() if old else {}).items() if key not in new.references()}
+        released = self._released(old, new, content) if old else {}
         ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new)]
-        ops.append(Ensure(bucket(self._hasher.owner, new.order), b""))
         ops += [unsettled(key, self._owner) for key in released.values()]
         ops += joins
         conditions = [unchanged, *content.conditions, *as_it_is]
         return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1)
+
+    def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
+        """The keys of the references that the response no longer holds, each with the key of what may be unneeded now.
+
+        The node that its new history stands on is needed, by that: it was the response's input, mostly.
+        """
+        released = {key: name for key, name in old.references().items() if key not in new.references()}
+        parent = content.parent(new.history) if released and new.history else None
+        return {key: name for key, name in released.items() if name != f"n/{parent}"}
+
+    def _keep_bucket(self, content: _Content) -> None:
+        # Commits that write one key wait for each other, so only the owner's first saves of the time write it.
+        if found := content.known.get(self._bucket):
+            content.conditions.append(VersionIs(self._bucket, found.version))
+        else:
+            content.ops.append(Ensure(self._bucket, b""))
 
     def _keep_fields(self, content: _Content) -> None:
         for field, name in self._field_names.items():
@@ -177,20 +194,24 @@ class _Content:
 
     def __init__(self, hasher: Hasher, known: Mapping[str, Record]) -> None:
         self._hasher = hasher
-        self._known = known
+        self.known = known
         self._kept: dict[str, bytes] = {}
         self.ops: list[Op] = []
         self.conditions: list[Condition] = []
 
     def has(self, name: str) -> bool:
         """Whether the node is there already."""
-        return f"n/{name}" in self._known
+        return f"n/{name}" in self.known
+
+    def parent(self, name: str) -> str | None:
+        """The name of the node that the kept node `name` stands on."""
+        return nodes.decode(self._kept[f"n/{name}"]).parent
 
     def keep(self, key: str, make: Callable[[], bytes]) -> bool:
         """Has `key` there, and nobody to drop or write it meanwhile; whether the commit writes it."""
         if key in self._kept:
             return False
-        record = self._known.get(key)
+        record = self.known.get(key)
         self.conditions.append(VersionIs(key, record.version if record else None))
         self._kept[key] = record.value if record else make()
         if record is None:

@@ -13,6 +13,7 @@ _SECONDS_TO_FIRST: Final = (
 )
 _SECONDS_OF_STORE: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _SECONDS_OF_QUEUE: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3600.0)
+_SECONDS_OF_LOOP: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 _TOKENS: Final = tuple(4**power for power in range(14))
 
 
@@ -27,6 +28,8 @@ class Instruments:
         first_token: from a response's begin to the first chunk of a model.
         queue: that a background response waited for its server.
         store: of one call of the store.
+        loop_delay: of the event loop, by which its heartbeats were late.
+        loop_holds: how often it was held for longer than is right.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -51,3 +54,9 @@ class Instruments:
             "llama_stack_responses.queue.duration", "Time that a background response waited", _SECONDS_OF_QUEUE
         )
         self.store = seconds("llama_stack_responses.store.duration", "Time of a call of the store", _SECONDS_OF_STORE)
+        self.loop_delay = seconds(
+            "llama_stack_responses.event_loop.delay", "Lateness of the event loop's heartbeats", _SECONDS_OF_LOOP
+        )
+        self.loop_holds = meter.create_counter(
+            "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was held for too long"
+        )

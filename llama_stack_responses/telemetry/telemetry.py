@@ -24,6 +24,7 @@ from llama_stack_responses.core.errors import ApiError
 
 from . import content
 from .instruments import Instruments
+from .loop_monitor import LoopMonitor
 
 type Json = dict[str, Any]
 type Labels = Mapping[str, AttributeValue]
@@ -238,6 +239,16 @@ class Telemetry:
     def waited(self, seconds: float) -> None:
         """Says how long a background response waited for its server."""
         self._instruments.queue.record(max(0.0, seconds))
+
+    def monitor_loop(self, threshold: float) -> LoopMonitor:
+        """Measures the running event loop from now on; holds of more than `threshold` seconds are logged.
+
+        It has to be stopped.
+        """
+        delay, holds = self._instruments.loop_delay, self._instruments.loop_holds
+        monitor = LoopMonitor(threshold, delay.record, lambda _: holds.add(1))
+        monitor.start()
+        return monitor
 
     @contextmanager
     def _doing[Kind: Operation](

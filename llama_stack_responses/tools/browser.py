@@ -6,6 +6,7 @@ it: `【cursor†L3-L5】`. The pages of earlier turns are found again in what t
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from llama_stack_responses.core.citing import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.fetch.pages import Page, Pages
+from llama_stack_responses.fetch.pages import Page
 
 from .runtime import ToolRuntime
 from .search_results import Result, web_host
@@ -24,7 +25,9 @@ from .web_search import (
     OPENED_NOTHING,
     SEARCHED_NOTHING,
     Browsing,
+    Opener,
     SearchTool,
+    lines_with,
     named_arguments,
     search_function,
     wrapped,
@@ -36,7 +39,6 @@ _WIDTH: Final = 80
 _LINES_FOUND: Final = 4
 """Lines that are shown from each on that matches."""
 _MOST_FOUND: Final = 50
-_LONGEST_PAGE: Final = 1_000_000
 _SEARCHED: Final = "web-search://"
 _MATCH: Final = re.compile(rf"# {OPENS}(\d+){DAGGER}match at L(\d+){CLOSES}")
 _MARKED: Final = re.compile(rf"{OPENS}(\d+){DAGGER}([^{CLOSES}{DAGGER}]*)(?:{DAGGER}[^{CLOSES}]*)?{CLOSES}")
@@ -84,8 +86,8 @@ class _View:
 class Browser(SearchTool):
     """The tool."""
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
-        browsing = Browsing(declared, request, runtime, pages)
+    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, opener: Opener | None) -> None:
+        browsing = Browsing(declared, request, runtime, opener)
         super().__init__(
             browsing,
             search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),
@@ -126,7 +128,7 @@ class Browser(SearchTool):
         if url is None or web_host(url) is None:
             raise ToolError(f"There is no such link. Valid ids are shown as {OPENS}id{DAGGER}...{CLOSES}.")
         first = _integer(arguments.get("loc"), link.target if link else 0)
-        view = _of_page(await self._browsing.open(url))
+        view = await asyncio.to_thread(_of_page, await self._browsing.open(url))
         return Outcome(self._shown(view, max(first, 0), _integer(arguments.get("num_lines"), -1)))
 
     async def _find(self, invocation: Invocation) -> Outcome:
@@ -134,8 +136,8 @@ class Browser(SearchTool):
         action = invocation.item["action"]
         if web_host(action["url"]) is None:
             raise ToolError("No page is open at that cursor. Open one before you look for something in it.")
-        view = _of_page(await self._browsing.open(action["url"]))
-        return Outcome(self._shown(_of_matches(view, action["pattern"])))
+        view = await asyncio.to_thread(_of_page, await self._browsing.open(action["url"]))
+        return Outcome(self._shown(await asyncio.to_thread(_of_matches, view, action["pattern"])))
 
     # how its calls look to the client
 
@@ -172,7 +174,7 @@ class Browser(SearchTool):
             return None
         links = view.links
         if links is None:
-            links = _of_page(await self._browsing.open(view.url)).links
+            links = (await asyncio.to_thread(_of_page, await self._browsing.open(view.url))).links
         return (links or {}).get(number)
 
     # pages
@@ -236,7 +238,7 @@ def _of_page(page: Page) -> _View:
         links[number] = _Link(link[2], _named(link[1]), 0)
         return f"{OPENS}{number}{DAGGER}{_named(link[1])}{DAGGER}{web_host(link[2])}{CLOSES}"
 
-    text = page.text[:_LONGEST_PAGE].replace(OPENS, "[").replace(CLOSES, "]")
+    text = page.text.replace(OPENS, "[").replace(CLOSES, "]")
     lines = ["", f"URL: {page.url}", *wrapped(_LINK.sub(marked, text).splitlines(), _WIDTH)]
     return _View(page.url, _named(page.title), lines, links)
 
@@ -244,8 +246,7 @@ def _of_page(page: Page) -> _View:
 def _of_matches(view: _View, pattern: str) -> _View:
     """The passages of a page in which a text stands; each is a link to its line."""
     assert view.lines is not None
-    sought = pattern.casefold()
-    found = [at for at, line in enumerate(view.lines) if sought in line.casefold()][:_MOST_FOUND]
+    found = lines_with(view.lines, pattern)[:_MOST_FOUND]
     lines = ["", f"URL: {view.url}", ""]
     for number, at in enumerate(found):
         lines += [f"# {OPENS}{number}{DAGGER}match at L{at}{CLOSES}", *view.lines[at : at + _LINES_FOUND], ""]

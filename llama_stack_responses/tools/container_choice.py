@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, TooMany, write_file
+from llama_stack_responses.sandbox.containers import Containers, Entry, NoContainer, write_file
+from llama_stack_responses.sandbox.places import TooMany
 
 from .tool import ToolError
 
@@ -86,10 +88,10 @@ class ContainerChoice:
         for file_id in asked.get("file_ids", ()):
             try:
                 name, content = await self._site.uploaded(file_id)
+                await write_file(entry, name, BytesIO(content))
             except ApiError as error:
                 await self._site.containers.end(entry.id)  # one without its files would be taken for whole
                 raise ToolError(f"The file '{file_id}' cannot be put into the container. {error.message}") from error
-            await write_file(entry, name, content)
         return entry
 
     def _last(self, used: list[str]) -> str | None:

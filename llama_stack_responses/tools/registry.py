@@ -109,7 +109,8 @@ def _web_search_maker(services: Services) -> Callable[[Json, CreateRequest], Too
 
     def made(declared: Json, request: CreateRequest) -> Tool:
         face = Browser if services.browses(request.model) else WebSearch
-        return face(declared, request, services.runtime, services.pages)
+        opener = partial(services.pages.open, owner=services.who().identity) if services.pages else None
+        return face(declared, request, services.runtime, opener)
 
     return made
 

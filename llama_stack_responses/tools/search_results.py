@@ -10,13 +10,24 @@ import ast
 import html
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 import orjson
 
 Json = dict[str, Any]
+
+_MOST: Final = 500
+"""Entries of one answer that are read."""
+_DEEPEST: Final = 10
+"""Lists in lists that are read."""
+_LONGEST_PRINTED: Final = 256 * 1024
+"""Characters of a line that is read as what Python prints: its parser holds the interpreter."""
+_LONGEST_TEXT: Final = 20_000
+"""Characters of a title or a snippet that are read."""
 
 _BLANK: Final = re.compile(r"\s")
 _TAG: Final = re.compile(r"</?(?:b|br|em|i|mark|p|span|strong|wbr)\b[^<>]*>", re.IGNORECASE)
@@ -33,7 +44,7 @@ class Result:
 
 def results_of(content: str) -> list[Result]:
     """The results in what a search tool said, best first; empty where there are none."""
-    found = (_result(entry) for entry in _entries(content))
+    found = (_result(entry) for entry in islice(_entries(content), _MOST))
     return list({each.url: each for each in found if each}.values())
 
 
@@ -52,6 +63,8 @@ def _entries(content: str) -> Iterator[Json]:
 def _printed(content: str) -> Iterator[Json]:
     """Brave: a line for each group of results, as Python prints it."""
     for line in content.splitlines():
+        if len(line) > _LONGEST_PRINTED:
+            continue
         try:
             value = ast.literal_eval(line)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -59,13 +72,13 @@ def _printed(content: str) -> Iterator[Json]:
         yield from _flat(value)
 
 
-def _flat(value: Any) -> Iterator[Json]:
+def _flat(value: Any, depth: int = 0) -> Iterator[Json]:
     """Bing puts the list of its news behind the pages, as one of them."""
     if isinstance(value, dict):
         yield value
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple) and depth < _DEEPEST:
         for each in value:
-            yield from _flat(each)
+            yield from _flat(each, depth + 1)
 
 
 _READERS: Final[tuple[tuple[str, Callable[[Json], Any]], ...]] = (
@@ -101,7 +114,11 @@ def _snippet(entry: Json) -> str:
 
 def plain(text: str) -> str:
     """The text without the markup in which services show what they found, in one line."""
-    return " ".join(html.unescape(_TAG.sub("", text)).split())
+    text = _TAG.sub("", text[:_LONGEST_TEXT])
+    # A reference of thousands of digits is no number to Python.
+    with suppress(ValueError):
+        text = html.unescape(text)
+    return " ".join(text.split())
 
 
 def web_host(url: str) -> str | None:

@@ -50,6 +50,7 @@ class Toolset:
         self._loaded: set[tuple[str | None, str] | None] = set()
         self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
+        self._must_be_allowed = self._by_name or (isinstance(choice, dict) and choice["mode"] == "required")
         self._parallel = request.parallel_tool_calls is not False and not self._by_name
         self._max_calls = request.max_tool_calls
         self._in_round = 0
@@ -104,7 +105,8 @@ class Toolset:
         for tool in self._tools:
             if isinstance(tool, FindsTools):
                 self._load(tool.found())
-        # Where a list allows only some, all stay visible, which keeps the prompt's prefix cached; calls are held to it.
+        # A list of allowed tools leaves all visible, which keeps the prompt's prefix cached, and calls are held to it.
+        # Where a call is required, only the list is visible: the model server forces a call of any visible tool.
         seen = [each.chat for each in self._functions.values() if self._is_seen(each)]
         if self.hosted_calls and self._choice is not None:
             return seen, "auto"  # the model has called what it had to, and may answer now
@@ -162,7 +164,7 @@ class Toolset:
         return f"The arguments of this call are not what '{call.name}' takes. Call again with valid ones."
 
     def _is_seen(self, function: Function) -> bool:
-        if self._by_name:
+        if self._must_be_allowed:
             return function.name in self._allowed
         return not (self._searches and function.deferred) or function.origin in self._loaded
 

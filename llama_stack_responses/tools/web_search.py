@@ -18,7 +18,7 @@ from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.guard import Refused
-from llama_stack_responses.fetch.pages import Page, Pages
+from llama_stack_responses.fetch.pages import Page
 
 from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
@@ -26,6 +26,8 @@ from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
 from .tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
 
 Json = dict[str, Any]
+Opener = Callable[[str], Awaitable[Page]]
+"""Opens the page of a URL for one owner; raises Refused where it cannot be read."""
 
 _SERVICE: Final = "web_search"
 _MOST_QUERIES: Final = 5
@@ -34,8 +36,6 @@ _AROUND: Final = 2
 """Lines that are shown before and after one that matches."""
 _KEPT_PAGES: Final = 16
 _LONGEST_LINE: Final = 500
-_LONGEST_PAGE: Final = 1_000_000
-"""Characters of a page that can be read; what stands behind them cannot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +57,10 @@ class Browsing:
         declared: the request's tool.
         request: what the client asked for.
         runtime: has the search service.
-        pages: opens pages; None: nothing is opened.
+        opener: opens pages; None: nothing is opened.
     """
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
+    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, opener: Opener | None) -> None:
         self.size = _SIZES[declared.get("search_context_size") or "medium"]
         self.location: Json = declared.get("user_location") or {}
         self.domains: Sequence[str] = (declared.get("filters") or {}).get("allowed_domains") or ()
@@ -68,13 +68,13 @@ class Browsing:
         self._include = request.include
         self._runtime = runtime
         self._live = declared.get("external_web_access") is not False
-        self._pages = pages if self._live else None
+        self._opener = opener if self._live else None
         self._opened: dict[str, Page] = {}
 
     @property
     def opens(self) -> bool:
         """Whether pages can be opened."""
-        return self._pages is not None
+        return self._opener is not None
 
     async def finds(self) -> bool:
         """Whether there is anything to search.
@@ -102,7 +102,7 @@ class Browsing:
         """
         asked = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        found = [results_of(answer) for answer in answers if isinstance(answer, str)]
+        found = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
         if not found:
             raise next(answer for answer in answers if isinstance(answer, BaseException))
         best = {each.url: each for each in chain.from_iterable(zip_longest(*found)) if each}
@@ -115,12 +115,12 @@ class Browsing:
         Raises:
             ToolError: it cannot be read, or may not.
         """
-        assert self._pages
+        assert self._opener
         if (known := self._opened.get(url)) is not None:
             return known
         try:
             self._allow(url)
-            page = await self._pages.open(url)
+            page = await self._opener(url)
             self._allow(page.url)
         except Refused as error:
             raise ToolError(f"{url} cannot be opened. {error}") from None
@@ -215,8 +215,8 @@ class SearchTool(ABC):
 class WebSearch(SearchTool):
     """The tool as three functions: `web_search`, `open_page` and `find_in_page`."""
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, pages: Pages | None) -> None:
-        browsing = Browsing(declared, request, runtime, pages)
+    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, opener: Opener | None) -> None:
+        browsing = Browsing(declared, request, runtime, opener)
         super().__init__(
             browsing,
             search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),
@@ -263,8 +263,7 @@ class WebSearch(SearchTool):
     async def _find(self, invocation: Invocation) -> Outcome:
         pattern = invocation.item["action"]["pattern"]
         number, lines = await self._lines(invocation)
-        sought = pattern.casefold()
-        matches = [at for at, line in enumerate(lines, 1) if sought in line.casefold()]
+        matches = [at + 1 for at in await asyncio.to_thread(lines_with, lines, pattern)]
         if not matches:
             return Outcome(f"{self._sources.heading(number)}\n'{tamed(pattern)}' does not stand on this page.")
         where = f"{len(matches)} lines have '{tamed(pattern)}'."
@@ -281,7 +280,7 @@ class WebSearch(SearchTool):
             raise ToolError("There is no such page. Name one by the number in front of it, or by its whole URL.")
         page = await self._browsing.open(url)
         number = self._sources.number(page.url, page.title)
-        return number, wrapped(tamed_lines(page.text[:_LONGEST_PAGE]), _LONGEST_LINE)
+        return number, await asyncio.to_thread(_lines_of, page)
 
     def _opened(self, arguments: str) -> Json | None:
         named = named_arguments(arguments)
@@ -380,15 +379,28 @@ def _numbered(lines: Sequence[str], first: int, last: int) -> Iterator[str]:
     return (f"L{number}: {lines[number - 1]}" for number in range(first, last + 1))
 
 
+def _lines_of(page: Page) -> list[str]:
+    return wrapped(tamed_lines(page.text), _LONGEST_LINE)
+
+
+def lines_with(lines: Sequence[str], pattern: str) -> list[int]:
+    """The numbers of the lines in which a text stands, upper and lower case alike; the first is 0."""
+    sought = pattern.casefold()
+    return [at for at, line in enumerate(lines) if sought in line.casefold()]
+
+
 def wrapped(lines: Sequence[str], width: int) -> list[str]:
     """The lines, none longer than `width` characters, broken at blanks where there are some."""
     return list(chain.from_iterable(_broken(line, width) for line in lines))
 
 
 def _broken(line: str, width: int) -> Iterator[str]:
-    while len(line) > width:
-        blank = line.rfind(" ", 1, width + 1)
-        at = blank if blank > 0 else width
-        yield line[:at]
-        line = line[at:].lstrip(" ")
-    yield line
+    at, size = 0, len(line)
+    while size - at > width:
+        blank = line.rfind(" ", at + 1, at + width + 1)
+        end = blank if blank > 0 else at + width
+        yield line[at:end]
+        at = end
+        while at < size and line[at] == " ":
+            at += 1
+    yield line[at:]

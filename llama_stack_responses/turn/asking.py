@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ..chat.chunks import ChunkReader
+from ..chat.chunks import ChunkReader, Enough
 from ..chat.compaction import compaction_request
 from ..chat.inference import Inference
 from ..chat.messages import chat_messages
@@ -64,6 +65,7 @@ class _Round:
     Attributes:
         gates: what its deltas have to pass, the first one first.
         told: is shown what is sent and what comes first.
+        full: whether the response that comes of it is as large as it may be.
     """
 
     reader: ChunkReader
@@ -71,21 +73,27 @@ class _Round:
     gates: Sequence[Gate]
     take: Take
     told: RoundOperation
+    full: Callable[[], bool]
 
     def cited(self, deltas: list[Delta]) -> list[Delta]:
         """The deltas, with the citations that the model wrote into its text."""
         return deltas if self.citing is None else [shown for delta in deltas for shown in self.citing.feed(delta)]
 
+    def taken(self, deltas: list[Delta]) -> Finish | None:
+        """Takes the deltas, where there are no gates; how the round ended, if it did."""
+        for delta in deltas if self.citing is None else self.cited(deltas):
+            if end := self.take(delta):
+                return end
+        return None
+
     async def passed(self, deltas: list[Delta]) -> Finish | None:
         """Takes what comes of the deltas behind the gates; how the round ended, if it did."""
         for delta in self.cited(deltas):
-            end: Finish | None = None
-            async for shown in through(self.gates, delta):
-                end = end or self.take(shown)
-                if isinstance(shown, Finish):
-                    end = end or shown
-            if end:
-                return end
+            # What ends the round also ends the work of the gates on this delta.
+            async with aclosing(through(self.gates, delta)) as passing:
+                async for shown in passing:
+                    if end := self.take(shown) or (shown if isinstance(shown, Finish) else None):
+                        return end
         return None
 
 
@@ -96,7 +104,8 @@ class Asking:
         request: what the client asked for.
         fitting: makes the conversation as short as the model takes it.
         outbox: where what is said goes; while it is full, the model has to wait.
-        idle_seconds: how long the provider may stay silent.
+        idle_seconds: how long the provider may say nothing.
+        output_bytes: characters that all rounds may say together; the round that says more ends there, as incomplete.
         turnstile: where this and other rounds let one another through.
         instructions: what it hears first.
         read_reasoning: what a reasoning item holds for the model.
@@ -117,6 +126,7 @@ class Asking:
         fitting: Fitting,
         outbox: Outbox,
         idle_seconds: float,
+        output_bytes: int,
         turnstile: Turnstile,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
@@ -131,21 +141,33 @@ class Asking:
         self._fitting = fitting
         self._outbox = outbox
         self._idle_seconds = idle_seconds
+        self._left = output_bytes
         self._turnstile = turnstile
         self._instructions = instructions
         self._read_reasoning = read_reasoning
         self._read_summary = read_summary
         self._gates = gates
 
-    async def ask(self, items: Sequence[Json], max_tokens: int | None, take: Take, told: RoundOperation) -> Heard:
+    async def ask(
+        self,
+        items: Sequence[Json],
+        max_tokens: int | None,
+        take: Take,
+        told: RoundOperation,
+        full: Callable[[], bool],
+    ) -> Heard:
         """Has the model go on from `items`; `told` is shown what is sent and what comes first.
+
+        Args:
+            full: whether the response is as large as it may be, after what was taken. It is asked now and then; the
+                round then ends as incomplete.
 
         Raises:
             ApiError: the provider failed; `TooLongError` if it has no room for so much. What came so far was taken.
         """
         chat = await self.chat(items, max_tokens)
-        reader = ChunkReader(self._profile, summaries=self._request.reasoning_summary is not None)
-        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._gates, take, told))
+        reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
+        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._gates, take, told, full))
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], told: RoundOperation
@@ -203,10 +225,14 @@ class Asking:
         this.told.asked(chat)
         try:
             end = await self._read(chat, this)
+        except Enough:
+            end = None
         except ApiError:
             raise
         except Exception as error:
             raise self._inference.explain(error) from error
+        finally:
+            self._left -= this.reader.said
         end = end or await this.passed(this.reader.end())
         assert end, "a round ends with its Finish"
         return Heard(end, this.reader.service_tier)
@@ -219,27 +245,29 @@ class Asking:
             async with hanging_up(stream) as chunks:
                 read, pause = 0, 1
                 async for chunk in chunks:
-                    watchdog.pat()
-                    deltas = this.reader.read(chunk)
-                    if this.gates:
-                        with watchdog.asleep():
-                            if end := await this.passed(deltas):
-                                return end
-                    else:
-                        for delta in this.cited(deltas):
-                            if end := this.take(delta):
-                                return end
+                    if deltas := this.reader.read(chunk):
+                        watchdog.pat()
+                    if end := await _gated(this, deltas, watchdog) if this.gates else this.taken(deltas):
+                        return end
                     if self._outbox.full:
                         with watchdog.asleep():
                             await self._outbox.drained()
                     read += 1
                     if read == pause:
                         this.told.hear(chunk)
-                        pause = await self._pause(read)
+                        pause = await self._pause(read, this)
         return None
 
-    async def _pause(self, read: int) -> int:
-        """Lets others have their turn, but for a stream's first chunk; after how many to do so next."""
+    async def _pause(self, read: int, this: _Round) -> int:
+        """Lets others have their turn, but for a stream's first chunk; after how many to do so next.
+
+        Raises:
+            Enough: the response is full.
+            ApiError: the stream says nothing.
+        """
+        this.reader.check_progress()
+        if this.full():
+            raise this.reader.cut()
         if read > 1:
             await self._turnstile.through()
         return read - read % _BURST + _BURST
@@ -253,7 +281,8 @@ class Asking:
                     begun()
                 texts.append(delta.text)
 
-        finish = (await self._heard(chat, _Round(ChunkReader(self._profile), None, (), take, told))).finish
+        reader = ChunkReader(self._profile, self._left)
+        finish = (await self._heard(chat, _Round(reader, None, (), take, told, lambda: False))).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):
             raise ApiError(502, f"The model wrote no summary of the conversation: it ended with '{finish.reason}'.")
@@ -278,3 +307,11 @@ class Asking:
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,
         )
+
+
+async def _gated(this: _Round, deltas: list[Delta], watchdog: Watchdog) -> Finish | None:
+    """Takes what comes of the deltas behind the gates, whose time is not the provider's silence."""
+    if not deltas:
+        return None
+    with watchdog.asleep():
+        return await this.passed(deltas)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 from typing import Protocol
 
 from ..core.deltas import Delta
@@ -11,16 +12,18 @@ from ..core.deltas import Delta
 class Gate(Protocol):
     """Takes the deltas of one round after the other, each of which ends with its `Finish`."""
 
-    def feed(self, delta: Delta) -> AsyncIterator[Delta]:
+    def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
         """The deltas that are shown for this one. Behind a `Finish`, whoever made it, nothing of the round comes."""
         ...
 
 
-async def through(gates: Sequence[Gate], delta: Delta) -> AsyncIterator[Delta]:
-    """What comes out behind all the gates."""
+async def through(gates: Sequence[Gate], delta: Delta) -> AsyncGenerator[Delta]:
+    """What comes out behind all the gates. Closing it also ends what the gates are doing."""
     if not gates:
         yield delta
         return
-    async for passed in gates[0].feed(delta):
-        async for shown in through(gates[1:], passed):
-            yield shown
+    async with aclosing(gates[0].feed(delta)) as passing:
+        async for passed in passing:
+            async with aclosing(through(gates[1:], passed)) as showing:
+                async for shown in showing:
+                    yield shown

@@ -63,12 +63,19 @@ class TurnLimits:
         rounds: model rounds, at most.
         idle_seconds: how long the provider may stay silent.
         tool_seconds: how long one call of a tool may take.
+        output_bytes: characters that the model may say.
+        output_events: events, at most.
     """
 
     rounds: int
     idle_seconds: float
     tool_seconds: float
+    output_bytes: int = 32 * 2**20
+    output_events: int = 500_000
 
+
+_MOST_ITEMS: Final = 10_000
+"""Items of one response's output."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
@@ -226,7 +233,7 @@ class Turn:
 
     def _ended_between_rounds(self) -> Ending | None:
         left = self._tokens_left()
-        if left is not None and left <= 0:
+        if self._full() or (left is not None and left <= 0):
             return _CUT["length"]
         return _CUT["steered"] if self._boundary.wanted else None
 
@@ -251,7 +258,7 @@ class Turn:
 
     async def _ask(self) -> Heard:
         with self._telemetry.round(self._request.model, self._told) as told:
-            heard = await self._asking.ask(self._conversation, self._tokens_left(), self._take, told)
+            heard = await self._asking.ask(self._conversation, self._tokens_left(), self._take, told, self._full)
             told.ended(heard.finish, self._assembler.response["output"][self._output_said :])
         return heard
 
@@ -278,6 +285,11 @@ class Turn:
             return Finish("steered")
         self._outbox.put(self._assembler.feed(delta))
         return None
+
+    def _full(self) -> bool:
+        """Whether the response is as large as it may be."""
+        assembler = self._assembler
+        return assembler.numbered > self._limits.output_events or len(assembler.response["output"]) > _MOST_ITEMS
 
     def _tokens_left(self) -> int | None:
         bound = self._request.max_output_tokens

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..core.assembler import Assembler
-from ..core.errors import ApiError
+from ..core.errors import ApiError, OutcomeUnknown
 from ..logs import about, get_logger
 from .loop import Ending
 from .outbox import Outbox
@@ -100,6 +100,11 @@ class Run:
             raise self.error
         return self._assembler.response
 
+    @property
+    def unknown(self) -> bool:
+        """Whether nobody knows if the finished response is stored: its stream ends without a terminal event."""
+        return isinstance(self.error, OutcomeUnknown)
+
     def abandon(self) -> None:
         """Ends the response because nobody waits for it any more; what was said is kept as cancelled."""
         # In the next turn of the loop: a task that is cancelled before its first step never sees it.
@@ -160,12 +165,12 @@ class Run:
             logger.warning("%s is looked for in vain later: %s", self._assembler.response["id"], problem)
 
     async def _conclude(self) -> None:
-        """Stores the settled response and lets its terminal event go."""
+        """Stores the settled response and lets its terminal event go, or none if it is unknown whether it is stored."""
         self._settling = True
         if error := await self._kept():
             self.error = error
             self._assembler.settle("failed", error=error)
-        self.outbox.put(self._assembler.end())
+        self.outbox.put(self._assembler.cut(error) if error and self.unknown else self._assembler.end())
 
     async def _kept(self) -> ApiError | None:
         """Stores the response and says what went wrong, if anything did: its reader must hear of an end in any case."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from typing import Any, Final
 
-from ..chat.chunks import ChunkReader
+from ..chat.chunks import ChunkReader, Enough
 from ..chat.inference import Inference
 from ..chat.profile import Profile
 from ..core.deltas import Delta, Finish, Reasoning, Text, Usage
@@ -17,6 +18,9 @@ from .watchdog import Watchdog
 Json = dict[str, Any]
 
 logger = get_logger(__name__)
+
+_LONGEST: Final = 1 << 16
+"""Characters that the model may say for one summary, its own reasoning included."""
 
 
 class Summarizing:
@@ -42,7 +46,7 @@ class Summarizing:
         self._has_own = False
         self._used = Usage()
 
-    async def feed(self, delta: Delta) -> AsyncIterator[Delta]:
+    async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
         """The delta, behind a summary of the reasoning that ends with it."""
         if isinstance(delta, Reasoning):
             self._has_own = self._has_own or delta.summary
@@ -52,23 +56,23 @@ class Summarizing:
         text, self._text = "".join(self._text), []
         is_cut = isinstance(delta, Finish) and delta.reason not in ("stop", "tool_calls")
         if text.strip() and not self._has_own and not is_cut:
-            async for piece in self._summary(text):
-                yield piece
+            async with aclosing(self._summary(text)) as summary:
+                async for piece in summary:
+                    yield piece
         if isinstance(delta, Finish):
             delta = Finish(delta.reason, delta.usage + self._used)
             self._used, self._has_own = Usage(), False
         yield delta
 
-    async def _summary(self, text: str) -> AsyncIterator[Delta]:
+    async def _summary(self, text: str) -> AsyncGenerator[Delta]:
         try:
             with Watchdog(self._idle_seconds) as watchdog:
-                reader = ChunkReader(self._profile)
+                reader = ChunkReader(self._profile, _LONGEST)
                 async with hanging_up(await self._inference.open(self._request(text))) as chunks:
-                    async for chunk in chunks:
-                        watchdog.pat()
-                        for delta in reader.read(chunk):
-                            if isinstance(delta, Text):
-                                yield Reasoning(delta.text, summary=True)
+                    with suppress(Enough):
+                        async for chunk in chunks:
+                            for delta in _said(reader, chunk, watchdog):
+                                yield delta
                 [*_, finish] = reader.end()
                 assert isinstance(finish, Finish)
                 self._used += finish.usage
@@ -76,3 +80,16 @@ class Summarizing:
             logger.warning("a summary of the reasoning could not be made: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever the provider's library raised
             logger.warning("a summary of the reasoning could not be made: %s", self._inference.explain(error))
+
+
+def _said(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta]:
+    """What a chunk adds to the summary.
+
+    Raises:
+        Enough: the chunks before it have said as much as they may.
+        ApiError: they go on and say nothing.
+    """
+    if deltas := reader.read(chunk):
+        watchdog.pat()
+    reader.check_progress()
+    return [Reasoning(delta.text, summary=True) for delta in deltas if isinstance(delta, Text)]

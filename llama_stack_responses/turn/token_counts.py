@@ -11,8 +11,11 @@ from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
 
-_LONG: Final = 25_000
-"""Estimated tokens, 100 kB of text, beyond which a tokenizer would hold up the event loop."""
+_LONG: Final = 250
+"""Estimated tokens, a kilobyte of text, beyond which a tokenizer would hold the event loop for milliseconds."""
+
+_TOO_LONG: Final = 2_000_000
+"""Estimated tokens that are more than a model takes: the estimate says so, and a tokenizer would take minutes."""
 
 
 class TokenCounts:
@@ -35,7 +38,7 @@ class TokenCounts:
             return counted
         estimate = estimated_tokens(chat)
         name = profile_for(chat["model"], self._profiles).tokenizer
-        if name is None:
+        if name is None or estimate > _TOO_LONG:
             return estimate
         tokenizer = self._tokenizers[name]
         if estimate > _LONG:

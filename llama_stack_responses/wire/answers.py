@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.events import Event
 from llama_stack_responses.impl import PATIENCE, LetGo
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.turn.run import Run
 
 from . import sse
+from .json_blocks import BLOCK, dumps
 
 logger = get_logger(__name__)
 
@@ -33,15 +34,26 @@ class Json(Response):
         super().__init__(content, status, headers)
 
     def render(self, content: Any) -> bytes:
-        return sse.dumps(content)
+        return dumps(content)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if len(self.body) <= BLOCK:
+            await super().__call__(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        for start in range(0, len(self.body), BLOCK):
+            await _send_more(send, bytes(self.body[start : start + BLOCK]))
+        await send({"type": "http.response.body", "body": b""})
 
 
 def failure(error: ApiError) -> Json:
     """The HTTP form of an error."""
     after = error.retry_after
     headers = {"retry-after": f"{after:g}"} if after is not None else {}
-    # OpenAI's clients take a 409 for a lock that is about to be free, and would try again by themselves.
-    headers |= {"x-should-retry": "false"} if error.status == 409 else {}
+    # OpenAI's clients try again by themselves after a 409, which they take for a lock that is about to be free, and
+    # after a 503: they would make twice what may be made already.
+    final = error.status == 409 or isinstance(error, OutcomeUnknown)
+    headers |= {"x-should-retry": "false"} if final else {}
     return Json(error.body(), error.status, headers)
 
 
@@ -77,8 +89,10 @@ class RunAsEvents(Response):
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self._head()})
             while (events := await self._run.outbox.take(KEEP_ALIVE_AFTER)) is not None:
-                await _send_more(send, sse.encode(events) if events else sse.KEEP_ALIVE)
-            await send({"type": "http.response.body", "body": sse.DONE})
+                for block in _frames(events):
+                    await _send_more(send, block)
+            # Without [DONE] if the end is unknown: what was sent is not the whole stream.
+            await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
 
     def _head(self) -> list[tuple[bytes, bytes]]:
         return [(name, value) for name, value in self.raw_headers if name != b"content-length"]
@@ -98,13 +112,13 @@ class FinishedAsJson(Response):
         self._extra = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone, finished = asyncio.ensure_future(_gone(receive)), asyncio.ensure_future(self._finished)
+        left, finished = asyncio.ensure_future(gone(receive)), asyncio.ensure_future(self._finished)
         try:
-            await asyncio.wait([gone, finished], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([left, finished], return_when=asyncio.FIRST_COMPLETED)
             if finished.done():
                 await self._answer(finished)(scope, receive, send)
         finally:
-            gone.cancel()
+            left.cancel()
             finished.cancel()
 
     def _answer(self, finished: asyncio.Future[Any]) -> Response:
@@ -120,7 +134,8 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
     async def frames() -> AsyncIterator[bytes]:
         try:
             async for events in batches:
-                yield sse.encode(events) if events else sse.KEEP_ALIVE
+                for block in _frames(events):
+                    yield block
         except LetGo:
             return  # Without [DONE]: its reader has to come back for the rest.
         except ApiError as error:
@@ -129,6 +144,11 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
         yield sse.DONE
 
     return StreamingResponse(frames(), media_type="text/event-stream", headers=_stream_headers() | dict(headers or {}))
+
+
+def _frames(events: list[Event]) -> Iterable[bytes]:
+    """Events as blocks of bytes; none of them is a sign of life."""
+    return sse.pieces(events) if events else (sse.KEEP_ALIVE,)
 
 
 def _stream_headers() -> dict[str, str]:
@@ -143,7 +163,7 @@ async def _send_more(send: Send, body: bytes) -> None:
 @contextmanager
 def _abandoned_with_client(run: Run, receive: Receive) -> Iterator[None]:
     """Ends the run as soon as the client is gone, and in any case when the block is left early."""
-    watcher = asyncio.ensure_future(_gone(receive))
+    watcher = asyncio.ensure_future(gone(receive))
     watcher.add_done_callback(lambda _: run.abandon())
     try:
         yield
@@ -151,6 +171,7 @@ def _abandoned_with_client(run: Run, receive: Receive) -> Iterator[None]:
         watcher.cancel()
 
 
-async def _gone(receive: Receive) -> None:
+async def gone(receive: Receive) -> None:
+    """Waits until the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass

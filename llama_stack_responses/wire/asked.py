@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
-import orjson
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
@@ -18,8 +18,10 @@ from llama_stack_responses.core.request import INCLUDABLE
 from llama_stack_responses.logs import get_logger
 
 from .answers import Json, failure
-from .heads import known, request_id, signed
+from .exchange import Exchange
+from .heads import known, request_id
 from .schemas import ERROR
+from .traffic import Traffic
 
 logger = get_logger(__name__)
 
@@ -29,6 +31,9 @@ MAX_PAGE: Final = 100
 METHODS: Final = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
 _MAX_HEADERS: Final = 65_536
 _MAX_TEXT: Final = 512
+_FAILED: Final = "%s %r failed"
+_CLIENT_LEFT: Final = 499
+"""The status of an answer that nobody gets, as nginx logs it."""
 _NUMBER: Final = re.compile("[0-9]{1,15}")
 
 
@@ -40,11 +45,29 @@ class ErrorsAsJson(APIRoute):
         options["responses"] = {**(options.get("responses") or {}), "default": errors}
         super().__init__(path, endpoint, **options)
 
+    traffic: ClassVar[Traffic]
+    """What the routes of a router share; `routes_within` makes a class that has it."""
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves a request."""
-        own_id = request_id(scope)
-        with known(scope, own_id):
-            await super().handle(scope, receive, signed(send, own_id))
+        own_id, traffic = request_id(scope), self.traffic
+        exchange = Exchange(
+            scope,
+            receive,
+            send,
+            request_id=own_id,
+            unread_seconds=traffic.unread_seconds,
+            break_off=traffic.break_off,
+        )
+        with known(scope, own_id), exchange:
+            try:
+                await super().handle(scope, exchange.receive, exchange.send)
+            except ClientDisconnect:
+                _client_left(scope)
+            except Exception:
+                # Past this, the web server would have the traceback drawn.
+                logger.exception(_FAILED, scope["method"], scope["path"])
+                await _end(scope, exchange)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -55,11 +78,40 @@ class ErrorsAsJson(APIRoute):
                 return await answer(request)
             except ApiError as error:
                 return failure(error)
+            except ClientDisconnect:
+                _client_left(request.scope)
+                return Response(status_code=_CLIENT_LEFT)
             except Exception:
-                logger.exception("%s %r failed", request.method, request.url.path)
-                return failure(ApiError(500, "The server had an error while processing your request."))
+                logger.exception(_FAILED, request.method, request.url.path)
+                return _failure()
 
         return handler
+
+
+def routes_within(bounds: Traffic) -> type[ErrorsAsJson]:
+    """The class of routes that share these bounds."""
+
+    class Route(ErrorsAsJson):
+        traffic = bounds
+
+    return Route
+
+
+def _client_left(scope: Scope) -> None:
+    logger.debug("%s %r: the client left", scope["method"], scope["path"])
+
+
+def _failure() -> Response:
+    """The answer to a request that failed for a reason that is not the client's to know."""
+    return failure(ApiError(500, "The server had an error while processing your request."))
+
+
+async def _end(scope: Scope, exchange: Exchange) -> None:
+    """Ends the answer to a request that failed: with a 500, or without its end if it has begun."""
+    if exchange.started:
+        exchange.break_off()
+    else:
+        await _failure()(scope, exchange.receive, exchange.send)
 
 
 def _check_headers(request: Request) -> None:
@@ -168,27 +220,3 @@ def _without_slash(scope: Scope) -> Response:
     """Sends the client to the path that it must have meant."""
     path, query = scope["raw_path"].rstrip(b"/").decode("latin-1"), scope["query_string"].decode("latin-1")
     return Response(status_code=307, headers={"location": f"{path}?{query}" if query else path})
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body, if it has no more than `limit` bytes; it is not collected past that."""
-    pieces, size = [], 0
-    async for piece in request.stream():
-        size += len(piece)
-        if size > limit:
-            raise ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
-        pieces.append(piece)
-    return b"".join(pieces)
-
-
-def decode(body: bytes) -> dict[str, Any]:
-    """The body as the JSON object that it is to be."""
-    try:
-        value = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
-        raise bad_request(
-            f"We could not parse the JSON body of your request: {error}. The body must be a JSON object."
-        ) from error
-    if not isinstance(value, dict):
-        raise bad_request("The request's body must be a JSON object.")
-    return value

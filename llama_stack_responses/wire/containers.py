@@ -16,23 +16,26 @@ from llama_stack_responses.sandbox.containers import (
     Entry,
     File,
     NoContainer,
-    TooMany,
     files,
-    read_file,
+    open_file,
     write_file,
 )
+from llama_stack_responses.sandbox.places import TooMany
 
 from .answers import Json
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, decode, page_of, read_body
+from .asked import MAX_PAGE, Handler, Query, add_nothing, page_of, routes_within
+from .files import FileInBlocks
+from .forms import uploaded
 from .schemas import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
+from .traffic import Traffic
 
 _MINUTES: Final = 60.0
 
 
-def containers_router(containers: Containers, who: Callable[[], Owner], request_bytes: int) -> APIRouter:
+def containers_router(containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> APIRouter:
     """The routes for these containers; `who` says who asks."""
-    routes = _Routes(containers, who, request_bytes)
-    router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=ErrorsAsJson)
+    routes = _Routes(containers, who, traffic)
+    router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(traffic))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
@@ -59,18 +62,18 @@ def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], ro
 
 
 class _Routes:
-    def __init__(self, containers: Containers, who: Callable[[], Owner], request_bytes: int) -> None:
+    def __init__(self, containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> None:
         self._containers = containers
         self._who = who
-        self._request_bytes = request_bytes
+        self._traffic = traffic
 
     async def create(self, request: Request) -> Response:
-        name, minutes = new_container(decode(await read_body(request, self._request_bytes)))
+        name, minutes = new_container(await self._traffic.bodies.json(request))
         idle_seconds = None if minutes is None else minutes * _MINUTES
         try:
             entry = await self._containers.create(self._who(), name=name, idle_seconds=idle_seconds)
         except TooMany as error:
-            raise ApiError(429, str(error), retry_after=60) from error
+            raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
         return Json(_container(entry))
 
     async def list(self, request: Request) -> Response:
@@ -85,14 +88,8 @@ class _Routes:
 
     async def create_file(self, container_id: str, request: Request) -> Response:
         entry = self._find(container_id)
-        async with request.form(max_files=1) as form:
-            upload = form.get("file")
-            if upload is None or isinstance(upload, str):
-                raise bad_request("Missing required parameter: 'file'.", "file", "missing_required_parameter")
-            content = await upload.read(self._request_bytes + 1)
-        if len(content) > self._request_bytes:
-            raise ApiError(413, f"The file is larger than {self._request_bytes} bytes.", code="request_too_large")
-        file = await write_file(entry, upload.filename or "file", content)
+        async with uploaded(request, self._traffic.bodies, self._traffic.request_bytes) as upload:
+            file = await write_file(entry, upload.name, upload.content)
         return Json(_file(entry, file))
 
     async def list_files(self, container_id: str, request: Request) -> Response:
@@ -104,15 +101,16 @@ class _Routes:
         entry = self._find(container_id)
         return Json(_file(entry, await self._find_file(entry, file_id)))
 
-    async def content(self, container_id: str, file_id: str) -> Response:
+    async def content(self, container_id: str, file_id: str, request: Request) -> Response:
         entry = self._find(container_id)
+        self._traffic.hold_download(request.scope)
         file = await self._find_file(entry, file_id)
-        content = await read_file(entry, file)
-        if content is None:
+        opened = await open_file(entry, file)
+        if opened is None:
             raise _no_file(file_id)
         name = re.sub("[^0-9A-Za-z._-]", "_", file.name)
         headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
-        return Response(content, media_type="application/octet-stream", headers=headers)
+        return FileInBlocks(*opened, headers)
 
     def _find(self, container_id: str) -> Entry:
         try:

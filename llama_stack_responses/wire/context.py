@@ -11,13 +11,15 @@ from llama_stack_responses.core.request import FIELDS, request_schema
 from llama_stack_responses.counting import NOT_COUNTED, Counting
 
 from .answers import FinishedAsJson, Json
-from .asked import METHODS, ErrorsAsJson, Handler, decode, nothing, read_body
+from .asked import METHODS, Handler, nothing, routes_within
+from .bodies import Bodies
 from .schemas import COMPACTION, TOKENS, described
+from .traffic import Traffic
 
 
-def context_router(counting: Counting, compaction: Compaction, request_bytes: int) -> APIRouter:
-    """The routes; a request's body has at most `request_bytes` bytes."""
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
+def context_router(counting: Counting, compaction: Compaction, traffic: Traffic) -> APIRouter:
+    """The routes, within the bounds of `traffic`."""
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=["POST"], summary=summary, **description)
@@ -26,22 +28,22 @@ def context_router(counting: Counting, compaction: Compaction, request_bytes: in
     example = {"model": "local/qwen3", "input": "Write a haiku about the sea."}
     counted = described(TOKENS, body=request_schema(FIELDS - NOT_COUNTED), example=example)
     compacted = described(COMPACTION, body=request_schema(COMPACTED), example=example)
-    add("/input_tokens", _count(counting, request_bytes), "Count tokens", counted)
-    add("/compact", _compact(compaction, request_bytes), "Compact", compacted)
+    add("/input_tokens", _count(counting, traffic.bodies), "Count tokens", counted)
+    add("/compact", _compact(compaction, traffic.bodies), "Compact", compacted)
     return router
 
 
-def _count(counting: Counting, request_bytes: int) -> Handler:
+def _count(counting: Counting, bodies: Bodies) -> Handler:
     async def count_input_tokens(request: Request) -> Response:
-        body = decode(await read_body(request, request_bytes))
+        body = await bodies.json(request)
         return Json(await counting.count(body))
 
     return count_input_tokens
 
 
-def _compact(compaction: Compaction, request_bytes: int) -> Handler:
+def _compact(compaction: Compaction, bodies: Bodies) -> Handler:
     async def compact_conversation(request: Request) -> Response:
-        body = decode(await read_body(request, request_bytes))
+        body = await bodies.json(request)
         return FinishedAsJson(compaction.compact(body), {})
 
     return compact_conversation

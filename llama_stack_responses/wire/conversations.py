@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from llama_stack_responses.conversations import Conversations
 
 from .answers import Json
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, add_nothing, asked_of_items, decode, page_of, read_body
+from .asked import MAX_PAGE, Handler, add_nothing, asked_of_items, page_of, routes_within
 from .schemas import (
     CONVERSATION,
     INCLUDE,
@@ -22,12 +22,13 @@ from .schemas import (
     deleted,
     described,
 )
+from .traffic import Traffic
 
 
-def conversations_router(conversations: Conversations, request_bytes: int) -> APIRouter:
+def conversations_router(conversations: Conversations, traffic: Traffic) -> APIRouter:
     """The routes for these conversations."""
-    routes = _Routes(conversations, request_bytes)
-    router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=ErrorsAsJson)
+    routes = _Routes(conversations, traffic)
+    router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=routes_within(traffic))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
@@ -52,19 +53,19 @@ def conversations_router(conversations: Conversations, request_bytes: int) -> AP
 
 
 class _Routes:
-    def __init__(self, conversations: Conversations, request_bytes: int) -> None:
+    def __init__(self, conversations: Conversations, traffic: Traffic) -> None:
         self._conversations = conversations
-        self._request_bytes = request_bytes
+        self._traffic = traffic
 
     async def create(self, request: Request) -> Response:
-        body = await read_body(request, self._request_bytes)
-        return Json(await self._conversations.create(decode(body) if body else {}))
+        body = await self._traffic.bodies.json(request, optional=True)
+        return Json(await self._conversations.create(body))
 
     async def retrieve(self, conversation_id: str) -> Response:
         return Json(await self._conversations.retrieve(conversation_id))
 
     async def update(self, conversation_id: str, request: Request) -> Response:
-        body = decode(await read_body(request, self._request_bytes))
+        body = await self._traffic.bodies.json(request)
         return Json(await self._conversations.update(conversation_id, body))
 
     async def delete(self, conversation_id: str) -> Response:
@@ -73,7 +74,7 @@ class _Routes:
 
     async def create_items(self, conversation_id: str, request: Request) -> Response:
         asked_of_items(request)
-        body = decode(await read_body(request, self._request_bytes))
+        body = await self._traffic.bodies.json(request)
         return page_of(await self._conversations.add_items(conversation_id, body), has_more=False)
 
     async def list_items(self, conversation_id: str, request: Request) -> Response:
@@ -84,11 +85,12 @@ class _Routes:
             after=query.text("after"),
             order=query.order(),
         )
-        return page_of(page.data, has_more=page.has_more)
+        return self._traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
 
     async def retrieve_item(self, conversation_id: str, item_id: str, request: Request) -> Response:
         asked_of_items(request)
-        return Json(await self._conversations.retrieve_item(conversation_id, item_id))
+        item = Json(await self._conversations.retrieve_item(conversation_id, item_id))
+        return self._traffic.stored(request.scope, item)
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Response:
         return Json(await self._conversations.delete_item(conversation_id, item_id))

@@ -1,15 +1,14 @@
-"""What the head of every answer says of its request, and what of a request's head goes on."""
+"""What of a request's head goes on: its id and its trace."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from time import perf_counter
 from typing import Final
 
 from starlette.datastructures import Headers
-from starlette.types import Message, Scope, Send
+from starlette.types import Scope
 
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.logs import about
@@ -24,20 +23,6 @@ def request_id(scope: Scope) -> str:
         case [given] if _REQUEST_ID.fullmatch(given):
             return given
     return new_id("req")
-
-
-def signed(send: Send, request_id: str) -> Send:
-    """`send`, with the request's id in the head of the answer, and how long it took until then."""
-    began = perf_counter()
-
-    async def send_signed(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            took = round((perf_counter() - began) * 1000)
-            own = [(b"x-request-id", request_id.encode()), (b"openai-processing-ms", b"%d" % took)]
-            message["headers"] = [*message["headers"], *own]
-        await send(message)
-
-    return send_signed
 
 
 @contextmanager

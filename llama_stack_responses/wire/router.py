@@ -14,12 +14,13 @@ from llama_stack_responses.core.request import request_schema
 from llama_stack_responses.impl import Kept, OpenAIResponsesImpl
 
 from .answers import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
-from .asked import MAX_PAGE, ErrorsAsJson, Handler, Query, add_nothing, asked_of_items, decode, page_of, read_body
+from .asked import MAX_PAGE, Handler, Query, add_nothing, asked_of_items, page_of, routes_within
 from .containers import containers_router
 from .context import context_router
 from .conversations import conversations_router
 from .schemas import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
 from .socket import Gate, socket_route
+from .traffic import Traffic
 
 _KEY: Final = re.compile("[ -~]{1,255}")
 _CREATE: Final = described(
@@ -43,49 +44,52 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
 
     router = APIRouter(lifespan=lifespan)
     # First: what it calls its routes could be ids of responses.
-    router.include_router(context_router(impl.counting, impl.compaction, impl.config.limits.request_bytes))
-    router.include_router(_responses(impl))
-    router.add_websocket_route("/v1/responses", socket_route(impl, gate))
-    router.include_router(conversations_router(impl.conversations, impl.config.limits.request_bytes))
+    traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off)
+    router.include_router(context_router(impl.counting, impl.compaction, traffic))
+    router.include_router(_responses(impl, traffic))
+    router.add_websocket_route("/v1/responses", socket_route(impl, gate, traffic))
+    router.include_router(conversations_router(impl.conversations, traffic))
     if impl.containers:
-        router.include_router(containers_router(impl.containers, impl.access.who, impl.config.limits.request_bytes))
+        router.include_router(containers_router(impl.containers, impl.access.who, traffic))
     return router
 
 
-def _responses(impl: OpenAIResponsesImpl) -> APIRouter:
-    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=ErrorsAsJson)
+def _responses(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
 
     def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
-    add("POST", "", _create(impl), "Create a model response", _CREATE)
-    add("GET", "", _list(impl), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
+    add("POST", "", _create(impl, traffic), "Create a model response", _CREATE)
+    add("GET", "", _list(impl, traffic), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
     replayed = described(RESPONSE, query={**REPLAY, **INCLUDE}, streams=True)
-    add("GET", "/{response_id}", _retrieve(impl), "Retrieve a response", replayed)
+    add("GET", "/{response_id}", _retrieve(impl, traffic), "Retrieve a response", replayed)
     add("DELETE", "/{response_id}", _delete(impl), "Delete a response", described(deleted("response")))
     add("POST", "/{response_id}/cancel", _cancel(impl), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query={**PAGING, **INCLUDE})
-    add("GET", "/{response_id}/input_items", _input_items(impl), "List a response's input items", listed)
+    add("GET", "/{response_id}/input_items", _input_items(impl, traffic), "List a response's input items", listed)
     add_nothing(router)
     return router
 
 
-def _create(impl: OpenAIResponsesImpl) -> Handler:
+def _create(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
     async def create_response(request: Request) -> Response:
-        body = decode(await read_body(request, impl.config.limits.request_bytes))
+        body = await traffic.bodies.json(request)
+        if body.get("stream"):
+            traffic.hold_stream(request.scope)
         made = await impl.create(body, _idempotency_key(request))
         if isinstance(made, Kept):
-            return await _kept(impl, made, stream=bool(body.get("stream")))
+            return await _kept(impl, traffic, made, stream=bool(body.get("stream")))
         return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
 
     return create_response
 
 
-async def _kept(impl: OpenAIResponsesImpl, made: Kept, *, stream: bool) -> Response:
+async def _kept(impl: OpenAIResponsesImpl, traffic: Traffic, made: Kept, *, stream: bool) -> Response:
     response_id = made.response["id"]
     headers = {"idempotent-replayed": "true"} if made.replayed else {}
     if stream:
-        return await _followed(impl, response_id, -1, headers)
+        return await _followed(impl, traffic, response_id, -1, headers)
     if made.response["background"]:
         return Json(made.response, headers=headers)
     return FinishedAsJson(impl.finish(response_id), headers)
@@ -103,22 +107,29 @@ def _idempotency_key(request: Request) -> str | None:
     )
 
 
-def _retrieve(impl: OpenAIResponsesImpl) -> Handler:
+def _retrieve(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
     async def retrieve_response(response_id: str, request: Request) -> Response:
         query = asked_of_items(request)
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
-            return Json(await impl.retrieve(response_id))
-        return await _followed(impl, response_id, -1 if after is None else after, {})
+            return traffic.stored(request.scope, Json(await impl.retrieve(response_id)))
+        traffic.hold_stream(request.scope)
+        return await _followed(impl, traffic, response_id, -1 if after is None else after, {})
 
     return retrieve_response
 
 
-async def _followed(impl: OpenAIResponsesImpl, response_id: str, after: int, headers: dict[str, str]) -> Response:
-    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER), headers)
+async def _followed(
+    impl: OpenAIResponsesImpl,
+    traffic: Traffic,
+    response_id: str,
+    after: int,
+    headers: dict[str, str],
+) -> Response:
+    return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER, traffic.large_answer), headers)
 
 
-def _list(impl: OpenAIResponsesImpl) -> Handler:
+def _list(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
         page = await impl.list(
@@ -127,7 +138,7 @@ def _list(impl: OpenAIResponsesImpl) -> Handler:
             order=query.order(),
             model=query.text("model"),
         )
-        return page_of(page.data, has_more=page.has_more)
+        return traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
 
     return list_responses
 
@@ -147,7 +158,7 @@ def _cancel(impl: OpenAIResponsesImpl) -> Handler:
     return cancel_response
 
 
-def _input_items(impl: OpenAIResponsesImpl) -> Handler:
+def _input_items(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
     async def list_input_items(response_id: str, request: Request) -> Response:
         query = asked_of_items(request)
         page = await impl.input_items(
@@ -156,6 +167,6 @@ def _input_items(impl: OpenAIResponsesImpl) -> Handler:
             after=query.text("after"),
             order=query.order(),
         )
-        return page_of(page.data, has_more=page.has_more)
+        return traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
 
     return list_input_items

@@ -19,9 +19,11 @@ from llama_stack_responses.impl import OpenAIResponsesImpl
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.session import Caller, Session, Unreachable
 
-from .asked import decode
+from .answers import failure
+from .bodies import Bodies
 from .heads import known, request_id
-from .sse import dumps
+from .json_blocks import dumps
+from .traffic import Traffic
 
 logger = get_logger(__name__)
 
@@ -71,8 +73,8 @@ _OLD: Final = _End(1001, "The connection has been open for as long as one may be
 _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 
-def socket_route(impl: OpenAIResponsesImpl, gate: Gate) -> Callable[[WebSocket], Awaitable[None]]:
-    """What answers a WebSocket handshake."""
+def socket_route(impl: OpenAIResponsesImpl, gate: Gate, traffic: Traffic) -> Callable[[WebSocket], Awaitable[None]]:
+    """What answers a WebSocket handshake; connections and messages are bounded by `traffic`."""
 
     async def talk(websocket: WebSocket) -> None:
         impl.start()
@@ -82,10 +84,15 @@ def socket_route(impl: OpenAIResponsesImpl, gate: Gate) -> Callable[[WebSocket],
             answer = Response(refusal.body, refusal.status, dict(refusal.headers))
             await websocket.send_denial_response(answer)
             return
+        try:
+            lease = traffic.stream(caller.owner)
+        except ApiError as error:
+            await websocket.send_denial_response(failure(error))
+            return
         own_id = request_id(websocket.scope)
-        with known(websocket.scope, own_id):
+        with known(websocket.scope, own_id), lease:
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
-            await _Talk(impl, gate, websocket, caller).run()
+            await _Talk(impl, gate, traffic.bodies, websocket, caller).run()
 
     return talk
 
@@ -93,9 +100,13 @@ def socket_route(impl: OpenAIResponsesImpl, gate: Gate) -> Callable[[WebSocket],
 class _Talk:
     """One connection."""
 
-    def __init__(self, impl: OpenAIResponsesImpl, gate: Gate, websocket: WebSocket, caller: Caller) -> None:
+    def __init__(
+        self, impl: OpenAIResponsesImpl, gate: Gate, bodies: Bodies, websocket: WebSocket, caller: Caller
+    ) -> None:
         self._impl = impl
         self._gate = gate
+        self._bodies = bodies
+        self._owner = caller.owner
         self._websocket = websocket
         self._limits = impl.config.limits.websocket
         loop = asyncio.get_running_loop()
@@ -161,12 +172,17 @@ class _Talk:
             self._end(_End(1011, "The server had an error."))
 
     async def _hear(self, message: bytes) -> None:
+        lease = self._bodies.lease(self._owner)
         try:
-            event = decode(message)
+            event = await self._bodies.decode(message, lease.take(len(message)))
         except ApiError as error:
+            lease.release()
             await self._send([refused(error)], None)
             return
-        await self._session.hear(event, len(message))
+        except BaseException:
+            lease.release()
+            raise
+        await self._session.hear(event, len(message), lease.release)
 
     async def _next(self) -> bytes | None:
         """The next message; None when there will be none."""

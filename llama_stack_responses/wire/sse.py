@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-import orjson
+from . import json_blocks
+from .json_blocks import BLOCK, dumps
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
+_LINE_SEPARATORS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
+"""Characters beyond ASCII at which Python's `str.splitlines` and others end a line, in UTF-8 and as JSON escapes."""
 
 
 def encode(events: Iterable[dict[str, Any]]) -> bytes:
     """The frames of several events as one piece: `event:` with the type, `data:` with the JSON."""
-    return b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dumps(event)) for event in events])
+    frames = b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dumps(event)) for event in events])
+    return frames if frames.isascii() else _without_line_separators(frames)
 
 
-def dumps(value: Any) -> bytes:
-    """JSON. A lone surrogate, which a server can send when it cuts a character in two, is escaped."""
-    try:
-        return orjson.dumps(value)
-    except TypeError:
-        return json.dumps(value, separators=(",", ":")).encode()
+def _without_line_separators(frames: bytes) -> bytes:
+    """The frames with Unicode line ends, which stand in strings only, escaped: some clients split lines at them."""
+    for separator, escaped in _LINE_SEPARATORS:
+        if separator in frames:
+            frames = frames.replace(separator, escaped)
+    return frames
+
+
+def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:
+    """The same as one piece, or as blocks if that would be large."""
+    whole = encode(events)
+    return (whole,) if len(whole) <= 2 * BLOCK else _blocks(events)
+
+
+def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+    """The frames in pieces of about a block, each made when the one before it has been taken."""
+    frames: list[bytes] = []
+    size = 0
+    for event in events:
+        frame = encode((event,))
+        if len(frame) <= BLOCK:
+            frames.append(frame)
+            size += len(frame)
+        if frames and (size >= BLOCK or len(frame) > BLOCK):
+            yield b"".join(frames)
+            frames, size = [], 0
+        if len(frame) > BLOCK:
+            frame = b""
+            yield from _frame_in_blocks(event)
+    if frames:
+        yield b"".join(frames)
+
+
+def _frame_in_blocks(event: dict[str, Any]) -> Iterator[bytes]:
+    yield b"event: %b\ndata: " % event["type"].encode()
+    yield from json_blocks.blocks(event)
+    yield b"\n\n"

@@ -81,10 +81,10 @@ def _redis(place: Place, clock: Clock) -> Records:
 
 
 def _postgres(place: Place, clock: Clock) -> Records:
-    return PostgresRecords(place.url_of("postgres"), schema=_short(place), timeout=SECONDS, clock=clock)
+    return PostgresRecords(place.url_of("postgres"), schema=schema_of(place), timeout=SECONDS, clock=clock)
 
 
-def _short(place: Place) -> str:
+def schema_of(place: Place) -> str:
     """A name that PostgreSQL takes."""
     return f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
 
@@ -117,7 +117,7 @@ def _host_postgres(place: Place, clock: Clock) -> Records:
             db=address.path.removeprefix("/"),
             user=address.username or "",
             password=address.password,
-            table_name=_short(place),
+            table_name=schema_of(place),
         )
         opened = PostgresKVStoreImpl(config)
         await opened.initialize()

@@ -6,6 +6,9 @@ import random
 from typing import Any
 from uuid import uuid4
 
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive
+
 type Json = dict[str, Any]
 
 CREATED = 1_790_000_000
@@ -33,6 +36,11 @@ def assistant(text: str, **fields: Any) -> Json:
     }
 
 
+async def stored_item(archive: Archive, owner: Owner, item_id: str) -> Json | None:
+    """The item of this id that is stored for this owner."""
+    return {found: item async for found, item in archive.find_items(owner, [item_id])}.get(item_id)
+
+
 def response(*output: Json, **fields: Any) -> Json:
     """A response object with every field that OpenAI's has."""
     return {
@@ -45,6 +53,7 @@ def response(*output: Json, **fields: Any) -> Json:
         "completed_at": CREATED + 3,
         "conversation": None,
         "error": None,
+        "frequency_penalty": 0.0,
         "incomplete_details": None,
         "instructions": None,
         "max_output_tokens": None,
@@ -52,6 +61,7 @@ def response(*output: Json, **fields: Any) -> Json:
         "model": "openai/gpt-oss-20b",
         "output": list(output),
         "parallel_tool_calls": True,
+        "presence_penalty": 0.0,
         "previous_response_id": None,
         "prompt": None,
         "prompt_cache_key": None,

@@ -15,12 +15,13 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.response import ADDED_FIELDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive, StoredResponse
 from llama_stack_responses.store.records import Conflict, Delete, Op, Put, Record, Records, writes_of
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.contract.backends import Clock
-from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
+from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 
 pytestmark = pytest.mark.needs("bulk")
 
@@ -42,6 +43,7 @@ class Counting:
         self.reads = 0
         self.commits = 0
         self.bytes = 0
+        self.written: list[list[tuple[str, type[Op]]]] = []
         self.interrupt = math.inf
         self.jitter: random.Random | None = None
         self.meanwhile: dict[int, Callable[[], Awaitable[object]]] = {}
@@ -71,6 +73,7 @@ class Counting:
         if self.commits > self.interrupt:
             raise InterruptedError
         await self._records.commit(ops, conditions)
+        self.written.append([(op.key, type(op)) for op in writes_of(ops)])
         self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
 
     def watch(self) -> None:
@@ -166,6 +169,18 @@ async def test_input_and_output_may_be_empty(archive: Archive, asked: int, said:
         before = await archive.history(base.history if base else None)
         assert await archive.history(stored.input) == before + items
         assert await archive.history(stored.history) == before + items + made["output"]
+
+
+@pytest.mark.parametrize("field", ADDED_FIELDS)
+async def test_response_of_an_earlier_version_has_the_fields_added_since(archive: Archive, field: str) -> None:
+    kept = response(assistant("4"))
+    earlier = {name: value for name, value in kept.items() if name != field}
+    await archive.save(earlier, owner=ALICE, base=None, input_items=[user("2 + 2?")])
+    loaded = await archive.load(kept["id"])
+    assert loaded
+    assert loaded.response == kept
+    [listed] = (await archive.list(ALICE, limit=2, after=None, order="desc", model=None)).items
+    assert listed.response == kept
 
 
 async def test_a_history_is_the_whole_chain_in_order(archive: Archive) -> None:
@@ -293,13 +308,27 @@ async def test_the_same_answer_twice_keeps_the_ids_of_both(archive: Archive, cou
     ids = [each.response["output"][0]["id"] for each in twice]
     assert ids[0] != ids[1]
     for each, item_id in zip(twice, ids, strict=True):
-        assert await archive.find_item(ALICE, item_id) == each.response["output"][0]
+        assert await stored_item(archive, ALICE, item_id) == each.response["output"][0]
     assert await archive.delete(twice[0].response["id"])
     assert await archive.load(twice[1].response["id"]) == twice[1]
     assert await archive.delete(twice[1].response["id"])
-    assert [await archive.find_item(ALICE, item_id) for item_id in ids] == [None, None]
+    assert [await stored_item(archive, ALICE, item_id) for item_id in ids] == [None, None]
     assert await archive.delete(base.response["id"])
     assert await nothing_left(counting)
+
+
+async def test_approval_request_of_equal_words_keeps_its_id_in_each_history(archive: Archive) -> None:
+    requests = [
+        {"id": new_id("mcpr"), "type": "mcp_approval_request", "server_label": "s", "name": "add", "arguments": "{}"}
+        for _ in range(2)
+    ]
+    for request in requests:
+        made = response(request)
+        await archive.save(made, owner=ALICE, base=None, input_items=[user("Add.")])
+        stored = await archive.load(made["id"])
+        assert stored
+        assert (await archive.history(stored.history))[-1] == request
+        assert [found async for found in archive.find_items(ALICE, [request["id"]])] == [(request["id"], request)]
 
 
 @pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
@@ -308,7 +337,7 @@ async def test_owners_share_nothing(archive: Archive, counting: Counting, strang
     assert hers.history != his.history
     assert (await archive.list(stranger, limit=9, after=None, order="asc", model=None)).items == [his]
     item_id = hers.response["output"][0]["id"]
-    assert await archive.find_item(stranger, item_id) is None
+    assert await stored_item(archive, stranger, item_id) is None
     assert await archive.delete(hers.response["id"])
     assert texts(await archive.history(his.history)) == ["q", "a"]
 
@@ -316,8 +345,18 @@ async def test_owners_share_nothing(archive: Archive, counting: Counting, strang
 async def test_items_are_found_by_their_ids(archive: Archive) -> None:
     stored = await chain(archive, 3)
     for item in await archive.history(stored[-1].history):
-        assert await archive.find_item(ALICE, item["id"]) == item
-    assert await archive.find_item(ALICE, "msg_unknown") is None
+        assert await stored_item(archive, ALICE, item["id"]) == item
+    assert await stored_item(archive, ALICE, "msg_unknown") is None
+
+
+async def test_items_of_one_record_are_read_at_once(archive: Archive, counting: Counting) -> None:
+    items = [user(f"{number}") for number in range(250)]
+    await archive.save(response(), owner=ALICE, base=None, input_items=items)
+    counting.reads = 0
+    ids = [item["id"] for item in items]
+    assert {found: item async for found, item in archive.find_items(ALICE, ids)} == {item["id"]: item for item in items}
+    # A hundred ids at a time, and for each hundred the record that holds them.
+    assert counting.reads == 6
 
 
 async def test_a_known_id_does_not_take_over_an_item(archive: Archive) -> None:
@@ -326,9 +365,9 @@ async def test_a_known_id_does_not_take_over_an_item(archive: Archive) -> None:
     made = [response(assistant("a")) for _ in range(2)]
     for each, item in zip(made, (first, second), strict=True):
         await archive.save(each, owner=ALICE, base=None, input_items=[item])
-    assert await archive.find_item(ALICE, first["id"]) == first
+    assert await stored_item(archive, ALICE, first["id"]) == first
     await archive.delete(made[1]["id"])
-    assert await archive.find_item(ALICE, first["id"]) == first
+    assert await stored_item(archive, ALICE, first["id"]) == first
 
 
 async def test_a_deleted_response_is_gone_and_its_children_still_stand(archive: Archive, counting: Counting) -> None:
@@ -649,6 +688,58 @@ async def test_a_sweep_is_bounded_and_looks_at_nothing_that_stays(
     assert await archive.sweep() == 0
     assert counting.reads == 3
     assert len(await keys(counting, "r/")) == 20
+
+
+async def test_saves_of_one_owner_write_no_key_in_common(archive: Archive, counting: Counting) -> None:
+    words = "i" * 500
+    await turn(archive, None, "q0", "a0", instructions=words)
+    before = {key: record.version for key, record in await counting.range("!", "~", limit=1000)}
+    stored = await turn(archive, None, "q1", "a1", instructions=words)
+    await turn(archive, stored, "q2", "a2", instructions=words)
+    after = {key: record.version for key, record in await counting.range("!", "~", limit=1000)}
+    assert {key: after[key] for key in before} == before
+    assert len(await keys(counting, "x/")) == 1
+    assert [key for key, _ in counting.written[-1] + counting.written[-2] if key in before] == []
+
+
+async def test_a_save_while_its_owners_old_responses_go_can_be_found(
+    archive: Archive, counting: Counting, clock: Clock
+) -> None:
+    old = await turn(archive, None, "q", "a")
+    clock.now = CREATED + 31 * DAY
+
+    async def meanwhile() -> None:
+        # The last response of the time goes, and with it the row that says that there are some.
+        [row] = await keys(counting, "x/")
+        await archive.delete(old.response["id"])
+        await counting.commit([Delete(row)])
+
+    counting.meanwhile[counting.commits + 1] = meanwhile
+    late = response(assistant("a"), created_at=CREATED + 1)
+    await archive.save(late, owner=ALICE, base=None, input_items=[user("q")])
+    assert await keys(counting, "r/") == [f"r/{late['id']}"]
+    assert await archive.sweep() == 1
+    assert await keys(counting) == []
+
+
+async def test_a_response_that_is_stored_at_its_beginning_and_at_its_end_lets_go_of_nothing(
+    archive: Archive, counting: Counting
+) -> None:
+    first = await turn(archive, None, "q0", "a0")
+    asked, said = user("q"), assistant("a")
+    made = response(said, instructions="i" * 500)
+    begun = made | {"output": [], "status": "in_progress"}
+    counting.commits = 0
+    for each in (begun, made):
+        await archive.save(each, owner=ALICE, base=first.history, input_items=[asked])
+    assert counting.commits == 2
+    assert await keys(counting, "g/") == []
+    await archive.delete(first.response["id"])
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert texts(await archive.history(stored.history)) == ["q0", "a0", "q", "a"]
+    await archive.delete(made["id"])
+    assert await nothing_left(counting)
 
 
 async def test_without_retention_everything_stays(counting: Counting, clock: Clock) -> None:

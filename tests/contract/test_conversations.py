@@ -15,7 +15,7 @@ from llama_stack_responses.store.archive import Archive, StoredResponse
 from llama_stack_responses.store.conversations import Conversation, ConversationStore, stand_in
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs
 from tests.contract.backends import Backend, Clock
-from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, user
+from tests.contract.conversations import CREATED, Json, Prose, assistant, new_id, response, stored_item, user
 from tests.contract.test_archive import ALICE, BOB, DAY, Counting, chain, keys, nothing_left, texts
 
 
@@ -135,11 +135,11 @@ async def test_an_item_that_is_deleted_is_gone(archive: Archive, store: Conversa
     first, second, third = user("one"), user("two"), user("three")
     conversation = await begin(store, first, second, third)
     assert await store.find(conversation, second["id"]) == second
-    assert await archive.find_item(ALICE, second["id"]) == second
+    assert await stored_item(archive, ALICE, second["id"]) == second
     assert await store.remove(conversation, second["id"])
     assert not await store.remove(conversation, second["id"])
     assert await store.find(conversation, second["id"]) is None
-    assert await archive.find_item(ALICE, second["id"]) is None
+    assert await stored_item(archive, ALICE, second["id"]) is None
     assert await said(store, conversation) == ["one", "three"]
     await store.add(conversation, [second])
     assert await said(store, conversation) == ["one", "three", "two"]
@@ -150,8 +150,8 @@ async def test_an_item_of_two_conversations_outlives_one(archive: Archive, store
     first, second = await begin(store, item), await begin(store, item)
     await store.delete(first.id)
     assert await store.find(second, item["id"]) == item
-    assert await archive.find_item(ALICE, item["id"]) == item
-    assert await archive.find_item(BOB, item["id"]) is None
+    assert await stored_item(archive, ALICE, item["id"]) == item
+    assert await stored_item(archive, BOB, item["id"]) is None
 
 
 @pytest.mark.needs("bulk")
@@ -315,7 +315,7 @@ async def test_a_conversation_outlives_its_responses(
     assert await archive.sweep() == 1
     assert await archive.load(stored.response["id"]) is None
     assert await said(store, conversation) == ["q", "a"]
-    assert await archive.find_item(ALICE, output["id"]) == output
+    assert await stored_item(archive, ALICE, output["id"]) == output
     await store.delete(conversation.id)
     assert await nothing_left(counting)
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Set
 from typing import Any
 
 import pytest
 
-from llama_stack_responses.background.jobs import LEASE, TRIES, Held, Jobs
+from llama_stack_responses.background.jobs import LEASE, TRIES, Held, Jobs, name_of
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.store.records import Conflict, Put, Records
+from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
 from tests.contract.backends import Clock
-from tests.support.records import just_before_a_commit
+from tests.support.records import WatchedRecords, just_before_a_commit
 
 pytestmark = pytest.mark.needs("work")
 
@@ -34,12 +35,18 @@ class Desk:
 
     async def submit(self, *response_ids: str, owner: Owner = ANONYMOUS) -> None:
         for response_id in response_ids:
-            await self.records.commit(await self.jobs.enqueue(response_id, owner, BODY))
+            async with self.jobs.enqueued(response_id, owner, BODY) as ops:
+                await self.records.commit(ops)
 
     async def claim(self, worker: str = "w1") -> Held:
         held = await self.jobs.claim(worker)
         assert held is not None
         return held
+
+    async def taken(self, passed_over: Set[str] = frozenset()) -> str | None:
+        """The id of the next job, which is taken."""
+        held = await self.jobs.claim("w1", passed_over)
+        return held.response_id if held else None
 
     async def finish(self, held: Held) -> bool:
         """Whether the worker could still bring it to its end."""
@@ -50,8 +57,8 @@ class Desk:
         return True
 
     async def rows(self) -> list[str]:
-        """The keys of all that is stored, but for the owners' places in the queue."""
-        return [key for key, _ in await self.records.range("!", "~", limit=1000) if key[0] != "u"]
+        """The keys of all that is stored, but for the owners' turns in the queue."""
+        return [key for key, _ in await self.records.range("!", "~", limit=1000) if key[0] not in "uz"]
 
 
 @pytest.fixture
@@ -102,33 +109,129 @@ async def test_a_burst_of_one_owner_lets_another_through(desk: Desk, clock: Cloc
     assert taken.index("resp_b") == 1
 
 
-async def test_who_has_waited_is_not_made_to_wait_for_newcomers(desk: Desk, clock: Clock) -> None:
-    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
-    await desk.claim()
-    clock.now += 60
+async def test_who_has_had_a_turn_lets_another_through_however_slow_the_workers_are(
+    desk: Desk, clock: Clock, records: Records
+) -> None:
+    others = Jobs(records, limit=100)  # another server's
+    for number in range(40):
+        await desk.submit(f"resp_a{number}", owner=ANNA)
+    for _ in range(5):
+        clock.now += 600
+        await desk.claim()
+    await desk.jobs.noted()
+    for number in range(3):
+        async with others.enqueued(f"resp_b{number}", BERT, BODY) as ops:
+            await records.commit(ops)
+    taken = [held.response_id[:6] for _ in range(6) if (held := await others.claim("w2"))]
+    assert taken[0] == "resp_b"
+    assert taken.count("resp_b") == 3
+
+
+async def test_jobs_of_one_owner_write_no_key_in_common(desk: Desk, records: Records) -> None:
+    written: list[set[str]] = []
+    for number in range(2):
+        async with desk.jobs.enqueued(f"resp_{number}", ANNA, BODY) as ops:
+            await records.commit(ops)
+        written.append({op.key for op in writes_of(ops)})
+    assert not written[0] & written[1]
+
+
+async def test_turns_that_are_not_written_yet_count_in_their_process(desk: Desk, clock: Clock) -> None:
+    await asyncio.gather(*(desk.submit(f"resp_a{number}", owner=ANNA) for number in range(3)))
     await desk.submit("resp_b", owner=BERT)
-    assert (await desk.claim()).response_id == "resp_a1"
+    assert [(await desk.claim()).response_id[:6] for _ in range(2)].count("resp_b") == 1
 
 
-async def test_what_a_burst_owes_is_forgotten_with_time(desk: Desk, clock: Clock) -> None:
+async def test_newcomers_without_end_do_not_keep_a_second_job_waiting_for_ever(desk: Desk, clock: Clock) -> None:
     await desk.submit("resp_a0", "resp_a1", owner=ANNA)
-    clock.now += 3600
+    waited = 0
+    for number in range(100):
+        clock.now += 1
+        await desk.submit(f"resp_{number}", owner=Owner(f"new-{number}"))
+        if (await desk.claim()).response_id == "resp_a1":
+            waited = number
+            break
+    assert 1 < waited < 80
+
+
+async def test_what_a_burst_owes_is_forgotten_when_it_has_been_worked_off(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
+    await desk.submit("resp_b0", owner=BERT)
+    for _ in range(3):
+        await desk.claim()
     await desk.submit("resp_a2", owner=ANNA)
     clock.now += 1
-    await desk.submit("resp_b", owner=BERT)
-    assert [(await desk.claim()).response_id for _ in range(4)] == ["resp_a0", "resp_a1", "resp_a2", "resp_b"]
+    await desk.submit("resp_b1", owner=BERT)
+    assert [(await desk.claim()).response_id for _ in range(2)] == ["resp_a2", "resp_b1"]
+
+
+async def test_jobs_of_an_owner_are_passed_over_and_wait_on(desk: Desk, clock: Clock) -> None:
+    await desk.submit(*(f"resp_a{number}" for number in range(7)), owner=ANNA)
+    clock.now += 1
+    held = await desk.claim()
+    await desk.submit("resp_b0", "resp_b1", owner=BERT)
+    passed_over = {name_of(Owner("anna", {"teams": ["other"]}))}
+    assert [await desk.taken(passed_over) for _ in range(3)] == ["resp_b0", "resp_b1", None]
+    await desk.jobs.give_back(held)
+    assert await desk.taken(passed_over) is None
+    assert await desk.taken() == held.response_id
+
+
+async def test_a_job_behind_many_that_are_passed_over_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llama_stack_responses.background.jobs._PAGE", 3)
+    await desk.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
+    await desk.submit(*(f"resp_b{number}" for number in range(8)), owner=BERT)
+    passed_over = {name_of(BERT)}
+    assert [await desk.taken(passed_over) for _ in range(10)] == [f"resp_a{number}" for number in range(10)]
+    assert await desk.taken(passed_over) is None
 
 
 async def test_a_full_queue_is_refused(records: Records) -> None:
     desk = Desk(records)
     desk.jobs = Jobs(records, limit=3)
     await desk.submit("resp_1", "resp_2", "resp_3")
-    with pytest.raises(ApiError) as refused:
-        await desk.jobs.enqueue("resp_4", ANONYMOUS, BODY)
-    assert refused.value.status == 429
-    assert refused.value.retry_after
+    await refused(desk, "resp_4", ANONYMOUS, "Too many background responses are waiting")
     await desk.claim()
     await desk.submit("resp_4")
+
+
+async def test_what_one_owner_may_have_counts_until_it_ends_and_leaves_room_for_others(records: Records) -> None:
+    desk = Desk(records)
+    desk.jobs = Jobs(records, limit=20, per_owner=2)
+    await desk.submit("resp_a0", "resp_a1", owner=ANNA)
+    held = await desk.claim()
+    await refused(desk, "resp_a2", Owner("anna", {"teams": ["other"]}), "You have 2 background responses")
+    await desk.submit("resp_b0", owner=BERT)
+    await desk.submit("resp_0", "resp_1", "resp_2", owner=ANONYMOUS)
+    assert await desk.finish(held)
+    await desk.submit("resp_a2", owner=ANNA)
+    seized = await desk.jobs.seize("resp_a2", "w2", "cancelled")
+    assert seized
+    assert await desk.finish(seized)
+    await desk.submit("resp_a3", owner=ANNA)
+
+
+@pytest.mark.parametrize("owner", [ANNA, ANONYMOUS], ids=["their share", "the queue"])
+async def test_of_many_that_are_queued_at_once_as_many_are_taken_as_there_may_be(
+    records: Records, owner: Owner
+) -> None:
+    async def turn(_: str) -> None:
+        await asyncio.sleep(0)
+
+    desk = Desk(WatchedRecords(records, before=turn, after=turn))
+    desk.jobs = Jobs(desk.records, limit=20 if owner is ANNA else 5, per_owner=5)
+    submitted = [desk.submit(f"resp_{number}", owner=owner) for number in range(15)]
+    found = await asyncio.gather(*submitted, return_exceptions=True)
+    assert [each.code for each in found if isinstance(each, ApiError)] == ["rate_limit_exceeded"] * 10
+    assert len(await records.range("q/", "q0", limit=20)) == 5
+    assert not desk.jobs._quotas._counts
+
+
+async def refused(desk: Desk, response_id: str, owner: Owner, why: str) -> None:
+    with pytest.raises(ApiError, match=why) as refusal:
+        await desk.submit(response_id, owner=owner)
+    assert (refusal.value.status, refusal.value.code) == (429, "rate_limit_exceeded")
+    assert refusal.value.retry_after
 
 
 async def test_a_job_says_whose_it_is_and_what_it_takes(desk: Desk) -> None:
@@ -206,6 +309,50 @@ async def test_work_that_keeps_ending_its_server_is_given_up(desk: Desk) -> None
     assert (await desk.claim("very last")).job.verdict == "failed"
 
 
+async def test_tries_of_living_worker_that_recovers_its_job_do_not_count(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    await desk.jobs.breathe("w1")
+    for _ in range(2 * TRIES):
+        held = await desk.claim("w1")
+        assert (held.job.tries, held.job.verdict) == (1, None)
+        assert await desk.jobs.recover("w1", "resp_1", counts=False)
+
+
+async def test_tries_of_living_worker_that_end_with_defect_count(desk: Desk) -> None:
+    await desk.submit("resp_1")
+    for number in range(TRIES):
+        assert (await desk.claim("w1")).job.tries == number + 1
+        assert await desk.jobs.recover("w1", "resp_1", counts=True)
+    assert (await desk.claim("w1")).job.verdict == "failed"
+
+
+async def test_tries_of_workers_that_only_lost_their_lease_do_not_count(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_1")
+    workers = [f"w{number}" for number in range(2 * TRIES)]
+    for number, worker in enumerate(workers):
+        await desk.jobs.breathe(worker)
+        held = await desk.claim(worker)
+        assert (held.job.tries, held.job.verdict) == (1, None)
+        # No worker reaches the store; then all do, and one is first to look for the dead.
+        clock.now += LEASE + 1
+        assert await desk.jobs.rescue() == 1
+        for each in workers[: number + 1]:
+            await desk.jobs.breathe(each)
+
+
+async def test_try_of_worker_that_is_seen_alive_late_is_taken_back(desk: Desk, clock: Clock) -> None:
+    await desk.submit("resp_1")
+    for number in range(TRIES - 1):
+        await desk.claim(f"w{number}")
+        assert await desk.jobs.rescue() == 1
+    assert (await desk.claim("w2")).job.tries == TRIES
+    await desk.jobs.breathe("w0")
+    assert await desk.jobs.rescue() == 1
+    held = await desk.claim("w3")
+    assert (held.job.tries, held.job.verdict) == (TRIES, None)
+    assert sorted(held.job.lost) == ["w1", "w2"]
+
+
 async def test_a_cancelled_job_whose_worker_died_stays_cancelled(desk: Desk) -> None:
     await desk.submit("resp_1")
     for _ in range(TRIES + 1):
@@ -222,8 +369,8 @@ async def test_a_worker_learns_what_it_has_without_knowing(desk: Desk) -> None:
     lost = await desk.claim("w1")
     kept = await desk.claim("w2")
     assert await desk.jobs.held_by("w1") == {lost.response_id}
-    assert await desk.jobs.recover("w1", lost.response_id)
-    assert not await desk.jobs.recover("w1", kept.response_id)
+    assert await desk.jobs.recover("w1", lost.response_id, counts=True)
+    assert not await desk.jobs.recover("w1", kept.response_id, counts=True)
     assert await desk.jobs.held_by("w1") == set()
     assert await desk.jobs.still_held([lost, kept]) == {kept.response_id}
     assert (await desk.claim("w1")).job.tries == 2
@@ -352,7 +499,7 @@ async def test_who_saw_a_job_waiting_does_not_lose_it_when_its_worker_takes_it_a
     await desk.jobs.give_back(held)
     # Somebody looked for the dead before it was given back, and at the job after that.
     late = Jobs(just_before_a_commit(desk.records, lambda: desk.claim("w1")), limit=100)
-    assert not await late._rescue("w1", "resp_1", [])
+    assert not await late._rescue("w1", "resp_1")
     assert await desk.jobs.held_by("w1") == {"resp_1"}
     assert await desk.jobs.rescue() == 1
 
@@ -369,7 +516,8 @@ async def test_nothing_is_left_of_a_job_that_is_gone(desk: Desk, clock: Clock) -
     while held := await desk.jobs.claim("w3"):
         assert await desk.finish(held)
     assert await desk.rows() == ["done"]
-    clock.now += 2 * 86_400
+    await desk.jobs.noted()
+    clock.now += 3 * 86_400
     await desk.records.sweep(clock.now)
     assert [key for key, _ in await desk.records.range("!", "~", limit=10)] == ["done"]
 

@@ -11,7 +11,7 @@ import pytest
 from llama_stack_responses.background import journal
 from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.journal import Journal
-from llama_stack_responses.store.records import Conflict, Put, Records
+from llama_stack_responses.store.records import Condition, Conflict, Put, Records, VersionIs
 from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords
 
@@ -38,6 +38,11 @@ async def lasts() -> bool:
 
 async def ended() -> bool:
     return False
+
+
+async def begun() -> Condition:
+    """What holds for as long as the response has its job."""
+    return VersionIs("j/another", None)
 
 
 class Setting:
@@ -67,7 +72,7 @@ class Setting:
 
     async def follow(self, after: int) -> list[Json]:
         """What a reader sees from there up to the end."""
-        batches = self.journal.follow(ID, after, SILENCE, lasts)
+        batches = self.journal.follow(ID, after, SILENCE, lasts, begun)
         return [event async for events in batches for event in events]
 
 
@@ -105,7 +110,7 @@ async def test_readers_in_another_process_see_the_same(here: Setting) -> None:
 
 
 async def test_a_reader_who_takes_their_time_holds_nothing_up_and_misses_nothing(here: Setting) -> None:
-    stream = here.journal.follow(ID, -1, SILENCE, lasts)
+    stream = here.journal.follow(ID, -1, SILENCE, lasts, begun)
     await here.write(EVENTS[:2])
     seen = await anext(stream)
     await here.write(EVENTS[2:30])
@@ -132,7 +137,7 @@ def event_of(number: int) -> Json:
 
 async def test_silence_is_said(here: Setting) -> None:
     await here.write(EVENTS[:3])
-    stream = here.journal.follow(ID, 1, 0.0, lasts)
+    stream = here.journal.follow(ID, 1, 0.0, lasts, begun)
     assert await anext(stream) == EVENTS[2:3]
     assert await anext(stream) == []
     await here.write(EVENTS[3:])
@@ -142,9 +147,9 @@ async def test_silence_is_said(here: Setting) -> None:
 async def test_a_journal_without_an_end_is_read_until_its_response_has_ended(here: Setting) -> None:
     await here.write(EVENTS[:3])
     async with asyncio.timeout(60):
-        seen = [event async for events in here.journal.follow(ID, -1, SILENCE, ended) for event in events]
+        seen = [event async for events in here.journal.follow(ID, -1, SILENCE, ended, begun) for event in events]
         assert seen == EVENTS[:3]
-        assert [events async for events in here.journal.follow("resp_2", -1, SILENCE, ended)] == []
+        assert [events async for events in here.journal.follow("resp_2", -1, SILENCE, ended, begun)] == []
 
 
 async def test_what_was_written_as_the_response_ended_is_read(here: Setting) -> None:
@@ -152,7 +157,7 @@ async def test_what_was_written_as_the_response_ended_is_read(here: Setting) -> 
         await here.write(EVENTS[:3])
         return False
 
-    seen = [event async for events in here.journal.follow(ID, -1, SILENCE, write_and_end) for event in events]
+    seen = [event async for events in here.journal.follow(ID, -1, SILENCE, write_and_end, begun) for event in events]
     assert seen == EVENTS[:3]
 
 
@@ -182,7 +187,7 @@ async def test_a_batch_that_is_written_again_with_more_behind_is_read_once(here:
 
 
 async def test_a_reader_between_the_two_sees_each_event_once(here: Setting) -> None:
-    stream = here.journal.follow(ID, -1, SILENCE, lasts)
+    stream = here.journal.follow(ID, -1, SILENCE, lasts, begun)
     await here.write(EVENTS[:5])
     seen = await anext(stream)
     await here.write(EVENTS[:9])
@@ -208,7 +213,7 @@ async def test_what_nobody_has_read_is_taken_back(here: Setting) -> None:
 
 async def test_what_somebody_has_read_stays(here: Setting) -> None:
     await here.write(EVENTS[:6])
-    stream = here.journal.follow(ID, 3, SILENCE, lasts)
+    stream = here.journal.follow(ID, 3, SILENCE, lasts, begun)
     assert await anext(stream) == EVENTS[4:6]
     ops, unread = here.journal.cut_back(ID, EVENTS[2:6])
     with pytest.raises(Conflict):

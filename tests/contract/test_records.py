@@ -23,6 +23,7 @@ from llama_stack_responses.store.records import (
     after_prefix,
 )
 from tests.contract.backends import Backend, Clock, Place
+from tests.contract.model import Model
 
 
 async def values(records: Records, *keys: str) -> dict[str, bytes]:
@@ -280,37 +281,6 @@ CONDITIONS = st.one_of(
 STEPS = st.lists(
     st.tuples(st.lists(OPS, max_size=5), st.lists(CONDITIONS, max_size=2), st.booleans(), st.booleans()), max_size=12
 )
-
-
-class Model:
-    """`Records` as a dict, written for plainness alone."""
-
-    def __init__(self) -> None:
-        self.rows: dict[str, tuple[Record, float | None]] = {}
-        self.now = 0.0
-
-    def live(self) -> dict[str, Record]:
-        rows = sorted(self.rows.items())
-        return {key: record for key, (record, expires_at) in rows if expires_at is None or expires_at > self.now}
-
-    def failed(self, conditions: list[Condition]) -> list[Condition]:
-        live = self.live()
-
-        def holds(condition: Condition) -> bool:
-            if isinstance(condition, Empty):
-                return not [key for key in live if key.startswith(condition.prefix) and key != condition.but]
-            return (live[condition.key].version if condition.key in live else None) == condition.version
-
-        return [condition for condition in conditions if not holds(condition)]
-
-    def apply(self, op: Op) -> None:
-        if isinstance(op, Wake):
-            return
-        old = self.live().get(op.key)
-        if isinstance(op, Delete):
-            self.rows.pop(op.key, None)
-        elif isinstance(op, Put) or old is None:
-            self.rows[op.key] = (Record(op.value, old.version + 1 if old else 1), op.expires_at)
 
 
 @pytest.mark.needs("bulk")

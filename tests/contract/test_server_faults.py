@@ -10,23 +10,29 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+import asyncpg
 import pytest
 from redis import Redis
+from redis.exceptions import OutOfMemoryError
 
 from llama_stack_responses.background import bell, lookout
 from llama_stack_responses.background.bell import Bell
 from llama_stack_responses.background.lookout import Lookout
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.transcript import Transcript
 from llama_stack_responses.store import postgres_watch, redis_watch
 from llama_stack_responses.store.postgres import PostgresRecords
-from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs, Wake, Watch
+from llama_stack_responses.store.records import Conflict, Put, Records, Unanswered, VersionIs, Wake, Watch
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import SECONDS
+from tests.contract.test_lost_answers import Server, done, stored
 from tests.support.clock import LoopClock
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
+from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
+from tests.unit.background.office import until
 
 KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
     "redis": (
@@ -124,16 +130,96 @@ async def test_a_server_that_hangs_is_a_503_and_not_waited_for_again_and_again(
     impatient = HASTY[kind](server.url, timeout=30.0)
     await impatient.commit([Put("a", b"1")])
     server.freeze()
-    for call in (impatient.get_many(["a"]), impatient.commit([Put("a", b"2")])):
+    calls = (impatient.get_many(["a"]), impatient.commit([Put("a", b"2")]))
+    for call in calls:
         waits = asyncio.ensure_future(call)
         await clock.passes_until(waits.done)
         with pytest.raises(ApiError) as error:
             await waits
         assert (error.value.status, error.value.retry_after) == (503, 1)
         assert error.value.message == "The response store's server does not answer."
+        # Nothing was read, and nobody knows whether the commit is made.
+        assert isinstance(error.value, Unanswered) == (call == calls[1])
     server.thaw()
     assert (await impatient.get_many(["a"]))["a"].value in (b"1", b"2")
     await impatient.close()
+
+
+async def test_refusal_after_lost_answer_does_not_say_that_the_commit_was_not_made(tmp_path: Path) -> None:
+    with Valkey(tmp_path / "server") as server:
+        records = RedisRecords(server.url)
+        await records.commit([Put("a", b"1")])
+        scripts = records._ready()
+        commit = scripts.commit
+
+        async def made_and_then_refused(args: list[bytes]) -> object:
+            await commit(args=args)
+            raise OutOfMemoryError
+
+        scripts.commit = made_and_then_refused  # type: ignore[assignment]
+        await records.commit([Put("a", b"2")])
+        scripts.commit = refused  # type: ignore[assignment]
+        with pytest.raises(ApiError) as error:
+            await records.commit([Put("a", b"3")])
+        assert not isinstance(error.value, Unanswered)
+        assert (await records.get_many(["a"]))["a"].value == b"2"
+        await records.close()
+
+
+async def refused(args: list[bytes]) -> object:
+    raise OutOfMemoryError
+
+
+@pytest.mark.parametrize(
+    ("answers", "kind"),
+    [
+        ([asyncpg.DiskFullError()], ApiError),
+        ([ConnectionRefusedError(), asyncpg.DiskFullError()], ApiError),
+        ([ConnectionResetError(), asyncpg.DiskFullError()], Unanswered),
+        ([TimeoutError()], Unanswered),
+    ],
+)
+async def test_postgres_commit_that_may_be_made_is_unanswered(
+    monkeypatch: pytest.MonkeyPatch, answers: list[Exception], kind: type[ApiError]
+) -> None:
+    records = PostgresRecords("postgresql://nobody@127.0.0.1/none")
+    left = list(answers)
+
+    class Pool:
+        async def fetch(self, *_: object) -> object:
+            raise left.pop(0)
+
+    async def pool() -> Pool:
+        return Pool()
+
+    monkeypatch.setattr(records, "_pool", pool)
+    with pytest.raises(ApiError) as error:
+        await records.commit([Put("a", b"2")])
+    assert (type(error.value), left) == (kind, [])
+
+
+async def test_response_that_a_hanging_server_stores_late_is_stored(
+    kind: str, server: DatabaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    hangs: list[bool] = []
+
+    async def hang(name: str) -> None:
+        if name == "commit" and not hangs:
+            hangs.append(True)
+            server.freeze()
+
+    records = HASTY[kind](server.url, timeout=2.0)
+    final = done(await Server(records).vouched())
+    here = Server(WatchedRecords(records, before=hang))
+    keeping = asyncio.create_task(here.keeper.keep_vouched(final, Transcript(), stored(), {}))
+    # The answer counts as lost; the server has the commit, and makes it as soon as it goes on.
+    await until(lambda: "is looked for" in caplog.text or keeping.done())
+    server.thaw()
+    await keeping
+    found = await here.archive.load(final["id"])
+    assert found is not None
+    assert (found.response, found.version) == (final, 1)
+    await records.close()
 
 
 async def test_a_wrong_password_is_said_so(kind: str, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_gpt_oss.errors import InvalidRequest
 from llama_stack_gpt_oss.harmony import Chat, read_effort, read_response_format, render
-from llama_stack_gpt_oss.tools import read_tools
+from llama_stack_gpt_oss.tools import Room, read_tools, shown
 from llama_stack_gpt_oss.vocabulary import Vocabulary
 
 from .support.lessons import WEATHER
@@ -185,6 +185,24 @@ def test_references_and_options_of_a_schema_are_written_out(vocabulary: Vocabula
     assert "unit?: string | null,\n" in text
     assert 'kind?: "now",\n' in text
     assert "loop?: {\n    again?: any,\n    }," in text
+
+
+def test_references_that_double_with_each_step_are_refused(vocabulary: Vocabulary) -> None:
+    """Written out, twenty small definitions would have a million levels."""
+    definitions = {
+        f"D{number}": {"type": "object", "properties": {each: {"$ref": f"#/$defs/D{number + 1}"} for each in "ab"}}
+        for number in range(20)
+    }
+    parameters = {"type": "object", "properties": {"a": {"$ref": "#/$defs/D0"}}, "$defs": definitions}
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    with pytest.raises(InvalidRequest, match="fewer references") as refused:
+        read(vocabulary, [USER], tools=[tool])
+    assert refused.value.param == "tools"
+
+
+def test_long_chain_of_references_ends_as_any_value() -> None:
+    definitions = {f"D{number}": {"$ref": f"#/$defs/D{number + 1}"} for number in range(5000)}
+    assert shown({"$ref": "#/$defs/D0", "$defs": definitions}, Room()) == {}
 
 
 def test_text_of_users_and_tools_cannot_open_a_message(vocabulary: Vocabulary) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import openai
 import pytest
 
+from tests.support.loop_holds import LoopHolds
 from tests.support.mcp_server import McpServers
 from tests.support.otlp import Collector
 from tests.support.stack import REPOSITORY, STARTER, Host, LiveStack
@@ -166,3 +167,9 @@ def calm(stack: LiveStack) -> Iterator[None]:
         yield
         said = log.read()
     assert "Traceback" not in said, said
+
+
+@pytest.fixture
+def loop_holds(stack: LiveStack) -> LoopHolds:
+    """What holds the stack's event loop from the test's begin on: for tests of what must not."""
+    return LoopHolds(stack.log)

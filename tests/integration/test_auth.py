@@ -2,12 +2,10 @@
 
 import json
 import os
-import threading
 from base64 import b64encode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
@@ -15,6 +13,7 @@ import openai
 import pytest
 from websockets.exceptions import InvalidStatus
 
+from tests.support.auth import auth_server
 from tests.support.prompts import Desk
 from tests.support.reader import Reader
 from tests.support.stack import STARTER, Host, LiveStack
@@ -59,33 +58,11 @@ USERS: dict[str, Json] = {
 }
 
 
-class Tokens(BaseHTTPRequestHandler):
-    """The host's `custom` auth endpoint: a token in, its user out, 401 for any other."""
-
-    def do_POST(self) -> None:
-        """Answer one question of the host's."""
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        user = USERS.get(asked["api_key"])
-        answer = json.dumps(user or {"message": "unknown"}).encode()
-        self.send_response(200 if user else 401)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(answer)))
-        self.end_headers()
-        self.wfile.write(answer)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-
 @pytest.fixture(scope="module")
 def auth_endpoint() -> Iterator[str]:
     """The auth server's URL."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Tokens) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/validate"
-        server.shutdown()
-        thread.join()
+    with auth_server(USERS) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

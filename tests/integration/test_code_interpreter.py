@@ -148,6 +148,16 @@ def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> 
         client.containers.retrieve(container.id)
 
 
+def test_an_upload_that_does_not_fit_is_refused(client: openai.OpenAI) -> None:
+    container = client.containers.create(name="full")
+    client.containers.files.create(container.id, file=("a", bytes(20 * 2**20)))
+    with pytest.raises(
+        openai.BadRequestError, match="'b' does not fit into the container, whose files may take 32 MiB"
+    ):
+        client.containers.files.create(container.id, file=("b", bytes(20 * 2**20)))
+    client.containers.delete(container.id)
+
+
 def test_a_file_that_the_answer_mentions_is_cited(client: openai.OpenAI, upstream: Upstream) -> None:
     mention = text("Here: \u3010", "f1\u3011.")
     upstream.script(NAME, [python("open('sum.txt', 'w').write('6')"), reply(mention), reply(mention)])
@@ -187,7 +197,7 @@ CROWD = "import os, time\nfor _ in range(100):\n    os.fork() or (time.sleep(60)
         ("1/0", "completed", "ZeroDivisionError"),
         (CROWD, "completed", "BlockingIOError"),
         ("import os; os._exit(3)", "failed", "The code was stopped. Its Python ended"),
-        ("import socket; socket.create_connection(('127.0.0.1', 80))", "completed", "Connection refused"),
+        ("import socket; socket.create_connection(('127.0.0.1', 80))", "completed", "Address family not supported"),
     ],
     ids=["an error", "many processes", "a sudden end", "the server's own network"],
 )

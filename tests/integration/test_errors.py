@@ -24,7 +24,8 @@ from tests.support.wire import Json, Wire, error_of, final, output_text
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
 UNKNOWN = "resp_000000000000000000000000"
-MALFORMED = ("nonsense", "resp_", "resp_000000000000000000000000%20", "resp_0-0", "msg_000000000000000000000000")
+MALFORMED = ("nonsense", "resp_", "resp_000000000000000000000000%20", "resp_0.0", "msg_000000000000000000000000")
+PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 TOOL: Json = {"type": "function", "name": "f", "parameters": {}}
 OUTPUT: Json = {"type": "function_call_output", "call_id": "call_1", "output": "1"}
 QUICK = {"retry-after-ms": "5"}  # the host's client tries 408, 409, 429 and 5xx three times: not to wait for that here
@@ -129,6 +130,14 @@ def test_the_sdk_raises_what_openai_would_make_it_raise(client: openai.OpenAI) -
     with pytest.raises(openai.NotFoundError) as missing:
         client.responses.create(model="local/missing", input="x", stream=True)
     assert missing.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("value", ['"x"', "[1]", "{", "[" * 20_000, '{"a": %s}' % ("1" * 5000)])
+def test_unreadable_provider_data_is_a_400_of_every_route(stack: LiveStack, host: Host, value: str) -> None:
+    header = {PROVIDER_DATA[host]: value}
+    with Wire(stack, headers=header) as wire:
+        assert "must hold a JSON object" in error_of(wire.http.get("/responses"), 400)["message"]
+        assert "must hold a JSON object" in error_of(wire.http.get("/models"), 400)["message"]
 
 
 @pytest.mark.parametrize("path", ["", "?stream=true", "/input_items", "/cancel", "DELETE"])

@@ -100,7 +100,7 @@ def read(folder: Path, user: Name, conversation_id: str) -> tuple[Json, list[Jso
     async def ask() -> tuple[Json, list[Json]]:
         records = SqliteRecords(folder / "responses.db")
         archive = Archive(records)
-        ours = Conversations(archive, Historian(archive, access), access, Sealer([]), DEFAULT_LIMITS)
+        ours = Conversations(archive, Historian(archive, access, 2**20), access, Sealer([]), DEFAULT_LIMITS)
         try:
             with platform.RequestProviderDataContext({}, platform.User(*user) if user else None):
                 shown = await ours.retrieve(conversation_id)

@@ -143,6 +143,23 @@ def test_an_approval_by_the_responses_id(client: openai.OpenAI, upstream: Upstre
     assert (told(upstream), mcp.calls("add")) == (["5"], before + 1)
 
 
+def test_equal_approval_requests_are_each_approved_by_their_own_id(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
+    tools = [server(mcp, require_approval="always")]
+    asked = []
+    for _ in range(2):
+        upstream.script(NAME, calling("mcp__add", '{"a": 2, "b": 3}'))
+        asked.append(create(client, model=MODEL, input="Add.", tools=tools))
+    assert asked[0]["output"][1]["id"] != asked[1]["output"][1]["id"]
+    for first in asked:
+        upstream.script(NAME, ANSWER)
+        approval = [answer(first["output"][1], True)]
+        second = create(client, model=MODEL, tools=tools, previous_response_id=first["id"], input=approval)
+        assert second["output"][0]["approval_request_id"] == first["output"][1]["id"]
+        assert second["output"][0]["output"] == "5"
+
+
 def test_an_approval_by_items_that_are_sent_back(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
     before = mcp.asked("tools/list")
     ask: Json = {"model": MODEL, "store": False, "tools": [server(mcp, require_approval="always")]}

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from ipaddress import ip_network
 from threading import Event
@@ -12,6 +13,7 @@ import orjson
 import pytest
 
 from llama_stack_responses.fetch.guard import Guard
+from llama_stack_responses.mcp_client.incoming import IncomingLimits
 from llama_stack_responses.mcp_client.sessions import Servers, Session, SessionLimits
 from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
 from tests.support.mcp_server import McpServers
@@ -24,7 +26,8 @@ type Method = Callable[[Json], Answer | Json]
 # They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
 pytestmark = pytest.mark.live
 
-LIMITS: Final = SessionLimits(connect_seconds=60.0, answer_bytes=100_000)
+INCOMING: Final = IncomingLimits(answer_bytes=100_000, answer_values=1_000, session_bytes=400_000)
+LIMITS: Final = SessionLimits(60.0, INCOMING)
 TOKEN: Final = {"Authorization": "Bearer bearer-canary-1"}
 
 
@@ -100,6 +103,10 @@ def address(url: str, **headers: str) -> McpAddress:
 def servers(limits: SessionLimits = LIMITS, connector: str | None = None, *, allowed: bool = True) -> Servers:
     networks = [ip_network("127.0.0.0/8")] if allowed else []
     return Servers(Guard(networks), NoConnectors(connector), limits)
+
+
+async def nowhere(host: str, port: int) -> list[str]:
+    raise socket.gaierror
 
 
 @pytest.fixture
@@ -302,7 +309,7 @@ async def test_redirects_within_the_server_are_followed(hostile: Hostile, sessio
 async def test_a_silent_server(hostile: Hostile, method: str) -> None:
     never = Event()
     hostile.answers[method] = lambda _: Answer([never], 200, {"content-type": "application/json"})
-    session = servers(SessionLimits(0.3, 1000)).session(address(hostile.web.url("/mcp")))
+    session = servers(SessionLimits(0.3, INCOMING)).session(address(hostile.web.url("/mcp")))
     error = await failure(session.list_tools())
     never.set()
     assert (error["type"], error["code"]) == ("http_error", 504)
@@ -312,7 +319,8 @@ async def test_a_silent_server(hostile: Hostile, method: str) -> None:
 async def test_no_server() -> None:
     error = await failure(servers().session(address("http://127.0.0.1:1/mcp")).list_tools())
     assert (error["code"], error["message"]) == (502, "The server could not be reached (ConnectError).")
-    error = await failure(servers().session(address("http://nowhere.invalid/mcp")).list_tools())
+    session = Servers(Guard(resolve=nowhere), NoConnectors(), LIMITS).session(address("http://nowhere.example/mcp"))
+    error = await failure(session.list_tools())
     assert "was not found" in error["message"]
 
 

@@ -144,8 +144,9 @@ def test_a_server_that_dies_is_passed_over_and_its_work_goes_on(
     wait_until(lambda: wire.retrieve(work)["status"] == "completed", seconds=90)
     assert output_text(wire.retrieve(work)).endswith("one two three")
     paths = [f"/{reader.response_id}" for reader in (one, two)]
-    wait_until(lambda: all(wire.get(path).is_success for path in paths), seconds=90)
-    assert sorted(wire.get(path).json()["status"] for path in paths) == ["completed", "failed"]
+    wait_until(
+        lambda: sorted(wire.get(path).json().get("status") for path in paths) == ["completed", "failed"], seconds=90
+    )
 
 
 def whole(reader: Reader) -> bool:

@@ -81,6 +81,25 @@ def test_what_is_not_stored_can_be_gone_on_from_on_its_connection(
     ]
 
 
+@pytest.mark.parametrize("failure", ["refused by the server", "refused by the model server", "broken off"])
+def test_failed_continuation_forgets_the_unstored_response_that_it_named(
+    stack: LiveStack, upstream: Upstream, failure: str
+) -> None:
+    end = {"refused by the model server": [error(500, "Broken.")], "broken off": [reply(text("Half"), end="drop")]}
+    upstream.script("odd", [reply(text("One.")), *end.get(failure, []), reply(text("Three."))])
+    with Talk(stack) as talk:
+        talk.ask(model="local/odd", input="first", store=False)
+        first = talk.response()
+        following: Json = {"model": "local/odd", "previous_response_id": first["id"], "store": False}
+        talk.ask(**following, input=3 if failure == "refused by the server" else "second")
+        if failure == "broken off":
+            assert talk.response()["status"] == "failed"
+        else:
+            assert talk.error()["status"] in (400, 502)
+        talk.ask(**following, input="third")
+        assert talk.error()["code"] == "previous_response_not_found"
+
+
 def test_a_turn_that_says_nothing_prepares_the_next(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     with Talk(stack) as talk:
         for store in (True, False):
@@ -128,6 +147,12 @@ ERRORS: dict[str, tuple[Json, int, str | None, str | None]] = {
     "in the background": ({"background": True}, 400, "background", "unsupported_parameter"),
     "no flag": ({"generate": "no"}, 400, "generate", "invalid_type"),
     "unknown before": ({"previous_response_id": "resp_0"}, 400, "previous_response_id", "previous_response_not_found"),
+    "unknown before, of another form": (
+        {"previous_response_id": "resp_fake_non-existent_id"},
+        400,
+        "previous_response_id",
+        "previous_response_not_found",
+    ),
     "no model of this name": ({"model": "nowhere/x"}, 404, "model", "model_not_found"),
 }
 

@@ -104,6 +104,7 @@ def test_the_metrics(wire: Wire, upstream: Upstream, collector: Collector) -> No
         assert point.count == 1
         assert point.sum > 0
     assert collector.points("llama_stack_responses.store.duration", llama_stack_responses_store_operation="commit")
+    assert collector.points("llama_stack_responses.event_loop.delay")
 
 
 def test_a_model_server_that_fails(stack: LiveStack, upstream: Upstream, collector: Collector) -> None:

@@ -13,10 +13,14 @@ from typing import Annotated, Any, Final, Literal, TypeAliasType, Union, get_arg
 
 from openai.types.responses import (
     Response,
+    ResponseContentPartAddedEvent,
+    ResponseContentPartDoneEvent,
     ResponseCustomToolCall,
     ResponseCustomToolCallOutput,
     ResponseError,
     ResponseFunctionWebSearch,
+    ResponseOutputItemAddedEvent,
+    ResponseOutputItemDoneEvent,
     ResponseStreamEvent,
 )
 from openai.types.responses.response_item import LocalShellCallOutput
@@ -39,6 +43,18 @@ ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
     **dict.fromkeys((ResponseCustomToolCall, ResponseCustomToolCallOutput), frozenset({"status"})),
     LocalShellCallOutput: frozenset({"call_id"}),
+    # OpenAI sends these with each response, and the Open Responses specification requires them.
+    Response: frozenset({"store", "presence_penalty", "frequency_penalty"}),
+    # The clients and schemas of llama-stack and OGX require it.
+    **dict.fromkeys(
+        (
+            ResponseOutputItemAddedEvent,
+            ResponseOutputItemDoneEvent,
+            ResponseContentPartAddedEvent,
+            ResponseContentPartDoneEvent,
+        ),
+        frozenset({"response_id"}),
+    ),
     # `include` can ask for them, and the type does not have them.
     ResponseFunctionWebSearch: frozenset({"results"}),
 }
@@ -107,8 +123,13 @@ def _model(model: type[BaseModel], value: Any, path: str) -> Iterator[Problem]:
                 yield Problem(here, f"missing, but {model.__name__} requires it")
         elif value[name] not in ALLOWED_VALUES.get((model, name), ()):
             yield from problems(field.annotation, value[name], here)
-    for name in value.keys() - fields.keys() - ALLOWED_KEYS.get(model, frozenset()):
+    for name in value.keys() - fields.keys() - _allowed_keys(model):
         yield Problem(f"{path}.{name}" if path else name, f"{model.__name__} has no such key")
+
+
+def _allowed_keys(model: type[BaseModel]) -> frozenset[str]:
+    """The keys that are allowed beyond the type's own; the events of a WebSocket are subclasses of those of a stream."""
+    return frozenset().union(*(ALLOWED_KEYS.get(base, frozenset()) for base in model.__mro__))
 
 
 def _union(members: tuple[Any, ...], value: Any, path: str) -> list[Problem]:

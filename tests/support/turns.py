@@ -52,6 +52,7 @@ def make_turn(
         fitting=Fitting(request.model, profile, TokenCounts(inference, [profile]), ContextLengths(inference)),
         outbox=outbox,
         idle_seconds=limits.idle_seconds,
+        output_bytes=limits.output_bytes,
         turnstile=turnstile or Turnstile(),
         instructions=assembler.response["instructions"],
         read_summary=summaries.read,

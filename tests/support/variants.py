@@ -38,7 +38,7 @@ def add_host_provider(config: Json) -> None:
 
 def add_containers(config: Json) -> None:
     """Gives a stack containers to run code in."""
-    responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers"}
+    responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "files_mb": 32}
 
 
 def add_vector_stores(config: Json) -> None:

@@ -13,8 +13,11 @@ from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.config import Fetching, FileInputs, ResponsesConfig
 from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.documents.document import Document
+from llama_stack_responses.workers.pool import WorkerPool
+from tests.support.pdf import pdf_bomb
 from tests.support.web import Answer, Web
 
 Json = dict[str, Any]
@@ -82,8 +85,8 @@ async def resolved(
     """The items as the model gets them; the first `history` of them came with what the request continues."""
     config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
     asked = {"model": "m", "input": items[history:], **(continued or {})}
-    attachments = open_attachments(shelf or Shelf(**SHELF), config)
-    return await attachments.resolved(items, profile or Profile(), parse_create(asked))
+    attachments = open_attachments(shelf or Shelf(**SHELF), config, WorkerPool(config.files.of_workers))
+    return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS)
 
 
 async def refused(items: list[Json], profile: Profile | None = None, **options: Any) -> ApiError:
@@ -199,6 +202,38 @@ async def test_all_files_of_a_response_are_bounded_together() -> None:
     assert "more than 2 files" in (await refused([user(*parts)], max_files=2)).message
 
 
+@pytest.mark.parametrize("source", ["text", "image"])
+async def test_file_attached_many_times_counts_as_often(source: str) -> None:
+    size = len(SHELF[source].content)
+    parts = [(file if source == "text" else image)(file_id=source)] * 50
+    shelf = Shelf(**SHELF)
+    assert await resolved([user(*parts[:25]), user(*parts[25:])], shelf=shelf, max_bytes=50 * size)
+    assert shelf.read_ids == [source]
+    error = await refused([user(*parts)], max_bytes=50 * size - 1)
+    assert error.param == "input[0].content[0].file_id"
+    assert "too large" in error.message
+
+
 async def test_a_fetched_file_is_bounded_while_it_is_read(web: Web) -> None:
     web.say("/a.txt", "x" * 100, "text/plain")
     assert "larger than 99 bytes" in (await refused([user(file(file_url=web.url("/a.txt")))], max_bytes=99)).message
+
+
+async def test_files_of_a_request_over_their_time_are_refused_by_the_settings_name() -> None:
+    error = await refused(
+        [user(file(file_data=data_url(pdf_bomb(60_000_000), "application/pdf")))], request_seconds=0.001
+    )
+    assert (error.code, error.param) == ("invalid_file", "input[0].content[0].file_data")
+    assert "'files.request_seconds'" in error.message
+
+
+async def test_base64_of_any_size_is_decoded() -> None:
+    content = b"Otters hold hands. " * 20_000
+    encoded = base64.encodebytes(content).decode()
+    read = await resolved([user(file(filename="a.txt", file_data=encoded))])
+    assert read[0]["content"][0]["text"] == f'<file name="a.txt">\n{content.decode()}\n</file>'
+
+
+@pytest.mark.parametrize("data", ["A", "AA=A" * 100_000, "AAAA" * 100_000 + "*", "AAAA" * 100_000 + "A"])
+async def test_what_is_not_base64_is_refused(data: str) -> None:
+    assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message

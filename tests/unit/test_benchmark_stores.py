@@ -1,5 +1,7 @@
 """The benchmark of the stores: its ratios, its percentiles, and what it divides by."""
 
+from benchmarks.flushes import Flushed
+from benchmarks.flushes import table as flushes_table
 from benchmarks.shares import Share
 from benchmarks.shares import table as shares_table
 from benchmarks.stores import BASE, CHARACTERS, CLIENTS, Measured, measure, sizes, table
@@ -33,6 +35,12 @@ def test_each_store_has_a_row_compared_with_the_default() -> None:
 def test_a_share_says_how_many_servers_one_store_carries() -> None:
     lines = shares_table({"redis": {"whole": Share(0.010, 0.0005)}})
     assert "| redis | whole | 10.0 ms | 0.50 ms | 20 |" in lines
+
+
+def test_a_slow_flush_stands_beside_a_fast_one() -> None:
+    took = [number / 1000 for number in range(1, 101)]
+    lines = flushes_table({"saves": (Flushed(447.2, took, 0.0812), Flushed(500.0, took, 0.3))})
+    assert "| saves | 447 | 50 ms | 95 ms | 0.08 | 500 |" in lines
 
 
 def test_sizes_are_of_the_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from fastapi import HTTPException, UploadFile
 
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.documents.document import Document, Unreadable
 from llama_stack_responses.host.file_processors import file_processor
+from tests.support.waiting import until
 
 DOCUMENT = Document("a.docx", "application/msword", b"PK")
 
@@ -65,3 +68,27 @@ async def test_what_it_cannot_read(problem: Exception, why: str) -> None:
     assert used
     with pytest.raises(Unreadable, match=why):
         await used.text(DOCUMENT)
+
+
+async def test_files_without_end_take_no_threads_of_others() -> None:
+    released, loop = threading.Event(), asyncio.get_running_loop()
+
+    class Stuck(Processor):
+        async def process_file(self, request: Any, file: UploadFile) -> Any:
+            released.wait()
+            return await super().process_file(request, file)
+
+    used = file_processor(Stuck("inline::docling"))
+    assert used
+    reading = [asyncio.create_task(used.text(DOCUMENT)) for _ in range(8)]
+    await asyncio.sleep(0)
+    for each in reading[:4]:
+        each.cancel()
+    with pytest.raises(ApiError) as refused:
+        await used.text(DOCUMENT)
+    assert refused.value.status == 503
+    assert loop._default_executor is None  # type: ignore[attr-defined]
+    released.set()
+    assert await asyncio.gather(*reading[4:]) == ["a.docx application/msword\nPK"] * 4
+    await until(lambda: used._threads._running == 0)  # type: ignore[attr-defined]
+    assert await used.text(DOCUMENT) == "a.docx application/msword\nPK"

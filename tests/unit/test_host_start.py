@@ -2,7 +2,10 @@
 
 import gc
 
+import pytest
+
 from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host import get_provider_impl
 from llama_stack_responses.host.platform import Api
 
@@ -20,3 +23,13 @@ async def test_what_is_loaded_is_no_longer_looked_at_for_garbage() -> None:
     finally:
         gc.unfreeze()
         await provided.shutdown()
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(True, 503), (False, 400)])
+async def test_stored_prompts_can_be_turned_off(allowed: bool, status: int) -> None:
+    """The prompts of this stack cannot even be read; where they are off, nobody tries."""
+    config = ResponsesConfig.model_validate({"store": {"type": "memory"}, "stored_prompts": allowed})
+    provided = await get_provider_impl(config, {Api.inference: None, Api.prompts: None}, [])
+    with pytest.raises(ApiError) as raised:
+        await provided.create({"model": "m", "input": "Hi", "prompt": {"id": "pmpt_" + "0" * 48}})
+    assert raised.value.status == status

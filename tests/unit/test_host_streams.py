@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 import httpx2
 import openai
+import orjson
 import pytest
 from llama_stack.providers.utils.inference.openai_mixin import OpenAIMixin
 from llama_stack_api import ModelType
@@ -193,3 +195,36 @@ async def test_no_thread_is_needed_to_ask(monkeypatch: pytest.MonkeyPatch) -> No
     provider = ChatStreams().of(of(streamed(Body(b"".join(FRAMES)))))
     monkeypatch.delattr(asyncio, "to_thread")
     assert len(await read(provider)) == 3
+
+
+class Flood(httpx2.AsyncByteStream):
+    """The bytes of a whole answer, with a text that does not end."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.closed = False
+
+    async def __aiter__(self) -> AsyncGenerator[bytes]:
+        yield orjson.dumps(WHOLE).partition(b"Hi")[0]
+        for _ in range(160):
+            self.sent += 1
+            yield b"x" * (1 << 20)
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_unstreamed_answer_without_an_end_is_refused_while_it_is_read() -> None:
+    flood = Flood()
+    provider = of(httpx2.Response(200, stream=flood, headers={"content-type": "application/json"}))
+    with pytest.raises(openai.APIConnectionError):
+        await ChatStreams().of(provider).openai_chat_completion(request(stream=False))
+    assert flood.sent == 64
+    assert flood.closed
+
+
+async def test_compressed_unstreamed_answer_is_refused() -> None:
+    body, headers = gzip.compress(orjson.dumps(WHOLE)), {"content-encoding": "gzip"}
+    provider = of(httpx2.Response(200, stream=Body(body), headers=headers))
+    with pytest.raises((openai.APIConnectionError, httpx2.DecodingError)):
+        await ChatStreams().of(provider).openai_chat_completion(request(stream=False))

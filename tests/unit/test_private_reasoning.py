@@ -38,7 +38,7 @@ def private(*secrets: bytes, owner: Owner = ANNA) -> PrivateReasoning:
 
 def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, summaries: bool = False) -> list[Json]:
     """The items that a model's chunks make, which their events make again."""
-    reader = ChunkReader(Profile(), summaries=summaries)
+    reader = ChunkReader(Profile(), 100_000, summaries=summaries)
     request = parse_create({"model": "m", "input": "hi"})
     assembler = Assembler(
         new_response(request, id="resp_1", created_at=1), lambda _: FUNCTION, seal=(seals or private()).seal

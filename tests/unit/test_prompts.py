@@ -12,6 +12,7 @@ from llama_stack_responses.prompts import Template, with_prompt
 
 Json = dict[str, Any]
 
+PLENTY = 10_000
 IMAGE = {"type": "input_image", "image_url": "https://a.b/c.png", "detail": "auto"}
 
 
@@ -42,20 +43,20 @@ def message(*parts: str | Json) -> Json:
 async def filled(text: str, variables: str = "", **given: Any) -> list[Json]:
     """The messages that a prompt with these variables makes of what was given."""
     asked = request({"id": "p", "variables": given})
-    instructions = (await with_prompt(asked, Drawer(text, variables=variables))).instructions
+    instructions = (await with_prompt(asked, Drawer(text, variables=variables), PLENTY)).instructions
     assert isinstance(instructions, list)
     return instructions
 
 
-async def refused(prompts: Drawer | None, prompt: Json) -> ApiError:
+async def refused(prompts: Drawer | None, prompt: Json, characters: int = PLENTY) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        await with_prompt(request(prompt), prompts)
+        await with_prompt(request(prompt), prompts, characters)
     return caught.value
 
 
 async def test_a_request_without_a_prompt_stays_as_it_is() -> None:
     asked = request(None, instructions="Be kind.")
-    assert await with_prompt(asked, None) is asked
+    assert await with_prompt(asked, None, PLENTY) is asked
 
 
 async def test_text_goes_to_its_places() -> None:
@@ -80,20 +81,20 @@ async def test_a_variable_without_a_place_need_not_be_given() -> None:
 
 
 async def test_instructions_come_after_the_prompt() -> None:
-    made = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"))
+    made = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"), PLENTY)
     assert made.instructions == [message("Hello"), message("Be kind.")]
 
 
 async def test_the_response_says_which_version_it_was() -> None:
     prompts = Drawer("one {{a}}", "two {{a}}", variables="a")
-    newest = await with_prompt(request({"id": "p", "variables": {"a": "x"}}), prompts)
+    newest = await with_prompt(request({"id": "p", "variables": {"a": "x"}}), prompts, PLENTY)
     assert newest.prompt == {"id": "p", "variables": {"a": "x"}, "version": "2"}
-    first = await with_prompt(request({"id": "p", "variables": {"a": "x"}, "version": "1"}), prompts)
+    first = await with_prompt(request({"id": "p", "variables": {"a": "x"}, "version": "1"}), prompts, PLENTY)
     assert (first.prompt, first.instructions) == ({**newest.prompt, "version": "1"}, [message("one x")])
 
 
 async def test_a_prompt_that_says_nothing() -> None:
-    made = await with_prompt(request({"id": "p"}), Drawer(""))
+    made = await with_prompt(request({"id": "p"}), Drawer(""), PLENTY)
     assert (made.instructions, made.prompt) == ([], {"id": "p", "variables": {}, "version": "1"})
 
 
@@ -123,3 +124,48 @@ async def test_variables_that_do_not_fit(given: Json, code: str, names: str) -> 
 async def test_a_stack_without_prompts() -> None:
     error = await refused(None, {"id": "p"})
     assert (error.status, error.param, error.code) == (400, "prompt", "unsupported_parameter")
+
+
+TEXT = {"type": "input_text", "text": "x" * 100}
+
+
+@pytest.mark.parametrize("variable", ["x" * 100, TEXT])
+async def test_repeated_variable_up_to_the_limit_is_filled_in(variable: Any) -> None:
+    prompts, prompt = Drawer("{{a}}" * 10, variables="a"), {"id": "p", "variables": {"a": variable}}
+    made = await with_prompt(request(prompt), prompts, characters=10 * 105)
+    assert made.instructions == [message("x" * 1000)]
+    error = await refused(prompts, prompt, characters=10 * 105 - 1)
+    assert (error.status, error.param, error.code) == (400, "prompt.variables", "string_above_max_length")
+    assert all(each in error.message for each in ("'prompt.variables'", "1050 characters", "1049"))
+
+
+@pytest.mark.parametrize("variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 50_000}"}])
+async def test_variable_repeated_without_measure_is_refused(variable: Any) -> None:
+    prompt = {"id": "p", "variables": {"a": variable}}
+    error = await refused(Drawer("{{a}}" * 4_000, variables="a"), prompt, characters=10_485_760)
+    assert (error.param, error.code) == ("prompt.variables", "string_above_max_length")
+
+
+async def test_file_counts_from_its_second_place_on() -> None:
+    image = {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 5000}"}
+    prompt = {"id": "p", "variables": {"a": image}}
+    assert (await with_prompt(request(prompt), Drawer("{{a}}", variables="a"), 100)).instructions == [message(image)]
+    assert (await refused(Drawer("{{a}}{{a}}", variables="a"), prompt, 5000)).param == "prompt.variables"
+
+
+async def test_many_small_images_count_as_parts() -> None:
+    prompt = {"id": "p", "variables": {"a": IMAGE}}
+    assert (await refused(Drawer("{{a}}" * 100, variables="a"), prompt, 40_000)).code == "string_above_max_length"
+
+
+@pytest.mark.parametrize("text", ["x" * (2**20 + 1), "{{a}}" * 10_001])
+async def test_oversized_stored_prompt_is_refused(text: str) -> None:
+    error = await refused(Drawer(text, variables="a"), {"id": "p", "variables": {"a": ""}}, 2**30)
+    assert (error.status, error.param, error.code) == (400, "prompt", "string_above_max_length")
+
+
+async def test_error_about_many_variables_lists_a_few() -> None:
+    names = [f"{'n' * 200}{number}" for number in range(1000)]
+    error = await refused(Drawer("".join(f"{{{{{name}}}}}" for name in names)), {"id": "p"}, 2**20)
+    assert error.message.endswith(", and 990 more.")
+    assert len(error.message) < 2000

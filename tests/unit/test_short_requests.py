@@ -25,6 +25,7 @@ from llama_stack_responses.surroundings import Surroundings
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.turn.run import Run
+from llama_stack_responses.workers.pool import WorkerPool
 from tests.support.inference import FakeInference, finish, text
 from tests.support.records import WatchedRecords
 
@@ -95,9 +96,13 @@ async def impl(ledger: Ledger) -> AsyncIterator[OpenAIResponsesImpl]:
     config = ResponsesConfig()
     inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(ROUNDS)))
     services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles()))
-    attachments = open_attachments(NoFiles(), config)
+    pool = WorkerPool(config.files.of_workers)
+    attachments = open_attachments(NoFiles(), config, pool)
     made = OpenAIResponsesImpl(
-        config, ledger, Surroundings(inference, attachments, None, services, NoModerator(), Telemetry()), Everybody()
+        config,
+        ledger,
+        Surroundings(inference, attachments, None, services, NoModerator(), Telemetry(), pool),
+        Everybody(),
     )
     yield made
     await made.shutdown()

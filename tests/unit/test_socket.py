@@ -27,10 +27,12 @@ from llama_stack_responses.turn.loop import TurnLimits
 from llama_stack_responses.turn.outbox import Outbox
 from llama_stack_responses.turn.run import Run
 from llama_stack_responses.wire.socket import Refused, socket_route
+from llama_stack_responses.wire.traffic import Traffic
 from tests.support.clock import LoopClock
 from tests.support.conform import problems
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.turns import make_turn
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 
@@ -41,8 +43,12 @@ HELLO = [text("Hello"), finish()]
 class Responses:
     """Makes responses of what a provider says, and keeps none."""
 
-    def __init__(self, *rounds: Round, problem: Exception | None = None, **limits: float) -> None:
-        self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits}})
+    def __init__(
+        self, *rounds: Round, problem: Exception | None = None, connections: int = 10, **limits: float
+    ) -> None:
+        answers = {"streams_per_user": connections}
+        self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
+        self.traffic = Traffic(self.config.limits, Owner, lambda _: None)
         self.closing = Closing()
         self.access = self
         self.inference = FakeInference(*rounds)
@@ -114,7 +120,9 @@ class Client:
         }
         websocket = WebSocket(scope, self._incoming.get, self._send)
         serving: Any = responses
-        self.talk = asyncio.ensure_future(socket_route(serving, gatekeeper or Gatekeeper())(websocket))
+        self.talk = asyncio.ensure_future(
+            socket_route(serving, gatekeeper or Gatekeeper(), responses.traffic)(websocket)
+        )
 
     def say(self, event: Json) -> None:
         """Send an event."""
@@ -308,3 +316,30 @@ async def test_a_client_that_takes_nothing() -> None:
         await client.talk
     await responses.runs[0].settled()
     assert responses.runs[0].response["status"] == "cancelled"
+
+
+async def test_connection_past_the_limit_of_its_user_is_refused() -> None:
+    responses = Responses(connections=1)
+    first = Client(responses)
+    await until(lambda: bool(first.sent))
+    second = Client(responses)
+    await second.talk
+    assert second.sent[0]["status"] == 429
+    first.leave()
+    await first.talk
+    third = Client(responses)
+    await until(lambda: bool(third.sent))
+    assert third.sent[0]["type"] == "websocket.accept"
+    third.leave()
+    await third.talk
+
+
+async def test_messages_are_released_when_they_have_been_worked_on() -> None:
+    responses = Responses(HELLO)
+    client = Client(responses)
+    client.say(ASK)
+    client.say({"type": "nonsense"})
+    await client.sees(lambda events: any(event["type"] == "response.completed" for event in events))
+    client.leave()
+    await client.talk
+    await until(lambda: responses.traffic.bodies.held == 0)

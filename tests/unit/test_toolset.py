@@ -70,6 +70,12 @@ def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
     assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
 
 
+def test_required_call_of_allowed_tools_shows_the_model_only_those() -> None:
+    toolset = made(TOOLS, allowed("g") | {"mode": "required"})
+    seen, choice = toolset.offer()
+    assert ([each["function"]["name"] for each in seen], choice) == (["g"], "required")
+
+
 @pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
 def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[str]) -> None:
     toolset = made(TOOLS, choice)

@@ -22,7 +22,7 @@ from openai_harmony import (
 )
 
 from .errors import InvalidRequest
-from .tools import BROWSER, PYTHON, Tool, from_arguments, shown
+from .tools import BROWSER, PYTHON, Room, Tool, from_arguments, shown
 
 ANALYSIS, COMMENTARY, FINAL = "analysis", "commentary", "final"
 EFFORTS = {
@@ -189,16 +189,20 @@ def _developer(instructions: str, chat: Chat) -> list[Message]:
     if instructions:
         content = content.with_instructions(instructions)
     if functions:
-        content = content.with_function_tools([_described(tool) for tool in functions])
+        content = content.with_function_tools(_described(functions))
     parts: list[DeveloperContent | TextContent] = [content] if instructions or functions else []
     if chat.response_format:
         parts.append(TextContent(text=("\n\n" if parts else "") + chat.response_format.section()))
     return [Message.from_role_and_contents(Role.DEVELOPER, parts)] if parts else []
 
 
-def _described(tool: Tool) -> ToolDescription:
-    parameters = shown(tool.parameters) if tool.parameters and tool.parameters.get("properties") else None
-    return ToolDescription.new(tool.name, tool.description, parameters=parameters)
+def _described(tools: Sequence[Tool]) -> list[ToolDescription]:
+    room = Room()
+    described = []
+    for tool in tools:
+        parameters = shown(tool.parameters, room) if tool.parameters and tool.parameters.get("properties") else None
+        described.append(ToolDescription.new(tool.name, tool.description, parameters=parameters))
+    return described
 
 
 def _turn_start(messages: Sequence[Json]) -> int:

@@ -8,6 +8,12 @@ from typing import Any
 from .errors import InvalidRequest
 
 BROWSER = frozenset({"browser.search", "browser.open", "browser.find"})
+MOST_SHOWN = 1 << 20
+"""Characters that the schemas of a request's tools may come to, their references written out, at most."""
+_DEEPEST = 64
+"""References within references that are written out."""
+_LEVEL = 64
+"""Characters that a level of a schema counts for at least."""
 PYTHON = "python"
 FUNCTIONS = "functions."
 Json = Mapping[str, Any]
@@ -87,33 +93,52 @@ def from_arguments(tool: Tool | None, arguments: str) -> str:
     return code if isinstance(code, str) else arguments
 
 
-def shown(schema: Json) -> dict[str, Any]:
+@dataclass(slots=True)
+class Room:
+    """The characters that schemas may still come to."""
+
+    left: int = MOST_SHOWN
+
+    def take(self, level: Json) -> None:
+        """Counts one level of a schema; InvalidRequest when there is no room for it."""
+        values = level.get("enum")
+        texts = [level.get("description"), *(values if isinstance(values, Sequence) else ()), *level]
+        self.left -= _LEVEL + sum(len(text) for text in texts if isinstance(text, str))
+        if self.left < 0:
+            message = f"The schemas of the tools have more than {MOST_SHOWN} characters with references written out."
+            raise InvalidRequest(f"{message} Use fewer references to references.", param="tools")
+
+
+def shown(schema: Json, room: Room) -> dict[str, Any]:
     """A JSON schema in the words that Harmony's renderer knows.
 
     It writes out neither references nor `anyOf`, asks every `enum` for its type, and lets the second line of a
     description fall out of its comment.
+
+    InvalidRequest: written out, it would be too long; references to references double it with each step.
     """
-    return _shown(schema, schema, ())
+    return _shown(schema, schema, (), room)
 
 
-def _shown(schema: Any, root: Json, path: tuple[str, ...]) -> dict[str, Any]:
-    """`path` holds the references that led here: one that comes again is a loop, and shown as any value."""
+def _shown(schema: Any, root: Json, path: tuple[str, ...], room: Room) -> dict[str, Any]:
+    """`path` holds the references that led here: a loop, and what is nested too deeply, is shown as any value."""
     if not isinstance(schema, Mapping):
         return {}
+    room.take(schema)
     found = dict(schema)
     found.pop("$defs", None)
     reference = found.pop("$ref", "")
-    if reference in path:
+    if reference in path or len(path) == _DEEPEST:
         return {}
     if isinstance(reference, str) and reference:
-        return _shown({**_target(reference, root), **found}, root, (*path, reference))
+        return _shown({**_target(reference, root), **found}, root, (*path, reference), room)
     _reword(found)
     if isinstance(found.get("oneOf"), Sequence):
-        found["oneOf"] = [_shown(option, root, path) for option in found["oneOf"]]
+        found["oneOf"] = [_shown(option, root, path, room) for option in found["oneOf"]]
     if "items" in found:
-        found["items"] = _shown(found["items"], root, path)
+        found["items"] = _shown(found["items"], root, path, room)
     if isinstance(found.get("properties"), Mapping):
-        found["properties"] = {name: _shown(each, root, path) for name, each in found["properties"].items()}
+        found["properties"] = {name: _shown(each, root, path, room) for name, each in found["properties"].items()}
     return found
 
 

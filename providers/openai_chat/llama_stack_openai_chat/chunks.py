@@ -95,11 +95,23 @@ def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **
     return build
 
 
-def _each(build: Build) -> Build:
-    return lambda raw: [build(each) for each in raw]
+def _each(build: Build, most: int) -> Build:
+    def built(raw: Any) -> list[Any]:
+        if len(raw) > most:
+            raise ValueError(f"The model server's stream has a chunk with {len(raw)} entries where {most} may be.")
+        return [build(each) for each in raw]
+
+    return built
 
 
-_LOGPROB: Final = _shape(ChatCompletionTokenLogprob, {"top_logprobs": []}, top_logprobs=_each(_shape(TopLogprob)))
+_MOST_CHOICES: Final = 128
+_MOST_CALLS: Final = 1024
+_MOST_TOKENS: Final = 32_768
+"""What one chunk may have of each: a few bytes of JSON make an object of a kilobyte."""
+
+_LOGPROB: Final = _shape(
+    ChatCompletionTokenLogprob, {"top_logprobs": []}, top_logprobs=_each(_shape(TopLogprob), _MOST_CHOICES)
+)
 _CALL: Final = _shape(ChoiceDeltaToolCall, function=_shape(ChoiceDeltaToolCallFunction))
 _CHOICE: Final = _shape(
     Choice,
@@ -107,10 +119,10 @@ _CHOICE: Final = _shape(
     delta=_shape(
         ChoiceDelta,
         content=TextOfParts.of,
-        tool_calls=_each(_CALL),
+        tool_calls=_each(_CALL, _MOST_CALLS),
         function_call=_shape(ChoiceDeltaFunctionCall),
     ),
-    logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB), refusal=_each(_LOGPROB)),
+    logprobs=_shape(ChoiceLogprobs, content=_each(_LOGPROB, _MOST_TOKENS), refusal=_each(_LOGPROB, _MOST_TOKENS)),
 )
 _USAGE: Final = _shape(
     CompletionUsage,
@@ -121,7 +133,7 @@ _USAGE: Final = _shape(
 _CHUNK: Final = _shape(
     ChatCompletionChunk,
     {"id": "", "created": 0, "model": "", "object": "chat.completion.chunk", "choices": []},
-    choices=_each(_CHOICE),
+    choices=_each(_CHOICE, _MOST_CHOICES),
     usage=_USAGE,
 )
 

@@ -19,7 +19,7 @@ _BUFFERED: Final = 1 << 18
 _BETWEEN: Final = 1 << 19
 """Bytes that may come and be none of a body: heads, and how it is cut into chunks."""
 _INFLATED: Final = 1 << 24
-"""Bytes that a piece of a compressed body may become."""
+"""Bytes that a compressed body may become before they are read."""
 
 
 @dataclass(slots=True)
@@ -235,7 +235,9 @@ class Connection(asyncio.Protocol):
         """Some of the body."""
         self._between = 0
         if self._inflater:
-            body = self._inflater.decompress(body, _INFLATED)
+            # What the socket brings at once can hold many chunks of a body, each of which grows a thousandfold.
+            left = max(1, _INFLATED - self._size)
+            body = self._inflater.decompress(body, left)
             if self._inflater.unconsumed_tail:
                 raise ConnectionError("it is compressed beyond measure")
         self._pieces.append(body)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
-_LONGEST: Final = 1 << 26
+_LONGEST: Final = 1 << 24
 """Bytes of one event, at most."""
 
 

@@ -25,7 +25,8 @@ from .pool import Pool
 ROOT: Final = "//"
 """What a path begins with that stands beside the `/v1` of the base URL."""
 
-_LONGEST_ANSWER: Final = 1 << 28
+_LONGEST_ANSWER: Final = 1 << 26
+LONGEST_VECTORS: Final = 1 << 28
 _LONGEST_REFUSAL: Final = 1 << 20
 """Bytes of a body that is read as one."""
 _DRAIN_SECONDS: Final = 0.2
@@ -73,7 +74,12 @@ class Upstream:
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
     async def post(
-        self, path: str, body: bytes, key: str | None = None, build: Callable[[dict[str, Any]], Any] = dict
+        self,
+        path: str,
+        body: bytes,
+        key: str | None = None,
+        build: Callable[[dict[str, Any]], Any] = dict,
+        most: int = _LONGEST_ANSWER,
     ) -> Any:
         """What is built from the JSON object that the server answers with.
 
@@ -82,12 +88,13 @@ class Upstream:
             body: JSON.
             key: goes in the place of the configured one.
             build: a KeyError, a TypeError or a ValueError of it says that the answer is not what it should be.
+            most: bytes of the answer, at most.
 
         Raises:
             openai.APIError: it refused, failed, could not be reached, or answers with something else.
         """
         asked, data = self._asked("POST", path, key, body)
-        answer = _object(await self._rest(await self._answer(asked, data), asked), asked)
+        answer = _object(await self._rest(await self._answer(asked, data), asked, most), asked)
         _refuse_error(answer, asked)
         try:
             return build(answer)

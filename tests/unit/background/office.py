@@ -12,7 +12,7 @@ from llama_stack_responses.access import Action, Kind
 from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.background.attempt import Attempt
 from llama_stack_responses.background.bell import Bell
-from llama_stack_responses.background.crew import Crew
+from llama_stack_responses.background.crew import Crew, CrewBounds
 from llama_stack_responses.background.jobs import Held, Jobs
 from llama_stack_responses.background.journal import Journal
 from llama_stack_responses.background.secrets import JobSecrets
@@ -28,12 +28,13 @@ from llama_stack_responses.prompts import Prompts, with_prompt
 from llama_stack_responses.sealing import Sealer
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Put, Records
+from llama_stack_responses.store.records import Condition, Put, Records
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers
 from llama_stack_responses.turn.context_lengths import ContextLengths
 from llama_stack_responses.turn.loop import TurnLimits
 from llama_stack_responses.turn.token_counts import TokenCounts
+from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
 from llama_stack_responses.workshop import Workshop
 from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
 from tests.support.moderation import FakeModerator, checks
@@ -137,7 +138,7 @@ class Office:
         self.archive = Archive(records)
         self.access = OneUser()
         lengths = ContextLengths(self.inference)
-        attachments = open_attachments(NoFiles(), ResponsesConfig())
+        attachments = open_attachments(NoFiles(), ResponsesConfig(), WorkerPool(PoolLimits()))
         self.workshop = Workshop(
             self.inference,
             attachments,
@@ -154,15 +155,14 @@ class Office:
         self.jobs = Jobs(records, 100)
         self.journal = Journal(records, self.bell)
 
-    def crew(self, *, size: int = 2, waiting: int = 100) -> Crew:
+    def crew(self, *, size: int = 2, waiting: int = 100, share: int = 100) -> Crew:
         """Workers in this process; they have to be started."""
         return Crew(
             self.records,
             self.archive,
             self.access,
             self.workshop,
-            size=size,
-            waiting=waiting,
+            bounds=CrewBounds(size, share, waiting, waiting),
             keep_journal=KEEP,
             parse=parse_create,
             sealer=self.sealer,
@@ -179,7 +179,7 @@ class Office:
     ) -> None:
         """Queues a response."""
         body = {"model": "m", "input": "hi", "background": True, **fields}
-        request = await with_prompt(parse_create(body), prompts)
+        request = await with_prompt(parse_create(body), prompts, 10_000)
         items = with_ids(request.input_items)
         policy = policy_of(request)
         moderation = await self.workshop.checks.of_input(policy, asked_texts(request, items)) if policy else None
@@ -230,8 +230,12 @@ class Office:
         async def lasts() -> bool:
             return await self.jobs.find(response_id) is not None
 
+        async def fence() -> Condition | None:
+            held = await self.jobs.find(response_id)
+            return held.fence if held else None
+
         seen: list[Json] = []
-        async for events in self.journal.follow(response_id, -1, PATIENCE, lasts):
+        async for events in self.journal.follow(response_id, -1, PATIENCE, lasts, fence):
             seen += events
         return seen
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import pytest
 
 from llama_stack_responses.background import attempt, crew, jobs, journal
-from llama_stack_responses.background.jobs import LEASE
+from llama_stack_responses.background.jobs import LEASE, QUEUE
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords
@@ -41,6 +43,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crew, "_LOOK", 0.001)
     monkeypatch.setattr(crew, "_BREATH", 0.005)
     monkeypatch.setattr(crew, "_GLANCE", 0.001)
+    monkeypatch.setattr(crew, "_GRACE", 0.0)
 
 
 @pytest.fixture
@@ -166,6 +169,25 @@ async def test_only_so_many_at_a_time(start: Start) -> None:
         assert (await here.result(f"resp_{number}"))["status"] == "completed"
 
 
+async def test_one_owner_gets_no_more_than_their_share_of_the_work(records: WatchedRecords, start: Start) -> None:
+    gate = asyncio.Event()
+    here = start(*[[text("a"), gate, finish()]] * 5, size=3, share=2)
+    for number in range(4):
+        await here.submit(here.workers, f"resp_{number}")
+    await until(lambda: here.inference.streaming == 2)
+    await turns(50)
+    assert here.inference.streaming == 2
+    async with here.jobs.enqueued("resp_b", Owner("bert"), {"model": "m", "input": "hi"}) as ops:
+        await records.commit(ops)
+    here.workers._bell.ring(QUEUE)
+    while (waiting := await here.jobs.find("resp_b")) and waiting.job.worker is None:
+        await turns(1)
+    assert len(here.inference.requests) == 2
+    gate.set()
+    for number in range(4):
+        await until_ended(here, f"resp_{number}")
+
+
 async def test_each_is_made_once_over_all_processes(records: WatchedRecords, start: Start) -> None:
     processes = [start(*[HELLO] * 12) for _ in range(3)]
     await asyncio.gather(*(processes[n % 3].submit(processes[n % 3].workers, f"resp_{n}") for n in range(12)))
@@ -209,7 +231,19 @@ async def test_the_work_of_a_dead_process_goes_on_in_another(
 async def test_who_could_not_say_that_it_lives_takes_nobody_for_dead_yet(
     records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "_SILENT", 0.0)
+    monkeypatch.setattr(crew, "_GAP", 0.0)
+    await takes_nobody_for_dead(records, start)
+
+
+async def test_worker_that_has_just_started_takes_nobody_for_dead_yet(
+    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "_GRACE", PATIENCE)
+    await takes_nobody_for_dead(records, start)
+
+
+async def takes_nobody_for_dead(records: WatchedRecords, start: Start) -> None:
+    """Looks whether a worker leaves the job of one whose lease ran out alone while it renews its own again and again."""
     office = Process(records)
     await office.submit(office.workers)
     held = await office.claim("other")
@@ -280,6 +314,29 @@ async def test_a_worker_that_took_itself_for_dead_takes_its_jobs_up_again(
     records.away = False
     await until_ended(here)
     assert said(await here.result(), "completed") == SAID
+
+
+def has_sent(process: Process, deltas: int) -> bool:
+    """Whether the provider has sent so many deltas to the process."""
+    return process.inference.sent == deltas
+
+
+async def test_outages_of_the_store_in_one_round_do_not_count_as_tries(
+    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outages = jobs.TRIES + 2
+    here = start(*[[text("Hel"), asyncio.Event()]] * outages, HELLO)
+    await here.submit(here.workers)
+    for outage in range(1, outages + 1):
+        await until(partial(has_sent, here, outage))
+        records.away = True
+        with monkeypatch.context() as hurry:
+            hurry.setattr(crew, "_SILENT", 0.0)
+            await until(lambda: here.inference.streaming == 0)
+        records.away = False
+    await until_ended(here)
+    final = await here.result()
+    assert (final["status"], said(final, "completed")) == ("completed", ["Hello"])
 
 
 async def test_a_store_that_is_away_for_a_moment_is_waited_for(records: WatchedRecords, start: Start) -> None:
@@ -367,8 +424,7 @@ async def test_who_leaves_while_it_is_cancelled_does_not_leave_it_to_be_recovere
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(crew, "_BREATH", LEASE - 1)
-    here = start()
-    here.workers._size = 0
+    here = start(size=0)
     await here.submit(here.workers)
     await leave(here, 6)
     held = await here.jobs.find(ID)
@@ -480,6 +536,33 @@ async def test_what_a_client_waits_for_takes_no_place(start: Start) -> None:
     held.set()
     await until_ended(busy)
     assert said(await busy.result(background=False)) == ["on"]
+
+
+async def test_of_what_goes_on_without_its_client_there_is_only_so_much(start: Start) -> None:
+    held = asyncio.Event()
+    busy = start(*[[text("on"), held, finish()]] * 4, size=1, waiting=2)
+    opened = [busy.open(busy.workers, f"resp_{number}", patience=0.01) for number in range(4)]
+    found = await asyncio.gather(*opened, return_exceptions=True)
+    refused = [each for each in found if isinstance(each, ApiError)]
+    assert [(each.status, each.code) for each in refused] == [(429, "rate_limit_exceeded")] * 2
+    assert "responses with an Idempotency-Key" in str(refused[0])
+    with pytest.raises(
+        ApiError, match="responses with an Idempotency-Key"
+    ):  # two are made, whether clients wait or not
+        await busy.open(busy.workers, "resp_5", patience=0.01)
+    held.set()
+    for number in range(4):
+        await until_ended(busy, f"resp_{number}")
+    await busy.open(busy.workers, "resp_4")
+    await until_ended(busy, "resp_4")
+
+
+async def test_a_refusal_takes_no_place(start: Start) -> None:
+    process = start(*[ApiError(429, "Slow down.")] * 3, waiting=1)
+    for _ in range(3):
+        with pytest.raises(ApiError, match=r"Slow down\."):
+            await process.open(process.workers)
+        await until(lambda: not process.workers._attempts)
 
 
 async def test_a_refusal_leaves_nothing(records: WatchedRecords, start: Start) -> None:

@@ -66,7 +66,6 @@ def test_parameters_of_the_engine() -> None:
         ("none", "none"),
         ("required", "required"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, "auto"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}, "required"),
     ],
 )
 def test_tool_choice(choice: str | Json, expected: str) -> None:
@@ -74,6 +73,11 @@ def test_tool_choice(choice: str | Json, expected: str) -> None:
         "tools": [chat(FUNCTION), chat(OTHER)],
         "tool_choice": expected,
     }
+
+
+def test_required_call_of_allowed_tools_sends_only_those() -> None:
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "f"}]}
+    assert asked(FUNCTION, OTHER, tool_choice=allowed) == {"tools": [chat(FUNCTION)], "tool_choice": "required"}
 
 
 def test_a_tool_chosen_by_its_name_is_the_only_one_that_the_model_sees() -> None:

@@ -32,6 +32,8 @@ except ImportError:
     from ogx_api.inference.models import OpenAIChatCompletionChunk as HostChunk
 
 Json = dict[str, Any]
+
+MOST: Final = 10**9
 Maker = Callable[[Json], Any]
 
 
@@ -65,7 +67,7 @@ def chunk(delta: Json | None = None, *, finish: str | None = None, logprobs: Jso
 
 def read(make: Maker, chunks: Iterable[Json], profile: Profile | None = None, finish: str = "stop") -> list[Delta]:
     """The deltas of these chunks and of one with a finish reason, without `Finish`."""
-    reader = ChunkReader(profile or Profile())
+    reader = ChunkReader(profile or Profile(), MOST)
     deltas = [delta for each in [*chunks, chunk(finish=finish)] for delta in reader.read(make(each))]
     *rest, last = reader.end()
     assert isinstance(last, Finish)
@@ -73,7 +75,7 @@ def read(make: Maker, chunks: Iterable[Json], profile: Profile | None = None, fi
 
 
 def ended(chunks: Sequence[Json], make: Maker = as_client) -> Finish:
-    reader = ChunkReader(Profile())
+    reader = ChunkReader(Profile(), MOST)
     for each in chunks:
         reader.read(make(each))
     [finish] = reader.end()
@@ -156,7 +158,7 @@ def test_content_as_a_list() -> None:
 
 
 def summarized(chunks: Iterable[Json], **profile: Any) -> list[Delta]:
-    reader = ChunkReader(Profile(**profile), summaries=True)
+    reader = ChunkReader(Profile(**profile), MOST, summaries=True)
     deltas = [delta for each in [*chunks, chunk(finish="stop")] for delta in reader.read(as_client(each))]
     return deltas + reader.end()[:-1]
 
@@ -369,7 +371,7 @@ def test_an_id_that_is_sent_with_every_fragment() -> None:
 def test_calls_as_plain_dicts() -> None:
     delta = ChatCompletionChunk.construct(**chunk({}))
     delta.choices[0].delta.__dict__["tool_calls"] = [fragment(0, "a", "f", "{}")]
-    assert calls(ChunkReader(Profile()).read(delta)) == [("a", "f", "{}")]
+    assert calls(ChunkReader(Profile(), MOST).read(delta)) == [("a", "f", "{}")]
 
 
 # Usage
@@ -465,14 +467,14 @@ def test_a_stream_that_ends_without_a_finish_reason(chunks: list[Json]) -> None:
 
 
 def test_text_in_the_chunk_that_finishes() -> None:
-    reader = ChunkReader(Profile())
+    reader = ChunkReader(Profile(), MOST)
     assert reader.read(as_client(chunk({"content": "a"}, finish="stop"))) == [Text("a")]
     assert reader.end() == [Finish("stop")]
 
 
 @any_maker
 def test_the_service_tier(make: Maker) -> None:
-    reader = ChunkReader(Profile())
+    reader = ChunkReader(Profile(), MOST)
     reader.read(make(chunk({"content": "a"}, service_tier="default")))
     reader.read(make(chunk(finish="stop", service_tier="flex")))
     assert reader.service_tier == "flex"
@@ -605,7 +607,7 @@ def test_inline_thinking_cut_anywhere(tags: InlineThinking, text: str) -> None:
 
 
 def test_what_was_held_back_comes_out_at_the_end() -> None:
-    reader = ChunkReader(Profile(inline_thinking=InlineThinking()))
+    reader = ChunkReader(Profile(inline_thinking=InlineThinking()), MOST)
     assert reader.read(as_client(chunk({"content": "a <thi"}, finish="stop"))) == [Text("a ")]
     assert reader.end() == [Text("<thi"), Finish("stop")]
 

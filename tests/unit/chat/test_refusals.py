@@ -52,3 +52,14 @@ def test_the_numbers_in_a_refusal(message: str, length: int | None, tokens: int 
 @pytest.mark.parametrize("message", ["no such thing as min_p", "Rate limit of 100 requests reached"])
 def test_what_is_another_problem(message: str) -> None:
     assert not says_too_long(message)
+
+
+@pytest.mark.parametrize("digits", [16, 5_000, 100_000])
+def test_number_without_end_is_no_number_and_no_effort(digits: int) -> None:
+    error = too_long(f"maximum context length, your request has {'9' * digits} {'9' * digits}x")
+    assert error.length is None or error.length < 10**15
+    assert error.tokens is None or error.tokens < 10**15
+
+
+def test_message_is_read_to_a_bound() -> None:
+    assert not says_too_long("x" * 10_000 + "context length")

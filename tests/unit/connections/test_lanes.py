@@ -39,16 +39,16 @@ async def test_order_and_bounds() -> None:
     work = Work()
     lanes = Lanes(LIMITS, work)
     for lane, name in (("a", "a1"), ("a", "a2"), (None, "n1"), ("c", "c1")):
-        lanes.put(lane, {"name": name}, 10)
+        lanes.put(lane, {"name": name}, 10, lambda: None)
     await settle()
     assert work.begun == ["a1", "n1"]
     with pytest.raises(ApiError) as refused:
-        lanes.put("d", {"name": "d1"}, 10)
+        lanes.put("d", {"name": "d1"}, 10, lambda: None)
     assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
     work.go["a1"].set()
     await settle()
     assert set(work.begun) == {"a1", "n1", "c1"}
-    lanes.put("d", {"name": "d1"}, 10)
+    lanes.put("d", {"name": "d1"}, 10, lambda: None)
     for name in ("n1", "c1", "a2", "d1"):
         work.go[name].set()
     await lanes.finish()
@@ -58,10 +58,10 @@ async def test_order_and_bounds() -> None:
 
 async def test_what_waits_has_a_size() -> None:
     lanes = Lanes(LIMITS, Work())
-    lanes.put(None, {"name": "1"}, 60)
+    lanes.put(None, {"name": "1"}, 60, lambda: None)
     with pytest.raises(ApiError):
-        lanes.put(None, {"name": "2"}, 41)
-    lanes.put(None, {"name": "3"}, 40)
+        lanes.put(None, {"name": "2"}, 41, lambda: None)
+    lanes.put(None, {"name": "3"}, 40, lambda: None)
     lanes.abandon()
     await lanes.finish()
 
@@ -71,12 +71,12 @@ async def test_a_lane_is_named_once_and_for_all() -> None:
     lanes = Lanes(LIMITS, work)
     for name in ("a", "b", "c", "a"):
         work.go[name].set()
-        lanes.put(name, {"name": name}, 1)
+        lanes.put(name, {"name": name}, 1, lambda: None)
         await lanes.finish()
     with pytest.raises(ApiError) as refused:
-        lanes.put("d", {"name": "d"}, 1)
+        lanes.put("d", {"name": "d"}, 1, lambda: None)
     assert refused.value.code == "websocket_stream_limit_reached"
-    lanes.put(None, {"name": "a"}, 1)
+    lanes.put(None, {"name": "a"}, 1, lambda: None)
     await lanes.finish()
 
 
@@ -84,7 +84,7 @@ async def test_the_end_of_everything() -> None:
     work = Work()
     lanes = Lanes(LIMITS, work)
     for lane in ("a", "a", "b"):
-        lanes.put(lane, {"name": lane}, 1)
+        lanes.put(lane, {"name": lane}, 1, lambda: None)
     await settle()
     lanes.abandon()
     await lanes.finish()

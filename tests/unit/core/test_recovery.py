@@ -55,7 +55,7 @@ def taken_up(
 ) -> tuple[Assembler, list[Event]]:
     """Another assembler that goes on behind `cut`, and the events that close what stood open."""
     output = list(output)
-    closing = close_cut(output, cut, number)
+    closing = close_cut("resp_1", output, cut, number)
     assembler = fresh(output, **fields)
     assembler.resume(number + len(closing), used)
     return assembler, closing
@@ -150,7 +150,7 @@ def test_an_item_that_was_cut_off_is_closed_as_it_stood(name: str) -> None:
     assembler, events = begun(show_logprobs=True)
     events += feed(assembler, deltas)
     output: list[Json] = []
-    closing = close_cut(output, events[OPENING:], len(events))
+    closing = close_cut("resp_1", output, events[OPENING:], len(events))
     [cut] = output
     assert (cut["type"], cut["status"]) == (kind, "incomplete")
     # As the first assembler would have closed it, had it lived; but the answer is still to come.
@@ -164,7 +164,7 @@ def test_calls_that_were_written_side_by_side_are_all_closed() -> None:
     assembler, events = begun()
     events += feed(assembler, [ToolCall(0, "f", "a", "{"), ToolCall(1, "g", "b", "["), ToolCall(0, arguments="}")])
     output: list[Json] = []
-    close_cut(output, events[OPENING:], len(events))
+    close_cut("resp_1", output, events[OPENING:], len(events))
     assert [(item["call_id"], item["arguments"], item["status"]) for item in output] == [
         ("a", "{}", "incomplete"),
         ("b", "[", "incomplete"),
@@ -175,7 +175,7 @@ def test_what_is_finished_stays_as_it_is() -> None:
     assembler, events = begun()
     events += feed(assembler, [Reasoning("hm"), Text("Hello"), Finish("stop")])
     output: list[Json] = []
-    assert close_cut(output, events[OPENING:], len(events)) == []
+    assert close_cut("resp_1", output, events[OPENING:], len(events)) == []
     assert output == assembler.response["output"]
 
 

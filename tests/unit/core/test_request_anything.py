@@ -151,7 +151,7 @@ def test_the_schema_sees_what_is_refused(field: str) -> None:
 def test_the_schema_has_every_field() -> None:
     Draft202012Validator.check_schema(request_schema())
     declared = set(get_type_hints(ResponseCreateParamsNonStreaming)) | {"stream"}
-    assert set(request_schema()["properties"]) == declared | {"guardrails"}
+    assert set(request_schema()["properties"]) == declared | {"guardrails", "frequency_penalty", "presence_penalty"}
     assert SCHEMA.is_valid(OTHER_BODY)
 
 

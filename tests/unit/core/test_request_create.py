@@ -97,7 +97,10 @@ def declared_fields() -> set[str]:
 
 def test_the_fields_are_openais() -> None:
     ours = {field.name for field in fields(CreateRequest)}
-    assert ours - {"input_items", "guardrails", "passthrough"} == declared_fields()
+    assert (
+        ours - {"input_items", "guardrails", "passthrough", "frequency_penalty", "presence_penalty"}
+        == declared_fields()
+    )
     # A conversation and a previous response exclude each other.
     assert FULL.keys() | {"conversation"} == declared_fields()
 
@@ -142,8 +145,6 @@ def test_the_engines_fields_pass_through() -> None:
         "top_k": 1,
         "min_p": 0.1,
         "repetition_penalty": 1.1,
-        "frequency_penalty": 0.1,
-        "presence_penalty": 0.1,
         "chat_template_kwargs": {},
         "cache_salt": "a",
         "priority": 1,
@@ -224,6 +225,8 @@ def test_a_body_is_an_object(value: Any) -> None:
         ({"temperature": "1"}, "temperature", "invalid_type"),
         ({"temperature": True}, "temperature", "invalid_type"),
         ({"temperature": float("nan")}, "temperature", "invalid_value"),
+        ({"frequency_penalty": 2.1}, "frequency_penalty", "decimal_above_max_value"),
+        ({"presence_penalty": -2.1}, "presence_penalty", "decimal_below_min_value"),
         ({"temperature": 2.1}, "temperature", "decimal_above_max_value"),
         ({"temperature": -1}, "temperature", "decimal_below_min_value"),
         ({"top_p": 1.1}, "top_p", "decimal_above_max_value"),
@@ -437,3 +440,28 @@ def nested(depth: int) -> Json:
 )
 def test_what_cannot_be_written_as_json_again_is_refused(value: Json) -> None:
     assert refused(value).code == "invalid_value"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "moved_to"),
+    [
+        ("max_tokens", 5, "max_output_tokens"),
+        ("max_completion_tokens", 5, "max_output_tokens"),
+        ("messages", [], "input"),
+        ("response_format", {"type": "json_object"}, "text.format"),
+        ("reasoning_effort", "low", "reasoning.effort"),
+        ("verbosity", "low", "text.verbosity"),
+        ("functions", [], "tools"),
+        ("function_call", "auto", "tool_choice"),
+    ],
+)
+def test_field_of_a_chat_request_is_refused_with_the_name_of_the_field_that_is_meant(
+    name: str, value: Any, moved_to: str
+) -> None:
+    with pytest.raises(ApiError) as raised:
+        parse(**{name: value})
+    error = raised.value
+    assert (error.status, error.param, error.code) == (400, name, "unsupported_parameter")
+    assert f"'{moved_to}'" in error.message
+    assert parse(**{name: None}) == parse()
+    assert parse_create(body(**{name: value}), passthrough=frozenset({name})).passthrough == {name: value}

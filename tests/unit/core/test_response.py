@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from llama_stack_responses.core.deltas import Usage
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response, usage_of
+from tests.support.conform import ALLOWED_KEYS
 
 Json = dict[str, Any]
 
@@ -25,7 +26,8 @@ def response(**fields: Any) -> Json:
 def assert_declared(value: Any) -> None:
     """No model in `value` has a key that its type does not declare."""
     if isinstance(value, BaseModel):
-        assert not value.model_extra, f"{type(value).__name__}: {value.model_extra}"
+        extra = (value.model_extra or {}).keys() - ALLOWED_KEYS.get(type(value), frozenset())
+        assert not extra, f"{type(value).__name__}: {extra}"
         for name in type(value).model_fields:
             assert_declared(getattr(value, name))
     elif isinstance(value, list):
@@ -35,7 +37,15 @@ def assert_declared(value: Any) -> None:
 
 REQUESTS: dict[str, Json] = {
     "bare": {},
-    "tuned": {"temperature": 0, "top_p": 0.5, "top_logprobs": 3, "max_output_tokens": 5, "max_tool_calls": 2},
+    "tuned": {
+        "temperature": 0,
+        "frequency_penalty": 0.5,
+        "presence_penalty": -2,
+        "top_p": 0.5,
+        "top_logprobs": 3,
+        "max_output_tokens": 5,
+        "max_tool_calls": 2,
+    },
     "functions": {
         "tools": [{"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True, "async": True}],
         "tool_choice": {"type": "function", "name": "f"},
@@ -74,7 +84,8 @@ def test_the_response_is_openais_type_whole(fields: Json) -> None:
     made = response(**fields)
     model = Response.model_validate(made, strict=True)
     assert_declared(model)
-    assert made.keys() == {field.alias or name for name, field in Response.model_fields.items()}
+    typed = {field.alias or name for name, field in Response.model_fields.items()}
+    assert made.keys() == typed | ALLOWED_KEYS[Response]
 
 
 def test_what_is_echoed() -> None:
@@ -82,7 +93,6 @@ def test_what_is_echoed() -> None:
         made = response(**fields)
         for name, value in fields.items():
             if name not in {
-                "store",
                 "stream",
                 "tools",
                 "text",
@@ -100,12 +110,15 @@ def test_the_defaults() -> None:
         "created_at": 1_700_000_000,
         "status": "in_progress",
         "background": False,
+        "frequency_penalty": 0.0,
         "metadata": {},
         "model": "m",
         "output": [],
         "parallel_tool_calls": True,
+        "presence_penalty": 0.0,
         "reasoning": {"effort": None, "summary": None, "context": "current_turn"},
         "service_tier": "default",
+        "store": True,
         "temperature": 1.0,
         "text": {"format": {"type": "text"}, "verbosity": "medium"},
         "tool_choice": "auto",
@@ -139,7 +152,7 @@ def test_the_cache_options_are_whole() -> None:
 
 def test_a_function_shows_its_parameters_and_strict() -> None:
     [tool] = response(tools=[{"type": "function", "name": "f"}])["tools"]
-    assert tool == {"type": "function", "name": "f", "parameters": None, "strict": None}
+    assert tool == {"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}
 
 
 def test_each_response_has_its_own_output() -> None:

@@ -6,9 +6,13 @@ import pytest
 
 from llama_stack_responses.documents.document import Unreadable
 from llama_stack_responses.documents.pdf import PdfLimits, Pdfs
-from llama_stack_responses.documents.pdf_program import read
+from llama_stack_responses.documents.pdf_task import read
+from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
+from llama_stack_responses.workers.program import answer
+from llama_stack_responses.workers.time_budget import TimeBudget
 from tests.support.pdf import encrypted, pdf, pdf_bomb
 
+OWNER = ("", "ada")
 LIMITS: dict[str, Any] = {"pages": 3, "characters": 100}
 SOUND = pdf("Hello", "W\\366rld")
 
@@ -36,26 +40,26 @@ def test_the_text_of_all_pages(content: bytes) -> None:
     ids=["encrypted", "pages", "characters", "cut off", "only a head", "nothing", "a bomb"],
 )
 def test_what_cannot_be_read_says_why(content: bytes, problem: str) -> None:
-    assert read(content, LIMITS) == {"problem": problem}
+    assert answer(read, content, LIMITS) == {"problem": problem}
 
 
-def limits(seconds: float = 60.0, memory_bytes: int = 2**30) -> PdfLimits:
-    return PdfLimits(3, 100, seconds, memory_bytes)
+def pdfs(seconds: float = 60.0, memory_bytes: int = 2**30) -> Pdfs:
+    return Pdfs(PdfLimits(3, 100, seconds), WorkerPool(PoolLimits(memory_bytes=memory_bytes)))
 
 
-async def test_a_process_of_its_own_reads_it() -> None:
-    assert await Pdfs(limits(), 1).text(SOUND) == "Hello\n\nWörld"
+async def test_a_worker_process_reads_it() -> None:
+    assert await pdfs().text(SOUND, OWNER, TimeBudget(60)) == "Hello\n\nWörld"
 
 
 @pytest.mark.parametrize(
-    ("bounds", "why"),
-    [(limits(seconds=0.001), r"within 0\.001 seconds"), (limits(memory_bytes=64 * 2**20), "too much memory")],
+    ("reader", "why"),
+    [(pdfs(seconds=0.001), r"within 0\.001 seconds"), (pdfs(memory_bytes=64 * 2**20), "too much memory")],
 )
-async def test_what_takes_too_much_is_given_up(bounds: PdfLimits, why: str) -> None:
+async def test_what_takes_too_much_is_given_up(reader: Pdfs, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        await Pdfs(bounds, 1).text(pdf_bomb(60_000_000))
+        await reader.text(pdf_bomb(60_000_000), OWNER, TimeBudget(60))
 
 
 async def test_the_problem_is_told() -> None:
     with pytest.raises(Unreadable, match="needs a password"):
-        await Pdfs(limits(), 1).text(encrypted(SOUND, "secret"))
+        await pdfs().text(encrypted(SOUND, "secret"), OWNER, TimeBudget(60))

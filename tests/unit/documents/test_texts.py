@@ -8,14 +8,17 @@ import pytest
 
 from llama_stack_responses.documents.document import Document, Unreadable
 from llama_stack_responses.documents.pdf import PdfLimits, Pdfs
-from llama_stack_responses.documents.texts import Texts
+from llama_stack_responses.documents.texts import Reader, Texts
+from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
+from llama_stack_responses.workers.time_budget import TimeBudget
 from tests.support.pdf import pdf
+from tests.support.waiting import until
 
-PDFS = Pdfs(PdfLimits(3, 100, 60.0, 2**30), 1)
+OWNER = ("", "ada")
 ZIP = b"PK\x03\x04\x14\x00\x00\x00"
 
 
-class Reader:
+class FakeProcessor:
     """A processor that says which files it was given."""
 
     def __init__(self, text: str = "Read.", *, keeps: bool = False) -> None:
@@ -27,6 +30,19 @@ class Reader:
         """The same for each."""
         self.given.append(document.name)
         return self.text_of_all
+
+
+@pytest.fixture(scope="module")
+def pool() -> WorkerPool:
+    return WorkerPool(PoolLimits())
+
+
+def texts_of(pool: WorkerPool, characters: int, processor: FakeProcessor | None = None, seconds: float = 60.0) -> Texts:
+    return Texts(pool, Pdfs(PdfLimits(3, characters, 60.0), pool), characters, processor, seconds)
+
+
+def reader(*, keep: bool = True, seconds: float = 60.0) -> Reader:
+    return Reader(OWNER, TimeBudget(seconds), keep)
 
 
 def document(content: bytes, media_type: str = "", charset: str | None = None) -> Document:
@@ -46,8 +62,8 @@ def document(content: bytes, media_type: str = "", charset: str | None = None) -
         (document(b'{"a": 1}', "application/octet-stream"), '{"a": 1}'),
     ],
 )
-async def test_text_is_text_whatever_it_is_called(given: Document, text: str) -> None:
-    assert await Texts(PDFS, 100).of(given) == text
+async def test_text_is_text_whatever_it_is_called(pool: WorkerPool, given: Document, text: str) -> None:
+    assert await texts_of(pool, 100).of(given, reader()) == text
 
 
 @pytest.mark.parametrize(
@@ -61,8 +77,8 @@ async def test_text_is_text_whatever_it_is_called(given: Document, text: str) ->
         ("no-such-charset", "A"),
     ],
 )
-async def test_what_is_no_charset_changes_nothing(charset: str, text: str) -> None:
-    assert await Texts(PDFS, 100).of(document(text.encode(), "text/plain", charset)) == text
+async def test_what_is_no_charset_changes_nothing(pool: WorkerPool, charset: str, text: str) -> None:
+    assert await texts_of(pool, 100).of(document(text.encode(), "text/plain", charset), reader()) == text
 
 
 @pytest.mark.parametrize(
@@ -78,51 +94,83 @@ async def test_what_is_no_charset_changes_nothing(charset: str, text: str) -> No
         (document("€".encode() * 5000), "more than 100 characters"),
     ],
 )
-async def test_what_has_no_text_is_refused(given: Document, why: str) -> None:
+async def test_what_has_no_text_is_refused(pool: WorkerPool, given: Document, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
-        await Texts(PDFS, 100).of(given)
+        await texts_of(pool, 100).of(given, reader())
 
 
-async def test_the_stacks_processor_reads_what_is_no_text() -> None:
-    reader = Reader("half a \ud83d")
-    texts = Texts(PDFS, 100, reader)
-    assert await texts.of(document(ZIP)) == "half a �"
-    assert await texts.of(document(pdf("Hello"))) == "half a �"
-    assert await texts.of(document(b"text")) == "text"
-    assert len(reader.given) == 2
+async def test_the_stacks_processor_reads_what_is_no_text(pool: WorkerPool) -> None:
+    processor = FakeProcessor("half a \ud83d")
+    texts = texts_of(pool, 100, processor)
+    assert await texts.of(document(ZIP), reader()) == "half a �"
+    assert await texts.of(document(pdf("Hello")), reader()) == "half a �"
+    assert await texts.of(document(b"text"), reader()) == "text"
+    assert len(processor.given) == 2
 
 
-async def test_what_must_not_be_stored_is_given_to_none_that_does() -> None:
-    keeper, reader = Reader(keeps=True), Reader()
-    assert await Texts(PDFS, 100, keeper).of(document(pdf("Hello")), keep=False) == "Hello"
+async def test_what_must_not_be_stored_is_given_to_none_that_does(pool: WorkerPool) -> None:
+    keeper, processor = FakeProcessor(keeps=True), FakeProcessor()
+    assert await texts_of(pool, 100, keeper).of(document(pdf("Hello")), reader(keep=False)) == "Hello"
     with pytest.raises(Unreadable, match="'store' is false"):
-        await Texts(PDFS, 100, keeper).of(document(ZIP), keep=False)
+        await texts_of(pool, 100, keeper).of(document(ZIP), reader(keep=False))
     assert keeper.given == []
-    assert await Texts(PDFS, 100, reader).of(document(ZIP), keep=False) == "Read."
-    assert await Texts(PDFS, 100, keeper).of(document(ZIP)) == "Read."
+    assert await texts_of(pool, 100, processor).of(document(ZIP), reader(keep=False)) == "Read."
+    assert await texts_of(pool, 100, keeper).of(document(ZIP), reader()) == "Read."
 
 
-async def test_a_file_is_read_once() -> None:
-    reader = Reader()
-    texts = Texts(PDFS, 100, reader)
-    assert [await texts.of(document(ZIP)) for _ in range(2)] == ["Read."] * 2
-    assert len(reader.given) == 1
+async def test_a_file_is_read_once(pool: WorkerPool) -> None:
+    processor = FakeProcessor()
+    texts = texts_of(pool, 100, processor)
+    assert [await texts.of(document(ZIP), reader()) for _ in range(2)] == ["Read."] * 2
+    assert len(processor.given) == 1
 
 
-async def test_what_is_remembered_is_bounded() -> None:
-    reader = Reader("x" * 6_000_000)
-    texts = Texts(PDFS, 10_000_000, reader)
+async def test_what_is_remembered_is_bounded(pool: WorkerPool) -> None:
+    processor = FakeProcessor("x" * 6_000_000)
+    texts = texts_of(pool, 10_000_000, processor)
     for number in (1, 2, 1, 3, 1, 2):
-        await texts.of(document(ZIP + bytes([number])))
+        await texts.of(document(ZIP + bytes([number])), reader())
     # The second has to make room for the third, and then the third for it.
-    assert len(reader.given) == 4
+    assert len(processor.given) == 4
 
 
-async def test_the_processors_time_is_bounded() -> None:
-    class Stalled(Reader):
+async def test_the_processors_time_is_bounded(pool: WorkerPool) -> None:
+    class Stalled(FakeProcessor):
         async def text(self, document: Document) -> str:
             await asyncio.Event().wait()
             return ""
 
     with pytest.raises(Unreadable, match=r"within 0\.01 seconds"):
-        await Texts(PDFS, 100, Stalled(), seconds=0.01).of(document(ZIP))
+        await texts_of(pool, 100, Stalled(), seconds=0.01).of(document(ZIP), reader())
+
+
+async def test_processor_is_shared_fairly_by_the_owners() -> None:
+    class Stalled(FakeProcessor):
+        async def text(self, document: Document) -> str:
+            if document.name == "stalled":
+                await asyncio.Event().wait()
+            return await super().text(document)
+
+    pool = WorkerPool(PoolLimits(at_once=2, at_once_per_owner=1))
+    texts, queue = texts_of(pool, 100, Stalled()), pool._queue
+    flood = [
+        asyncio.create_task(texts.of(Document("stalled", "", ZIP + bytes([number])), reader())) for number in range(3)
+    ]
+    await until(lambda: queue._running.total() + sum(map(len, queue._waiting.values())) == len(flood))
+    assert await texts.of(document(ZIP), Reader(("", "bob"), TimeBudget(60))) == "Read."
+    assert not any(each.done() for each in flood)
+    for each in flood:
+        each.cancel()
+    await asyncio.wait(flood)
+
+
+async def test_time_of_the_request_bounds_the_processor() -> None:
+    class Stalled(FakeProcessor):
+        async def text(self, document: Document) -> str:
+            await asyncio.Event().wait()
+            return ""
+
+    texts, of_request = texts_of(WorkerPool(PoolLimits()), 100, Stalled()), reader(seconds=0.01)
+    for _ in range(2):
+        with pytest.raises(Unreadable, match=r"0\.01 seconds together \(setting 'files.request_seconds'\)"):
+            await texts.of(document(ZIP), of_request)

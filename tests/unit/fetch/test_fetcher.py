@@ -35,6 +35,10 @@ def resolving(*answers: Sequence[str]) -> Guard:
     return Guard(HERE, resolve)
 
 
+async def resolving_nothing(host: str, port: int) -> Sequence[str]:
+    raise OSError("not found")
+
+
 def trusting(certificates: Certificates) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=certificates.path("ca.pem"))
 
@@ -90,6 +94,46 @@ async def test_a_redirect_is_checked_again(web: Web, fetcher: Fetcher, location:
 async def test_what_is_no_url_of_a_page(fetcher: Fetcher, url: str) -> None:
     with pytest.raises(Refused):
         await fetcher.get(url)
+
+
+ODD_HOSTS = [
+    "http://xn--/",
+    "http://xn--a/",
+    "http://xn--zzz-/a",
+    "http://a\ud800/",
+    "http://\u202e.example/",
+    "http://\uff11\uff12\uff17.0.0.1/",
+    "http://127\u30020\u30020\u30021/",
+    "http://[",
+    "http://[::1",
+    "http://[fe80::1%25lo]/",
+    "http://127.0.0.1:99999/",
+    "http://127.0.0.1:-1/",
+    "http://127.0.0.1:0/",
+    "http://a..b/",
+    "http://.a/",
+    "http://%ff/",
+    "http://user:pass@/",
+    "http:///x",
+    "http://0x7f.2/",
+    "http://" + "a" * 300 + "/",
+    "http://" + "a." * 50_000 + "/",
+    "http://" + "\u00fc" * 20_000 + "/",
+]
+
+
+@pytest.mark.parametrize("url", [*ODD_HOSTS, "http://127.0.0.1/\ud800", "http://127.0.0.1/" + "a" * 100_000])
+async def test_a_url_with_an_odd_host_is_refused(url: str) -> None:
+    with pytest.raises(Refused):
+        await Fetcher(Guard([], resolving_nothing), LIMITS).get(url)
+
+
+@pytest.mark.parametrize("url", [each for each in ODD_HOSTS if each.isascii() and "[" not in each])
+async def test_a_redirect_to_an_odd_host_is_refused(web: Web, url: str) -> None:
+    web.answers["/a"] = Answer(status=302, headers={"location": url[:10_000]})
+    fetcher = Fetcher(resolving(["127.0.0.1"], []), LIMITS)
+    with pytest.raises(Refused):
+        await fetcher.get(web.url("/a", "odd.example"))
 
 
 async def test_it_connects_to_the_address_that_was_checked() -> None:
@@ -205,3 +249,25 @@ async def test_a_server_that_hangs_up(web: Web, fetcher: Fetcher) -> None:
     web.answers["/a"] = Answer(b"less", headers={"content-length": "100"})
     with pytest.raises(Refused, match="could not be fetched"):
         await fetcher.get(web.url("/a"))
+
+
+@pytest.mark.parametrize(
+    ("content_type", "charset"),
+    [
+        ("text/plain", None),
+        ("text/plain;charset=koi8-r", "koi8-r"),
+        ('Text/Plain; a=b; Charset="KOI8-R"; c=d', "KOI8-R"),
+        ("text/plain; charset=", None),
+        ('text/plain;"' + ";" * 50_000, None),
+    ],
+)
+async def test_charset_is_read_without_the_parser_that_takes_quadratic_time(
+    web: Web, fetcher: Fetcher, content_type: str, charset: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parsed(_: str) -> list[str]:
+        raise AssertionError("the email package parses the header")
+
+    monkeypatch.setattr("email.message._parseparam", parsed)
+    web.answers["/a"] = Answer(b"a", headers={"content-type": content_type})
+    fetched = await fetcher.get(web.url("/a"))
+    assert (fetched.media_type, fetched.charset) == ("text/plain", charset)

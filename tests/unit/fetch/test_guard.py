@@ -1,5 +1,6 @@
 """Which addresses the guard lets through."""
 
+import socket
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
@@ -63,18 +64,64 @@ async def test_other_schemes_are_refused(scheme: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host", ["localhost", "127.1", "2130706433", "0x7f.0.0.1", "017700000001", "[::1]".strip("[]")]
+    "host",
+    [
+        "localhost",
+        "localhost.",
+        "a.localhost",
+        "127.0.0.1.",
+        "LOCALHOST",
+        "127.1",
+        "2130706433",
+        "0x7f.0.0.1",
+        "0x7f.1",
+        "0x7f000001",
+        "0177.0.0.1",
+        "017700000001",
+        "0",
+        "0xa9fea9fe",
+        "::1",
+        "::10.0.0.1",
+        "::ffff:0:7f00:1",
+        "fe80::1%lo",
+    ],
 )
 async def test_a_name_counts_by_what_it_leads_to(host: str) -> None:
     with pytest.raises(Refused, match="no public address"):
         await Guard().addresses("http", host, 80)
 
 
-async def test_a_name_that_leads_nowhere() -> None:
+async def test_an_address_is_judged_without_a_lookup() -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        raise AssertionError(host)
+
+    guard = Guard(resolve=resolve)
+    assert await guard.addresses("http", "0x8.8.2056", 80) == ["8.8.8.8"]
+    with pytest.raises(Refused, match="no public address"):
+        await guard.addresses("http", "localhost.", 80)
+
+
+@pytest.mark.parametrize("error", [socket.gaierror(), UnicodeError(), ValueError("embedded null character")])
+async def test_a_name_that_leads_nowhere(error: Exception) -> None:
+    async def resolve(host: str, port: int) -> Sequence[str]:
+        raise error
+
     with pytest.raises(Refused, match="was not found"):
-        await Guard().addresses("http", "nowhere.invalid", 80)
+        await Guard(resolve=resolve).addresses("http", "nowhere.example", 80)
+
+
+async def test_a_name_with_a_long_label_is_not_found_by_the_system() -> None:
+    """It is refused before a lookup: it has no form in IDNA."""
     with pytest.raises(Refused, match="was not found"):
         await Guard().addresses("http", f"{'a' * 64}.example", 80)
+
+
+@pytest.mark.parametrize(
+    ("host", "port"), [("", 80), ("a" * 254, 80), ("8.8.8.8", 0), ("8.8.8.8", 65_536), ("8.8.8.8", -1)]
+)
+async def test_a_host_or_port_that_cannot_be_is_refused_without_a_lookup(host: str, port: int) -> None:
+    with pytest.raises(Refused, match="no host or port"):
+        await resolving("8.8.8.8").addresses("http", host, port)
 
 
 async def test_of_several_addresses_those_remain_that_are_allowed() -> None:

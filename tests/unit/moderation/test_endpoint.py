@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any, Final
 
 import orjson
@@ -9,7 +10,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.moderation.endpoint import Endpoint
-from tests.support.http_server import HttpServer, Peer, serving, whole
+from tests.support.http_server import END, HttpServer, Peer, in_chunk, serving, whole
 
 Json = dict[str, Any]
 
@@ -92,6 +93,32 @@ async def test_an_answer_in_another_form_lets_nothing_through(body: Any) -> None
     async with serving(answering(200, body)) as server:
         with pytest.raises(ApiError, match="not in the form") as raised:
             await asked(server)
+    assert raised.value.status == 502
+
+
+async def flood(peer: Peer) -> None:
+    """Sends a body of 64 MiB, if it is read."""
+    await peer.request()
+    await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+    await peer.send(in_chunk(orjson.dumps(FLAGGED)))
+    for _ in range(1024):
+        await peer.send(in_chunk(b" " * 65_536))
+    await peer.send(END)
+
+
+async def bomb(peer: Peer) -> None:
+    """Sends a small body that unpacks to 64 MiB."""
+    await peer.request()
+    packed = gzip.compress(orjson.dumps(FLAGGED) + b" " * 2**26, 1)
+    await peer.send(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed) + packed)
+
+
+@pytest.mark.parametrize("handler", [flood, bomb])
+async def test_oversized_answer_is_refused_while_it_is_read(handler: Any) -> None:
+    async with serving(handler) as server:
+        with pytest.raises(ApiError, match="not in the form") as raised:
+            await asked(server)
+        await server.until_left(1)
     assert raised.value.status == 502
 
 

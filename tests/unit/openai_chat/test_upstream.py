@@ -6,6 +6,7 @@ import gzip
 import socket
 import ssl
 import struct
+import zlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -474,6 +475,21 @@ async def test_a_compressed_body_that_cannot_be_read(encoding: bytes, body: byte
 
     async with serving(compresses) as server, upstream(server) as client:
         with pytest.raises(openai.APIConnectionError, match=words):
+            await read(client)
+
+
+async def test_compressed_body_in_many_chunks_is_bounded_together() -> None:
+    """Each chunk unpacks to less than a piece may; the socket brings all of them at once."""
+
+    async def compresses(peer: Peer) -> None:
+        await peer.request()
+        head = OPENING.replace(b"\r\n\r\n", b"\r\ncontent-encoding: gzip\r\n\r\n")
+        packer = zlib.compressobj(wbits=31)
+        pieces = [packer.compress(bytes(1 << 23)) + packer.flush(zlib.Z_SYNC_FLUSH) for _ in range(8)]
+        await peer.send(head + b"".join(map(in_chunk, pieces)) + END)
+
+    async with serving(compresses) as server, upstream(server) as client:
+        with pytest.raises(openai.APIConnectionError, match="compressed beyond measure"):
             await read(client)
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.sandbox import as_user
-from llama_stack_responses.sandbox.census import resident_bytes
+from llama_stack_responses.sandbox import launcher, volume
 from llama_stack_responses.sandbox.container import Bounds, Container
 from llama_stack_responses.sandbox.jail import DATA, Jail, find_bwrap, plain_python
+from llama_stack_responses.sandbox.volume import DiskVolume, MemoryVolume, Room, Volumes
+from tests.support.descendants import descendants
 from tests.support.waiting import until
 
 MIB = 2**20
-BOUNDS = Bounds(seconds=20, memory_bytes=512 * MIB, processes=32, file_bytes=16 * MIB, shown_bytes=2_000)
+BOUNDS = Bounds(seconds=20, memory_bytes=512 * MIB, processes=32, processors=1.0, shown_bytes=2_000)
 
 
 def jail() -> Jail:
@@ -28,11 +31,29 @@ def jail() -> Jail:
     return Jail(bwrap, plain_python(), 8 * MIB)
 
 
+def volumes(*, in_memory: bool = True, most_files: int = 300) -> Volumes:
+    return Volumes(jail(), Room(16 * MIB, most_files), in_memory=in_memory)
+
+
+@asynccontextmanager
+async def made(folder: Path, *, in_memory: bool) -> AsyncIterator[Container]:
+    container = Container(jail(), volumes(in_memory=in_memory).make(folder), BOUNDS)
+    assert isinstance(container.volume, MemoryVolume) == in_memory
+    yield container
+    await container.kill()
+
+
 @pytest.fixture
 async def container(tmp_path: Path) -> AsyncIterator[Container]:
-    made = Container(jail(), tmp_path, BOUNDS)
-    yield made
-    await made.kill()
+    async with made(tmp_path, in_memory=True) as container:
+        yield container
+
+
+@pytest.fixture
+async def on_disk(tmp_path: Path) -> AsyncIterator[Container]:
+    """A container whose files are on the disk."""
+    async with made(tmp_path, in_memory=False) as container:
+        yield container
 
 
 # What it can do
@@ -134,13 +155,9 @@ print(any("canary" in open(f"/proc/{{name}}/environ").read() for name in (1, os.
     ("code", "why"),
     [
         ("import os\nfor _ in range(3): os.fork()\nx = bytearray(400 * 2**20)\nwhile True: pass", "MiB of memory"),
-        (
-            "n = 0\nwhile True:\n    n += 1\n    open(str(n), 'wb').write(bytes(2**20))\n    import time; time.sleep(.01)",
-            "files took more than 16 MiB",
-        ),
         ("import os; os._exit(3)", "Its Python ended"),
     ],
-    ids=["memory", "disk", "exit"],
+    ids=["memory", "exit"],
 )
 async def test_what_takes_too_much_is_stopped_whole(container: Container, code: str, why: str) -> None:
     await container.run("x = 1")
@@ -175,15 +192,16 @@ async def test_the_kernel_refuses_a_process_too_many_and_the_container_lives_on(
 async def test_neither_the_code_nor_what_it_writes_is_roots(container: Container) -> None:
     await container.run("open('out', 'w')")
     assert container._running
-    running = [Path(f"/proc/{pid}") for pid in resident_bytes(container._running.process.pid)]
+    running = [Path(f"/proc/{pid}") for pid in descendants(container._running.process.pid)]
     assert len(running) >= 3
     assert 0 not in {place.stat().st_uid for place in (*running, container.folder / "out")}
 
 
 async def test_why_another_user_cannot_be_become_is_said() -> None:
-    program = Path(as_user.__file__)
+    program = Path(launcher.__file__)
+    plan = json.dumps({"user": 65534, "places": [], "namespaces": [], "group": None})
     process = await asyncio.create_subprocess_exec(
-        sys.executable, program, "65534", "[]", "/no/such/program", stderr=asyncio.subprocess.PIPE
+        sys.executable, program, "start", plan, "/no/such/program", stderr=asyncio.subprocess.PIPE
     )
     _, said = await process.communicate()
     assert process.returncode == 1
@@ -192,9 +210,110 @@ async def test_why_another_user_cannot_be_become_is_said() -> None:
     )
 
 
-async def test_the_temporary_folder_is_bounded(container: Container) -> None:
-    ran = await container.run("for n in range(9): open(f'/tmp/{n}', 'wb').write(bytes(2**20))")
+@pytest.mark.parametrize("place", [DATA, "/tmp", "/dev/shm"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "for n in range(99): open(f'{place}/{n}', 'wb').write(bytes(2**20))",
+        "for n in range(99): os.posix_fallocate(os.open(f'{place}/{n}', 64 | 2), 0, 2**20)",
+        "held = []\nfor n in range(99):\n"
+        "    held.append(open('{place}/x', 'wb', 0)); held[-1].write(bytes(2**20)); os.unlink('{place}/x')",
+        "for n in range(10**6): open(f'{place}/{n}', 'w')",
+        "for n in range(10**6): os.mkdir(f'{place}/{n}')",
+        "open('{place}/x', 'w')\nfor n in range(10**6): os.link('{place}/x', f'{place}/{n}')",
+        "for n in range(10**6): os.symlink('x' * 1000, f'{place}/{n}')",
+    ],
+    ids=["written", "reserved", "removed but open", "empty", "folders", "links", "symbolic links"],
+)
+async def test_files_are_refused_by_the_kernel_at_the_bound(container: Container, code: str, place: str) -> None:
+    ran = await container.run("import os\n" + code.replace("{place}", place))
+    assert ran.stopped is None
+    assert ran.printed.splitlines()[-1].startswith("OSError: [Errno 28] No space left on device")
+    taken, files = container.volume.used()
+    assert taken <= container.volume.room.bytes
+    assert files <= container.volume.room.files + 4
+
+
+async def test_a_file_of_the_whole_size_is_refused_by_the_kernel(container: Container) -> None:
+    assert "[Errno 27] File too large" in (await container.run("open('x', 'wb').truncate(2**30)")).printed
+
+
+def namespaces() -> set[str]:
+    """Those that this process holds a descriptor of."""
+    names = set()
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            names.add(str(each.readlink()))
+    return {each for each in names if each.startswith(("mnt:", "user:"))}
+
+
+async def test_files_in_memory_stay_when_the_code_is_stopped_and_go_with_the_container(tmp_path: Path) -> None:
+    before = namespaces()
+    container = Container(jail(), volumes().make(tmp_path), BOUNDS)
+    await container.run("open('kept', 'w').write('x')")
+    assert (await container.run("import os; os._exit(3)")).stopped
+    assert (await container.run("open('kept').read()")).printed == "'x'\n"
+    assert not any((tmp_path / name).exists() for name in ("kept", "data"))
+    held = namespaces() - before
+    assert held
+    await container.kill()
+    del container.volume
+    assert not held & namespaces()
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        ("while True:\n    n += 1; open(str(n), 'wb').write(bytes(2**19)); time.sleep(.01)", "took more than 16 MiB."),
+        ("while True:\n    n += 1; open(str(n), 'w'); time.sleep(.001)", "It had more than 300 files."),
+        (
+            "for n in range(99): os.mkdir('x'); os.chdir('x')\ntime.sleep(99)",
+            "Its folders are too deep.",
+        ),
+    ],
+    ids=["bytes", "files", "depth"],
+)
+async def test_files_on_the_disk_are_watched(on_disk: Container, code: str, why: str) -> None:
+    ran = await on_disk.run(f"import os, time\nn = 0\n{code}")
+    assert ran.stopped
+    assert ran.stopped.endswith(why)
+    tidied = await on_disk.run("import os\nfor each in os.listdir(): os.path.isfile(each) and os.remove(each)")
+    assert tidied.stopped == (f"{why} Use a new container." if "deep" in why else None)
+
+
+async def test_what_is_a_little_too_much_can_be_tidied_up_and_far_more_ends_all(on_disk: Container) -> None:
+    """Otherwise each call could add as much as is written between two looks."""
+    for number in range(400):
+        (on_disk.folder / str(number)).touch()
+    assert (await on_disk.run("import os; os.remove('399')")).stopped is None
+    assert (await on_disk.run("[open(f'more {n}', 'w') for n in range(9)]")).stopped == "It had more than 300 files."
+    for number in range(700):
+        (on_disk.folder / str(number)).touch()
+    ran = await on_disk.run("os.remove('1')")
+    assert ran.stopped == "It had more than 300 files. Use a new container."
+    assert (on_disk.folder / "1").exists()
+
+
+async def test_space_on_the_disk_cannot_be_reserved_but_is_written(on_disk: Container) -> None:
+    """The kernel reserves any space at once, whatever bound a file's size has."""
+    code = "import ctypes, os\nx = os.open('x', 64 | 2)\nos.posix_fallocate(x, 0, 2**20)\nos.stat('x').st_size"
+    assert (await on_disk.run(code)).printed == f"{MIB}\n"
+    code = "libc = ctypes.CDLL(None, use_errno=True)\nlibc.fallocate(x, 1, 0, ctypes.c_long(2**24)), ctypes.get_errno()"
+    assert (await on_disk.run(code)).printed == "(-1, 95)\n"
+
+
+async def test_temporary_folders_are_bounded_where_files_are_on_the_disk(on_disk: Container) -> None:
+    ran = await on_disk.run("for n in range(9): open(f'/tmp/{n}', 'wb').write(bytes(2**20))")
     assert "No space left" in ran.printed
+
+
+async def test_a_system_that_allows_no_volume_has_files_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(volume, "_LAUNCHER", tmp_path / "none")
+    made = volumes()
+    assert [isinstance(made.make(tmp_path), DiskVolume) for _ in range(2)] == [True, True]
+    assert "files of containers are on the disk, and watched only" in caplog.text
 
 
 async def test_output_without_end_is_cut_and_the_code_stopped(container: Container) -> None:
@@ -207,20 +326,207 @@ async def test_output_without_end_is_cut_and_the_code_stopped(container: Contain
     assert ran.printed.endswith("more bytes)")
 
 
-LEFT = "import subprocess; subprocess.Popen(['sh', '-c', '(setsid sleep 1000 &) ; (sleep 1000 &)']).wait()"
+SOCKETS = """
+import os, socket, time
+for _ in range(4): os.fork()
+held = []
+for _ in range(200):
+    held.append(socket.socketpair())
+    held[-1][0].setblocking(False)
+    try:
+        while held[-1][0].send(bytes(2**15)): pass
+    except OSError: pass
+time.sleep(20)
+"""
 
 
-def descendants() -> set[int]:
-    """The processes below this one; those of servers that other tests need come and go."""
-    return set(resident_bytes(os.getpid()))
+async def test_what_waits_in_sockets_counts_as_memory(container: Container) -> None:
+    assert (await container.run(SOCKETS)).stopped == "It used more than 512 MiB of memory."
+
+
+async def test_open_files_are_bounded(container: Container) -> None:
+    assert "Too many open files" in (await container.run("[open('/dev/null') for _ in range(600)]")).printed
+
+
+async def test_commands_run_where_there_is_no_room_for_a_file(container: Container) -> None:
+    await container.run("for n in range(400): open(str(n), 'w')")
+    assert (await container.command("echo x > new; echo done; rm 1", 10, 1000)).stdout == "done\n"
+    assert (await container.command("echo x > new; cat new", 10, 1000)).stdout == "x\n"
+
+
+async def test_a_command_that_cannot_be_started_is_an_error_of_its_own(container: Container) -> None:
+    await container.run("x = 1")
+    done = await container.command(": " + "x" * 200_000, 10, 1000)
+    assert (done.exit_code, done.stopped) == (126, None)
+    assert "Argument list too long" in done.stderr
+    assert (await container.run("x")).printed == "1\n"
+
+
+async def test_a_command_that_prints_without_end_or_leaves_what_prints_is_cut(container: Container) -> None:
+    done = await container.command("(sleep 100; echo late) & echo early; yes | head -c 3000000", 10, 100)
+    assert (done.stdout, done.exit_code) == ("early\n" + "y\n" * 47, 0)
+    assert (await container.command("yes", 0.3, 100)).exit_code is None
+
+
+async def test_code_that_is_no_text_is_an_error_of_its_own(container: Container) -> None:
+    assert (await container.run("print('\ud800')")).printed == "?\n"
+    assert (await container.command("echo '\ud800'", 10, 100)).stdout == "?\n"
+
+
+# What is left after a call
+
+LEFT = """
+import subprocess
+left = subprocess.Popen(["sleep", "1000"])
+subprocess.Popen(["sh", "-c", "(setsid sleep 1000 &); (sleep 1000 &); exit 0"]).wait()
+"""
+
+
+def living(container: Container) -> set[int]:
+    """The processes of a container, by the numbers that the machine has for them."""
+    assert container._running
+    return descendants(container._running.process.pid)
+
+
+async def test_processes_left_by_a_call_are_ended_and_its_variables_stay(container: Container) -> None:
+    await container.run("x = 41")
+    own = living(container)
+    assert (await container.run(LEFT)).printed == "0\n"
+    assert living(container) == own
+    assert (await container.run("x + 1, left.poll()")).printed == "(42, -9)\n"
+
+
+async def test_processes_left_by_a_command_are_ended(container: Container) -> None:
+    await container.run("1")
+    own = living(container)
+    done = await container.command("(setsid sleep 1000 &) ; sleep 1000 & echo done", 10, 1000)
+    assert (done.stdout, done.exit_code) == ("done\n", 0)
+    assert living(container) == own
+
+
+# It forks and leaves, over and over, so that no look at the list of processes need find it.
+HOPPING = """
+import os, time
+if os.fork() == 0:
+    for _ in range(100_000):
+        while True:
+            try:
+                leaves = os.fork()
+                break
+            except BlockingIOError:
+                time.sleep(.01)
+        if leaves:
+            os._exit(0)
+    os._exit(0)
+"""
+
+
+async def test_a_process_that_forks_and_leaves_is_ended(container: Container) -> None:
+    await container.run("1")
+    own = living(container)
+    assert (await container.run(HOPPING)).stopped is None
+    assert living(container) == own
+
+
+HEADLESS = """
+import ctypes, os, threading, time
+if os.fork() == 0:
+    def hold():
+        time.sleep(.3)
+        held = bytearray({held})
+        time.sleep(1000)
+    threading.Thread(target=hold, daemon=True).start()
+    ctypes.CDLL(None).syscall({exit}, 0)
+time.sleep({seconds})
+"""
+EXIT_OF_A_THREAD = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+
+
+async def test_a_process_without_its_first_thread_is_ended_too(container: Container) -> None:
+    await container.run("1")
+    own = living(container)
+    ran = await container.run(HEADLESS.format(held=1, exit=EXIT_OF_A_THREAD, seconds=0.5))
+    assert (ran.failed, ran.stopped) == (False, None)
+    assert living(container) == own
+
+
+async def test_memory_of_a_process_without_its_first_thread_counts(container: Container) -> None:
+    code = HEADLESS.format(held=300 * MIB, exit=EXIT_OF_A_THREAD, seconds=20)
+    ran = await container.run(f"{code.replace('if os.fork() == 0', 'if not (os.fork() and os.fork())')}")
+    assert ran.stopped == "It used more than 512 MiB of memory."
+
+
+async def test_memory_that_processes_share_counts_once(container: Container) -> None:
+    ran = await container.run(
+        "import os, time\nx = bytearray(300 * 2**20)\nfor _ in range(3): os.fork() or (time.sleep(5), os._exit(0))\n"
+        "time.sleep(1); print('done')"
+    )
+    assert (ran.printed, ran.stopped) == ("done\n", None)
+
+
+TICKING = """
+import threading, time
+ticks = 0
+def tick():
+    global ticks
+    while True:
+        ticks += 1
+        time.sleep(.001)
+threading.Thread(target=tick, daemon=True).start()
+time.sleep(.1)
+"""
+
+
+def states(container: Container) -> set[str]:
+    """What the processes inside are doing, as proc(5) has it."""
+    assert container._running
+    inside = living(container) - {container._running.process.pid}
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in inside}
+
+
+async def test_between_calls_everything_inside_stands_still(container: Container) -> None:
+    await container.run(TICKING)
+    assert states(container) == {"T"}
+    first = int((await container.run("ticks")).printed)
+    await container.run("time.sleep(.5)")
+    assert int((await container.run("ticks")).printed) > first > 0
+
+
+async def test_what_is_left_may_run_on_for_as_long_as_the_setting_says(container: Container) -> None:
+    container._bounds = replace(BOUNDS, background_seconds=1000)
+    await container.run("import subprocess; left = subprocess.Popen(['sleep', '1000'])")
+    assert (await container.run("left.poll()")).printed == ""
+    container._bounds = replace(BOUNDS, background_seconds=0.1)
+    assert (await container.run("left.poll()")).printed == ""
+    await until(lambda: states(container) == {"T"})
+    assert (await container.run("left.poll()")).printed == "-9\n"
+
+
+async def test_what_is_left_is_ended_when_it_takes_too_much(container: Container) -> None:
+    container._bounds = replace(BOUNDS, background_seconds=1000)
+    await container.run("import threading, time")
+    running = container._running
+    assert running
+    for _ in range(2):
+        await container.run(
+            "import os\nif os.fork() == 0:\n    time.sleep(.2); x = bytearray(300 * 2**20); time.sleep(99)"
+        )
+    await until(lambda: running.process.returncode is not None)
+    assert (await container.run("'time' in dir()")).printed == "False\n"
 
 
 async def test_what_it_leaves_running_ends_with_it(container: Container) -> None:
     before = descendants()
+    container._bounds = replace(BOUNDS, background_seconds=1000)
     await container.run(LEFT)
-    await until(lambda: len(descendants() - before) >= 4)
+    assert len(descendants() - before) >= 6
     await container.kill()
     await until(lambda: descendants() <= before)
+
+
+async def test_limits_hold_for_the_first_process_too(container: Container) -> None:
+    printed = (await container.run("print(open('/proc/1/limits').read() == open('/proc/self/limits').read())")).printed
+    assert printed == "True\n"
 
 
 async def test_a_run_that_nobody_waits_for_is_stopped(container: Container) -> None:
@@ -234,8 +540,43 @@ async def test_a_run_that_nobody_waits_for_is_stopped(container: Container) -> N
     assert (await container.run("1")).printed == "1\n"
 
 
-async def test_an_answer_that_the_code_made_up_is_only_its_own(container: Container) -> None:
-    forged = "import json, os, struct, sys\nbody = b'[]'\nos.write(int(sys.argv[2]), struct.pack('!I', 2**31))"
-    ran = await container.run(forged)
-    assert ran.stopped == "It drew more than can be shown."
+def forged(sent: str) -> str:
+    """Code that sends something of its own on the connection to the server."""
+    return f"import json, os, struct, sys, time\nos.write(int(sys.argv[2]), {sent}); time.sleep(20)"
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        ("struct.pack('!I', 2**31)", "It drew more than can be shown."),
+        ("struct.pack('!I', 2) + b'[]'", "Its Python ended"),
+        ("struct.pack('!I', 2) + b'{]'", "Its Python ended"),
+        ("struct.pack('!I', 4000) + b'[' * 4000", "Its Python ended"),
+        ("struct.pack('!I', 14) + b'{\"parts\":[-1]}'", "Its Python ended"),
+        ("struct.pack('!I', 22) + b'{\"parts\":[99999999999]}'[:22]", "Its Python ended"),
+        ("struct.pack('!I', 23) + b'{\"parts\":[99999999999]}'", "It drew more than can be shown."),
+        (
+            "(b := b'{\"parts\":[' + b'0,' * 40 + b'0]}') and struct.pack('!I', len(b)) + b",
+            "It drew more than can be shown.",
+        ),
+    ],
+)
+async def test_an_answer_that_the_code_made_up_is_only_its_own(container: Container, sent: str, why: str) -> None:
+    ran = await container.run(forged(sent))
+    assert ran.stopped
+    assert why in ran.stopped
     assert (await container.run("1")).printed == "1\n"
+
+
+async def test_too_many_figures_are_left_out(container: Container) -> None:
+    pyplot = """
+import sys, types
+made = list(range(40))
+class Figure:
+    def savefig(self, file, format): file.write(bytes(2**20))
+sys.modules["matplotlib.pyplot"] = types.SimpleNamespace(
+    get_fignums=lambda: list(made), figure=lambda number: Figure(), close=lambda _: made.clear())
+"""
+    ran = await container.run(pyplot)
+    assert (ran.printed, len(ran.images)) == ("32 figures are too many or too large, and are not shown.\n", 8)
+    assert (await container.run("1")).images == []

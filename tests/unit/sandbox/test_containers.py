@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.sandbox.containers import (
     Containers,
+    Entry,
+    File,
     NoContainer,
-    TooMany,
     files,
-    read_file,
+    open_file,
     write_file,
 )
+from llama_stack_responses.sandbox.folder_lock import FolderLock
+from llama_stack_responses.sandbox.places import Places, TooMany
+from llama_stack_responses.sandbox.volume import Volumes
 from tests.support.waiting import until
-from tests.unit.sandbox.test_container import BOUNDS, jail
+from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 ANNA = Owner("anna", {})
 
@@ -31,6 +40,15 @@ class Clock:
         return self.now
 
 
+async def content_of(entry: Entry, file: File) -> bytes | None:
+    """What is in a file; None if it cannot be opened."""
+    opened = await open_file(entry, file)
+    if opened is None:
+        return None
+    with opened[0] as content:
+        return content.read()
+
+
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -38,7 +56,15 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def containers(tmp_path: Path, clock: Clock) -> AsyncIterator[Containers]:
-    made = Containers(jail(), BOUNDS, tmp_path / "containers", idle_seconds=60, at_most=2, clock=clock)
+    made = Containers(
+        jail(),
+        BOUNDS,
+        volumes(most_files=20_000),
+        tmp_path / "containers",
+        idle_seconds=60,
+        places=Places(2, 3),
+        clock=clock,
+    )
     yield made
     await made.close()
     assert not any((tmp_path / "containers").glob("*"))
@@ -67,7 +93,7 @@ async def test_a_container_expires_when_nobody_uses_it(containers: Containers, c
     with pytest.raises(NoContainer):
         containers.find(entry.id, ANNA)
     await containers.create(ANNA)
-    assert not entry.container.folder.exists()
+    assert not entry.container.volume.place.exists()
 
 
 async def test_what_a_killed_server_left_is_cleared_away_and_nothing_else(
@@ -76,12 +102,12 @@ async def test_what_a_killed_server_left_is_cleared_away_and_nothing_else(
     """A server that is killed leaves the files of its containers without their lock."""
     root = tmp_path / "containers"
     entry = await containers.create(ANNA)
-    await write_file(entry, "mine.txt", b"in use")
+    await write_file(entry, "mine.txt", BytesIO(b"in use"))
     left, foreign = root / "cntr_of_the_dead", root / "not-a-container"
     for folder in (left, foreign):
         folder.mkdir()
         (folder / "secret.txt").write_text("left")
-    other = Containers(jail(), BOUNDS, root, idle_seconds=60, at_most=2)
+    other = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(2, 2))
     other.start()
     await until(lambda: not left.exists())
     await other.close()
@@ -101,22 +127,22 @@ async def test_there_are_only_so_many(containers: Containers, clock: Clock) -> N
 
 async def test_files_are_listed_and_read_as_the_code_left_them(containers: Containers) -> None:
     entry = await containers.create(ANNA)
-    await write_file(entry, "a/../b\\data.csv", b"1,2")
+    await write_file(entry, "a/../b\\data.csv", BytesIO(b"1,2"))
     await entry.container.run("import os; os.mkdir('sub'); open('sub/out.txt', 'w').write('hi')")
     found = {file.path: file for file in await files(entry)}
     assert {path: (file.by_user, file.bytes) for path, file in found.items()} == {
         "/mnt/data/data.csv": (True, 3),
         "/mnt/data/sub/out.txt": (False, 2),
     }
-    assert await read_file(entry, found["/mnt/data/sub/out.txt"]) == b"hi"
+    assert await content_of(entry, found["/mnt/data/sub/out.txt"]) == b"hi"
 
 
 async def test_the_code_may_change_what_was_put_in(containers: Containers) -> None:
     entry = await containers.create(ANNA)
-    await write_file(entry, "data.csv", b"1,2")
+    await write_file(entry, "data.csv", BytesIO(b"1,2"))
     await entry.container.run("open('data.csv', 'a').write(',3')")
     [file] = await files(entry)
-    assert await read_file(entry, file) == b"1,2,3"
+    assert await content_of(entry, file) == b"1,2,3"
 
 
 TRICKS = {
@@ -137,8 +163,165 @@ async def test_no_link_leads_out_of_a_container(containers: Containers, tmp_path
     [own] = await files(entry)
     await entry.container.run(TRICKS[trick].format(secret=secret, folder=secret.parent))
     wanted = [own, *await files(entry), *(replace(own, path=f"/mnt/data/{path}") for path in ("x", "x/key", "../key"))]
-    read = [await read_file(entry, each) for each in wanted]
+    read = [await content_of(entry, each) for each in wanted]
     assert set(read) <= {b"own", None}
-    await write_file(entry, "x", b"new")
+    await write_file(entry, "x", BytesIO(b"new"))
     assert secret.read_text() == "canary"
     assert (entry.container.folder / "x").read_bytes() == b"new"
+
+
+# Bounds
+
+
+@pytest.mark.parametrize("places", [Places(4, 9), Places(9, 4)], ids=["all", "one owner"])
+async def test_containers_asked_for_at_once_are_no_more_than_there_may_be(tmp_path: Path, places: Places) -> None:
+    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=places)
+    found = await asyncio.gather(*(made.create(ANNA) for _ in range(12)), return_exceptions=True)
+    assert sum(isinstance(each, TooMany) for each in found) == 8
+    assert len(made.of(ANNA)) == 4
+    await made.close()
+
+
+async def test_one_owner_cannot_have_all_and_groups_make_no_other_owner(tmp_path: Path) -> None:
+    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(4, 2))
+    await made.create(ANNA)
+    await made.create(Owner("anna", {"teams": ["a"]}))
+    with pytest.raises(TooMany, match="You have 2 containers, and may have no more at a time"):
+        await made.create(Owner("anna", {"teams": ["b"]}))
+    await made.create(Owner("anna", {}, "another tenant"))
+    await made.create(Owner("bert"))
+    with pytest.raises(TooMany, match="This server has as many"):
+        await made.create(Owner("carl"))
+    await made.close()
+
+
+async def test_the_one_owner_of_a_stack_without_authentication_may_have_all(tmp_path: Path) -> None:
+    made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(3, 1))
+    for _ in range(3):
+        await made.create(ANONYMOUS)
+    await made.close()
+
+
+async def test_what_failed_or_was_cancelled_while_it_was_made_takes_no_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "containers"
+    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(1, 1))
+    begun, go_on, make = threading.Event(), threading.Event(), FolderLock.make
+
+    def slow(folder: Path) -> FolderLock:
+        begun.set()
+        go_on.wait()
+        return make(folder)
+
+    monkeypatch.setattr(FolderLock, "make", slow)
+    creating = asyncio.create_task(made.create(ANNA))
+    await until(begun.is_set)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    go_on.set()
+    await until(lambda: any(root.glob("*")))
+    monkeypatch.setattr(FolderLock, "make", make)
+    monkeypatch.setattr(Volumes, "make", refuse)
+    with pytest.raises(PermissionError):
+        await made.create(ANNA)
+    monkeypatch.undo()
+    await made.create(ANNA)
+    made.start()
+    await until(lambda: len(list(root.glob("*"))) == 1)
+    await made.close()
+
+
+def refuse(*_: Any) -> None:
+    raise PermissionError("no")
+
+
+async def test_a_container_counts_until_its_files_are_gone(
+    containers: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = asyncio.Event()
+
+    async def slow(folder: Path) -> None:
+        await go_on.wait()
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(containers._removal, "remove", slow)
+    monkeypatch.setattr("llama_stack_responses.sandbox.containers._REMOVAL", 0.01)
+    first, _ = [await containers.create(ANNA) for _ in range(2)]
+    await containers.end(first.id)
+    with pytest.raises(NoContainer):
+        containers.find(first.id, ANNA)
+    with pytest.raises(TooMany):
+        await containers.create(ANNA)
+    go_on.set()
+    await until(lambda: not first.container.volume.place.exists())
+    await containers.create(ANNA)
+
+
+async def test_a_removal_that_failed_is_tried_again(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = await containers.create(ANNA)
+    remove = containers._removal.remove
+
+    async def fail(folder: Path) -> None:
+        raise PermissionError("not yet")
+
+    monkeypatch.setattr(containers._removal, "remove", fail)
+    await containers.end(entry.id)
+    assert entry.container.volume.place.exists()
+    monkeypatch.setattr(containers._removal, "remove", remove)
+    containers.start()
+    await until(lambda: not entry.container.volume.place.exists())
+
+
+DEEP = """
+import os
+for _ in range(3000):
+    os.mkdir("d" * 20)
+    os.chdir("d" * 20)
+os.chdir("/mnt/data")
+os.mkdir(b"\\xff")
+open("top.txt", "w").write("hi")
+os.chmod("d" * 20, 0)
+"""
+
+
+async def test_folders_deeper_than_any_path_are_listed_and_go_with_their_container(containers: Containers) -> None:
+    entry = await containers.create(ANNA)
+    ran = await containers.find(entry.id, ANNA).container.run(DEEP)
+    assert not ran.failed, ran.printed
+    assert [each.path for each in await files(entry)] == ["/mnt/data/top.txt"]
+    await containers.end(entry.id)
+    await until(lambda: not entry.container.volume.place.exists())
+
+
+async def test_a_folder_that_a_killed_server_left_closed_is_removed(tmp_path: Path) -> None:
+    root = tmp_path / "containers"
+    left = root / "cntr_left"
+    (left / "inner").mkdir(parents=True)
+    left.chmod(0)
+    made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(2, 2))
+    made.start()
+    await until(lambda: not left.exists())
+    await made.close()
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+async def test_an_upload_counts_and_one_that_does_not_fit_is_refused(tmp_path: Path, in_memory: bool) -> None:
+    root = tmp_path / "containers"
+    made = Containers(jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=Places(2, 2))
+    try:
+        entry = await made.create(ANNA)
+        await write_file(entry, "a", BytesIO(bytes(9 * 2**20)))
+        with pytest.raises(
+            ApiError, match="'b' does not fit into the container, whose files may take 16 MiB and 300 fi"
+        ):
+            await write_file(entry, "b", BytesIO(bytes(9 * 2**20)))
+        assert [(each.path, each.bytes) for each in await files(entry)] == [("/mnt/data/a", 9 * 2**20)]
+        ran = await entry.container.run("import os\nfor n in range(400): os.mkdir(f'/mnt/data/{n}')")
+        assert ran.stopped or "No space left" in ran.printed
+        with pytest.raises(ApiError, match="does not fit"):
+            await write_file(entry, "b", BytesIO(b""))
+    finally:
+        await made.close()
+    assert not any(root.iterdir())

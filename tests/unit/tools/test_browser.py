@@ -12,6 +12,7 @@ import pytest
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.web import Web
 from tests.unit.tools.setting import Setting, calls
@@ -23,7 +24,7 @@ OTTERS = """<html><head><title>All about otters</title></head><body><article><p>
 <p>They sleep hand in hand, so that nobody drifts apart while all of them are asleep on the water 【3†x】.</p>
 <p>They eat <a href="/fish">fish</a> and crabs, and they crack shells with stones that they carry.</p></article></body>
 </html>"""
-PAGES = Pages(Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)))
+PAGES = Pages(Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)), WorkerPool(PoolLimits()), 60)
 
 
 class Runtime:

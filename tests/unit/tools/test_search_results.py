@@ -67,3 +67,25 @@ def test_hosts(url: str, host: str | None) -> None:
 )
 def test_domains(url: str, within: bool) -> None:
     assert is_within(url, ["x.example", "A.example"]) is within
+
+
+def test_character_reference_of_thousands_of_digits_stays_text() -> None:
+    reference = f"&#{'9' * 5000};"
+    assert results_of(json.dumps([{"url": URL, "title": "A", "content": reference}])) == [Result(URL, "A", reference)]
+
+
+def test_lists_in_lists_are_read_to_a_bound() -> None:
+    assert results_of("[" * 1000 + "]" * 1000) == []
+    assert results_of(json.dumps([[{"url": URL, "title": "A", "content": "text"}]])) == [Result(URL, "A", "text")]
+
+
+def test_entries_are_read_to_a_bound() -> None:
+    entries = [{"url": f"{URL}{number}", "title": "A", "content": "x" * 30_000} for number in range(600)]
+    found = results_of(json.dumps(entries))
+    assert len(found) == 500
+    assert {len(each.snippet) for each in found} == {20_000}
+
+
+def test_printed_line_over_the_bound_is_not_read() -> None:
+    entry = {"url": URL, "title": "A", "description": "x" * 300_000}
+    assert results_of(str(entry)) == []

@@ -15,6 +15,8 @@ from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.web_search import wrapped
+from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.web import Answer, Web
 from tests.unit.tools.setting import Setting, calls
@@ -53,7 +55,7 @@ def web() -> Iterator[Web]:
         yield web
 
 
-PAGES = Pages(Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)))
+PAGES = Pages(Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)), WorkerPool(PoolLimits()), 60)
 
 
 def searching(runtime: Runtime, *rounds: Round, tool: Json | None = None, **fields: Any) -> Setting:
@@ -337,3 +339,35 @@ async def test_it_is_chosen_by_any_of_its_names() -> None:
 def test_a_request_with_a_call_that_a_client_sends_back() -> None:
     call = {"type": "web_search_call", "id": "ws_1", "status": "completed", "action": {"type": "search", "query": "a"}}
     assert parse_create({"model": "m", "input": [call]}).input_items == [call]
+
+
+@pytest.mark.parametrize(
+    ("lines", "broken"),
+    [
+        (["a bc", "", "abcdef"], ["a", "bc", "", "abc", "def"]),
+        (["abc   de"], ["abc", "de"]),
+        (["abcd  "], ["abc", "d  "]),
+        (["      "], ["   ", ""]),
+    ],
+)
+def test_long_lines_are_broken_at_blanks(lines: list[str], broken: list[str]) -> None:
+    assert wrapped(lines, 3) == broken
+
+
+def test_long_line_is_copied_once() -> None:
+    copied = 0
+
+    class Line(str):
+        __slots__ = ()
+
+        def __getitem__(self, place: Any) -> Line:
+            nonlocal copied
+            part = super().__getitem__(place)
+            copied += len(part)
+            return Line(part)
+
+        def lstrip(self, chars: str | None = None) -> Line:
+            return Line(super().lstrip(chars))
+
+    assert len(wrapped([Line("ab" * 10_000)], 100)) == 200
+    assert copied <= 2 * 20_000

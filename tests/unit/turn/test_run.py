@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.assembler import Assembler
-from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.request import parse_create
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.tools.registry import client_tools
@@ -223,6 +223,21 @@ def failing(error: Exception) -> Callable[[], Awaitable[None]]:
         raise error
 
     return keep
+
+
+async def test_stream_of_response_that_may_be_stored_ends_without_terminal_event() -> None:
+    setting = Setting(HELLO, keep=failing(OutcomeUnknown("Nobody knows.")))
+    await setting.run.begin(PATIENCE)
+    events: list[Json] = []
+    while batch := await setting.outbox.take(PATIENCE):
+        events += batch
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-2]["type"] == "response.output_item.done"
+    last = {"code": "outcome_unknown", "message": "Nobody knows.", "param": None}
+    assert events[-1] == {"type": "error", "sequence_number": len(events) - 1, **last}
+    assert setting.run.unknown
+    with pytest.raises(OutcomeUnknown):
+        await setting.run.finish()
 
 
 @pytest.mark.parametrize("error", STORE_ERRORS)

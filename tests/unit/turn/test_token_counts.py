@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,27 @@ async def test_without_either_it_is_an_estimate(profiles: list[Profile]) -> None
 def test_a_tokenizer_that_is_not_there_stops_the_server() -> None:
     with pytest.raises(ValueError, match="there is no file"):
         TokenCounts(FakeInference(), [Profile(tokenizer="nowhere/tokenizer.json")])
+
+
+@pytest.mark.parametrize("characters", [4_000, 40_000])
+async def test_tokenizer_works_outside_the_event_loop(
+    characters: int, profiles: list[Profile], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def count(text: str) -> int:
+        threads.append(threading.get_ident())
+        return len(text)
+
+    def opened(_: str) -> Callable[[str], int]:
+        return count
+
+    monkeypatch.setattr("llama_stack_responses.turn.token_counts.open_tokenizer", opened)
+    await TokenCounts(FakeInference(), profiles).of(chat("x" * characters))
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_what_no_model_takes_is_estimated(profiles: list[Profile]) -> None:
+    long = chat("word " * 2_000_000)
+    assert await TokenCounts(FakeInference(), profiles).of(long) == estimated_tokens(long)

@@ -16,7 +16,7 @@ from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.ranking import best_first, ranking_body
 from llama_stack_openai_chat.tokens import count_tokens
-from llama_stack_openai_chat.upstream import Upstream
+from llama_stack_openai_chat.upstream import LONGEST_VECTORS, Upstream
 
 from .platform import (
     PROVIDER_DATA_VAR,
@@ -96,7 +96,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Vectors of texts."""
         build = OpenAIEmbeddingsResponse.model_validate
-        return await self._upstream.post("/embeddings", self._body(params), self._own_key(), build)
+        return await self._upstream.post("/embeddings", self._body(params), self._own_key(), build, LONGEST_VECTORS)
 
     async def rerank(self, request: RerankRequest) -> RerankResponse:
         """Documents in the order of what they say about a query."""

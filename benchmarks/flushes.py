@@ -1,0 +1,152 @@
+"""Stored responses a second on a PostgreSQL whose log takes long to reach the disk.
+
+The server waits `FLUSH_MS` before each flush of its log (`commit_delay`), as a remote disk does. Commits that hold
+locks which others need take a flush each; all others share flushes. The same calls on a server that does not wait say
+what else limits them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+import asyncpg
+
+from benchmarks.servers import REPOSITORY, Worker
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.postgres import PostgresRecords
+from tests.contract.conversations import CREATED, assistant, response, user
+from tests.support.postgres import Postgres
+from tests.support.stack import LiveStack
+from tests.support.upstream import UpstreamProcess
+
+type Json = dict[str, Any]
+
+FLUSH_MS: Final = 20
+CLIENTS: Final = 32
+MODEL: Final = "local/fast-32"
+FORMS: Final[Mapping[str, Json]] = {
+    "whole": {},
+    "streamed": {"stream": True},
+    "in the background, streamed": {"background": True, "stream": True},
+}
+SLOW: Final = (f"commit_delay={FLUSH_MS * 1000}", "commit_siblings=0")
+
+
+@dataclass(frozen=True)
+class Flushed:
+    """What one case took.
+
+    Attributes:
+        rate: stored responses a second.
+        took: seconds of each.
+        flushes: of the log, for each response.
+    """
+
+    rate: float
+    took: Sequence[float]
+    flushes: float
+
+
+def flushes(folder: Path, seconds: float) -> dict[str, tuple[Flushed, Flushed]]:
+    """What each case took, by its name: with the slow flushes, and with those of this machine."""
+    slow, fast = (_cases(folder / name, options, seconds) for name, options in (("slow", SLOW), ("fast", ())))
+    return {name: (slow[name], fast[name]) for name in slow}
+
+
+def _cases(folder: Path, options: Sequence[str], seconds: float) -> dict[str, Flushed]:
+    folder.mkdir()
+    found: dict[str, Flushed] = {}
+    with Postgres(folder / "postgres", *options) as server:
+        for owners in (1, CLIENTS):
+            name = "saves of one owner" if owners == 1 else "saves, each client an owner"
+            found[name] = asyncio.run(_saves(server, owners, seconds))
+        with (
+            UpstreamProcess(folder / "upstream.log") as model,
+            LiveStack(
+                REPOSITORY / "templates" / "postgres" / "config.yaml",
+                {"INFERENCE_URL": model.client.base_url, "PYTHONPATH": str(REPOSITORY), **server.environment},
+                folder / "stack",
+            ) as stack,
+            Worker("benchmarks.load") as load,
+        ):
+            for name, form in FORMS.items():
+                _ask(load, stack, form, 5)
+                found[f"requests, {name}"] = _requests(server, load, stack, form, seconds)
+    return found
+
+
+async def _saves(server: Postgres, owners: int, seconds: float) -> Flushed:
+    """Clients that save one response after another, each a new chain."""
+    records = PostgresRecords(server.url, schema=f"saves_{owners}")
+    archive = Archive(records, clock=lambda: CREATED)
+    took: list[float] = []
+
+    async def client(number: int, until: float) -> None:
+        owner = Owner(f"user-{number % owners}")
+        while (begun := time.perf_counter()) < until:
+            made = response(assistant(f"The answer to {begun} of {number}."))
+            await archive.save(made, owner=owner, base=None, input_items=[user(f"Question {begun} of {number}.")])
+            took.append(time.perf_counter() - begun)
+
+    try:
+        await asyncio.gather(*(client(number, time.perf_counter() + 0.5) for number in range(CLIENTS)))
+        took.clear()
+        before, begun = await _synced(server), time.perf_counter()
+        await asyncio.gather(*(client(number, begun + seconds) for number in range(CLIENTS)))
+        passed, synced = time.perf_counter() - begun, await _synced(server) - before
+    finally:
+        await records.close()
+    return Flushed(len(took) / passed, took, synced / len(took))
+
+
+def _requests(server: Postgres, load: Worker, stack: LiveStack, form: Json, seconds: float) -> Flushed:
+    """Clients that ask a server of ours, each one request after another, for about so many seconds."""
+    begun = time.perf_counter()
+    _ask(load, stack, form, 3)
+    count = max(3, round(3 * seconds / (time.perf_counter() - begun)))
+    before, begun = asyncio.run(_synced(server)), time.perf_counter()
+    took = _ask(load, stack, form, count)
+    passed, synced = time.perf_counter() - begun, asyncio.run(_synced(server)) - before
+    return Flushed(len(took) / passed, took, synced / len(took))
+
+
+def _ask(load: Worker, stack: LiveStack, form: Json, count: int) -> list[float]:
+    lanes = [
+        [{"body": {"model": MODEL, "input": f"Request {number} of {client}.", **form}} for number in range(count)]
+        for client in range(CLIENTS)
+    ]
+    return [answer["total"] for lane in load.ask({"port": stack.port, "lanes": lanes}) for answer in lane]
+
+
+async def _synced(server: Postgres) -> int:
+    """How often the server has flushed its log."""
+    connection = await asyncpg.connect(server.url)
+    try:
+        await asyncio.sleep(0.1)  # it counts in a connection's process, which says so when it has nothing to do
+        return int(await connection.fetchval("SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"))
+    finally:
+        await connection.close()
+
+
+def table(found: Mapping[str, tuple[Flushed, Flushed]]) -> list[str]:
+    """The lines of the table."""
+    return [
+        f"**PostgreSQL with flushes of {FLUSH_MS} ms, {CLIENTS} clients, one server**",
+        "",
+        "| what | stored responses a second | p50 | p95 | flushes each | a second without the wait |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+        *(
+            f"| {name} | {slow.rate:,.0f} | {median(slow.took) * 1e3:.0f} ms "
+            f"| {quantiles(slow.took, n=20, method='inclusive')[-1] * 1e3:.0f} ms | {slow.flushes:.2f} "
+            f"| {fast.rate:,.0f} |"
+            for name, (slow, fast) in found.items()
+        ),
+        "",
+    ]

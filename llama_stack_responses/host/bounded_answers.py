@@ -1,0 +1,58 @@
+"""Bounds on the answers that the host's own inference providers read whole.
+
+Their clients, of the `openai` package, keep all of an answer that is no stream. Streams are bounded by their readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import httpx2
+
+_MOST_BYTES: Final = 1 << 26
+"""Bytes of one answer, at most."""
+_STREAM: Final = "text/event-stream"
+
+
+def bound_answers(client: Any) -> None:
+    """Has a client of the `openai` package refuse answers that are too long, while it reads them.
+
+    Args:
+        client: one that is used for a single request, or that was bounded before.
+    """
+    http = client._client
+    hooks = http.event_hooks
+    if _bound not in hooks["response"]:
+        # A compressed answer could become a thousand times as long when it is unpacked.
+        http.headers["accept-encoding"] = "identity"
+        http.event_hooks = {**hooks, "response": [*hooks["response"], _bound]}
+
+
+async def _bound(response: httpx2.Response) -> None:
+    """Called with each response before its body is read."""
+    if response.headers.get("content-type", "").startswith(_STREAM):
+        return
+    if response.headers.get("content-encoding", "identity") != "identity":
+        raise httpx2.DecodingError("The model server compressed its answer, which was not asked for.")
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _Bounded(response.stream)
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that breaks off where it grows too long."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = _MOST_BYTES
+        async for piece in self._inner:
+            left -= len(piece)
+            if left < 0:
+                raise httpx2.ReadError(f"The model server's answer is larger than {_MOST_BYTES} bytes.")
+            yield piece
+
+    async def aclose(self) -> None:
+        """Closes the body."""
+        await self._inner.aclose()

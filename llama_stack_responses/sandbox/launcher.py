@@ -1,0 +1,151 @@
+"""The program that prepares what a container's jail stands on, and starts the jail.
+
+`volume` makes a file system in memory whose size and number of files the kernel bounds (tmpfs(5)), in a mount namespace
+of its own, and waits until the server holds that namespace. `start` enters it and becomes the jail's command. Where the
+server is root, the jail starts as another user of this machine. A place below a folder that is closed to others, as
+root's home is, is reached all the same: an open folder lies over the closed one in that mount namespace, and holds
+nothing but the ways to such places. Nothing of the package is imported here: the server's packages take longer to
+import than the rest takes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import stat
+import sys
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Final
+
+Json = dict[str, Any]
+
+_BIND: Final = 0x1000
+_WHOLE: Final = 0x4000
+_TO_HERE_ONLY: Final = 0x80000
+_NO_DEVICES: Final = 0x2 | 0x4
+"""Flags of mount(2): MS_BIND, MS_REC, MS_SLAVE, and MS_NOSUID with MS_NODEV."""
+
+FOLDERS: Final = ("data", "tmp", "shm")
+"""The folders of a volume."""
+
+
+def volume(plan: Json) -> None:
+    """Makes a volume, says so, and waits for the end of its input.
+
+    Args:
+        plan: `place`, a folder; `bytes` and `files`, at most; `user` and `places` as of `start`.
+    """
+    user, place = plan["user"], Path(plan["place"])
+    if user is None:
+        _become_root_of_a_namespace()
+    else:
+        _own_mounts()
+        _reach([Path(each) for each in plan["places"]])
+    owner = "" if user is None else f",uid={user},gid={user}"
+    options = f"size={plan['bytes']},nr_inodes={plan['files'] + 1 + len(FOLDERS)},mode=700{owner}"
+    _mount(place, "tmpfs", kind="tmpfs", flags=_NO_DEVICES, options=options)
+    for name in FOLDERS:
+        (place / name).mkdir(mode=0o700)
+        if user is not None:
+            os.chown(place / name, user, user)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+def start(plan: Json, command: list[str]) -> None:
+    """Becomes the command.
+
+    Args:
+        plan: `user` that it runs as, null for this one; `group`, the folder of a control group to join, or null;
+            `namespaces`, descriptors of those to enter; where there are none, `places` that it must reach.
+    """
+    user, namespaces = plan["user"], plan["namespaces"]
+    if plan["group"]:
+        Path(plan["group"], "cgroup.procs").write_text("0")
+    for each in namespaces:
+        os.setns(each)
+        os.close(each)
+    if user is not None:
+        if not namespaces:
+            _reach([Path(each) for each in plan["places"]])
+        os.fchown(sys.stdout.fileno(), user, user)  # what runs inside may open it anew, as /dev/stdout
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    os.execv(command[0], command)  # noqa: S606 (no shell is wanted)
+
+
+def _become_root_of_a_namespace() -> None:
+    """Enters a new namespace of users in which this one may mount."""
+    user, group = os.geteuid(), os.getegid()
+    os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNS)
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
+    Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def _own_mounts() -> None:
+    os.unshare(os.CLONE_NEWNS)
+    _mount(Path("/"), flags=_WHOLE | _TO_HERE_ONLY)
+
+
+def _reach(places: Collection[Path]) -> None:
+    """Opens the ways to those of the places that are below closed folders."""
+    closed = {folder for place in places if (folder := _closed(place))}
+    if not closed:
+        return
+    try:
+        _own_mounts()
+    except OSError as error:
+        raise OSError(error.errno, "it is closed to others", str(min(closed))) from None
+    held = {place: os.open(place, os.O_PATH) for place in sorted(places)}
+    for folder in closed:
+        _mount(folder, "tmpfs", kind="tmpfs", options="mode=755")
+    os.umask(0o022)
+    for place, descriptor in held.items():
+        if not place.exists():
+            _make(place, is_folder=stat.S_ISDIR(os.fstat(descriptor).st_mode))
+            _mount(place, f"/proc/self/fd/{descriptor}", flags=_BIND | _WHOLE)
+
+
+def _closed(place: Path) -> Path | None:
+    """The outermost of the folders above that others may not go through."""
+    return next((each for each in reversed(place.parents) if not each.stat().st_mode & stat.S_IXOTH), None)
+
+
+def _make(place: Path, *, is_folder: bool) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if is_folder:
+        place.mkdir()
+    else:
+        place.touch()
+
+
+def _mount(place: Path, source: str = "", *, kind: str = "", flags: int = 0, options: str = "") -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.mount(source.encode(), bytes(place), kind.encode(), ctypes.c_ulong(flags), options.encode())
+    if done != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(place))
+
+
+def main(action: str, plan: Json, command: list[str]) -> None:
+    """Makes a volume or starts a jail; says on the standard error why it cannot."""
+    try:
+        if action == "volume":
+            volume(plan)
+        else:
+            start(plan, command)
+    except OSError as error:
+        if plan["user"] is None:
+            sys.exit(f"A container could not be started: {error}.")
+        sys.exit(
+            f"This server is root, and could not start a container as the user {plan['user']}: {error}. "
+            "Run it as an ordinary user, or with CAP_SYS_ADMIN, CAP_CHOWN, CAP_SETUID and CAP_SETGID."
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], json.loads(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,53 @@
+"""How much a folder takes on the disk, where the kernel does not bound it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from .openat import opened
+
+_DEPTH: Final = 64
+"""Levels of folders that are looked into."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What files and folders take.
+
+    Attributes:
+        bytes: on the disk.
+        files: how many there are, folders, links and so on among them.
+        is_deep: whether folders lie deeper than is looked.
+    """
+
+    bytes: int = 0
+    files: int = 0
+    is_deep: bool = False
+
+
+def usage(folder: Path, most_files: int) -> Usage:
+    """What is in a folder, counted until `most_files` are exceeded. Folders that cannot be read are left out."""
+    taken = files = 0
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting and files <= most_files:
+        parts = waiting.pop()
+        if len(parts) > _DEPTH:
+            return Usage(taken, files, is_deep=True)
+        with suppress(OSError), opened(folder, parts) as descriptor, os.scandir(descriptor) as entries:
+            for entry in islice(entries, most_files - files + 1):
+                files += 1
+                taken += _blocks(entry)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append((*parts, entry.name))
+    return Usage(taken, files)
+
+
+def _blocks(entry: os.DirEntry[str]) -> int:
+    with suppress(OSError):
+        return entry.stat(follow_symlinks=False).st_blocks * 512
+    return 0

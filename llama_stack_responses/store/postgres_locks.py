@@ -1,0 +1,117 @@
+"""The locks under which a commit on PostgreSQL checks its conditions and writes, and how many of them it may hold.
+
+A key is in the group of its first two parts: `f/NAME/...` is in `f/NAME`. One of two parts or fewer is its own group. A
+commit holds, until its transaction is on the disk:
+
+- an exclusive lock on each key that it writes, and a shared one on each key whose version it depends on;
+- a shared lock on the groups of those keys;
+- an exclusive lock on the group of each range that must be empty, and, in place of the keys' own locks, on a group of
+  which it writes many keys.
+
+So a commit waits for another only if one of them writes what the other writes or depends on. All commits take their
+locks in one order, which rules out deadlocks. A range of several groups, or more locks than one commit may have, takes
+the lock of the whole store, which all other commits share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from hashlib import blake2b
+from typing import Final
+
+from .records import Condition, Empty, Write
+
+_A_CONNECTION: Final = 64
+"""Locks for which the server's table has room, for each connection that it takes (`max_locks_per_transaction`)."""
+
+_SINGLY: Final = 4
+"""Keys of one group that a commit locks one by one, at most, when it writes them."""
+
+
+def lock_id(schema: str, name: str) -> int:
+    """The number of the lock with this name; the empty name is that of the whole store."""
+    return int.from_bytes(blake2b(f"{schema}/{name}".encode(), digest_size=8).digest(), signed=True)
+
+
+def locks(
+    schema: str, writes: Sequence[Write], conditions: Sequence[Condition], limit: int
+) -> list[tuple[int, bool]] | None:
+    """The numbers of a commit's locks, in their order, and whether each is exclusive; None: the whole store's."""
+    if any(isinstance(each, Empty) and each.prefix.count("/") < 2 for each in conditions):
+        return None
+    names = _names(
+        {write.key for write in writes},
+        {each.key for each in conditions if not isinstance(each, Empty)},
+        {_group(each.prefix) for each in conditions if isinstance(each, Empty)},
+    )
+    found: dict[int, bool] = {}
+    for name, exclusive in names.items():
+        number = lock_id(schema, name)
+        found[number] = found.get(number, False) or exclusive
+    return sorted(found.items()) if len(found) <= limit else None
+
+
+def _names(written: Collection[str], read: Collection[str], empty: Collection[str]) -> Mapping[str, bool]:
+    """What is locked, and whether exclusively."""
+    groups: dict[str, list[str]] = {}
+    for key in written:
+        groups.setdefault(_group(key), []).append(key)
+    whole = {*empty, *(group for group, keys in groups.items() if len(keys) > _SINGLY)}
+    names = dict.fromkeys((_group(key) for key in (*written, *read)), False)
+    names |= dict.fromkeys((key for key in read if _group(key) not in whole), False)
+    names |= dict.fromkeys((key for key in written if _group(key) not in whole), True)
+    return names | dict.fromkeys(whole, True)
+
+
+def _group(key: str) -> str:
+    """What a key has in common with every prefix of it that has two slashes."""
+    return "/".join(key.split("/", 2)[:2])
+
+
+class LockBudget:
+    """Locks that the commits of one process may hold at once, so that those of all fit in the server's table.
+
+    Args:
+        connections: how many the process has.
+    """
+
+    def __init__(self, connections: int) -> None:
+        self._free = connections * _A_CONNECTION
+        self.limit: Final = max(_A_CONNECTION, self._free // 2)
+        """Those of one commit, at most."""
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def taken(self, count: int) -> AsyncIterator[None]:
+        """Has `count` locks, at most `limit`, set aside; commits get theirs in the order in which they ask."""
+        await self._take(count)
+        try:
+            yield
+        finally:
+            self._give(count)
+
+    async def _take(self, count: int) -> None:
+        if not self._waiting and count <= self._free:
+            self._free -= count
+            return
+        place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((count, place))
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._give(count)
+            else:
+                self._give(0)
+            raise
+
+    def _give(self, count: int) -> None:
+        self._free += count
+        while self._waiting and (self._waiting[0][1].done() or self._waiting[0][0] <= self._free):
+            wanted, place = self._waiting.popleft()
+            if not place.done():
+                self._free -= wanted
+                place.set_result(None)

@@ -1,0 +1,234 @@
+"""Tells when the event loop was held, for how long, and by what code.
+
+A heartbeat in the loop measures how late it is itself. A thread takes samples of the loop's stack while a heartbeat is
+overdue. A loop is not held while its thread waits for a processor, or while the whole process is stopped: the first is
+read from the kernel's scheduler statistics, the second shows in that neither this thread ran nor the loop's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from types import FrameType
+from typing import Final
+
+from ..logs import get_logger
+
+logger = get_logger(__name__)
+
+_LONG: Final = 10.0
+"""Seconds after which a hold that has not ended is reported."""
+
+_BURST: Final = 20
+_REFILL: Final = 3.0
+"""Lines that are logged at once, and seconds until there may be one more."""
+
+_FRAMES: Final = 8
+"""Innermost frames of those that samples share that are named."""
+
+_DEEPEST: Final = 200
+_SAMPLES: Final = 200
+"""Bounds on what is kept of a hold: frames of a sample, and samples."""
+
+_OUTERMOST: Final = "Handle._run"
+"""asyncio's function that calls what the loop is to do."""
+
+_PARTS: Final = 3
+"""Last parts of a file's path that are named."""
+
+
+type Stack = list[tuple[str, int]]
+"""Frames, the outermost first: `file function`, and the line in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A time in which the event loop did nothing else.
+
+    Attributes:
+        seconds: how long it was.
+        ran: whether the loop's thread computed rather than waited.
+        stack: the innermost frames, `file:line function`, that half of the samples share; empty if there is no sample.
+        share: how many samples share them, such as `3 of 4`.
+    """
+
+    seconds: float
+    ran: bool
+    stack: str = ""
+    share: str = ""
+
+    def __str__(self) -> str:
+        doing = "running" if self.ran else "waiting"
+        where = f"{doing} {self.stack} (in {self.share} samples)" if self.stack else f"{doing}, no sample was taken"
+        return f"{self.seconds:.3f} s, {where}"
+
+
+class LoopMonitor:
+    """Monitors one event loop.
+
+    Args:
+        threshold: seconds from which on a hold is reported.
+        on_delay: is called in the loop with the lateness in seconds of each heartbeat, some in a second.
+        on_hold: is called in the loop with the seconds of each hold.
+    """
+
+    def __init__(self, threshold: float, on_delay: Callable[[float], None], on_hold: Callable[[float], None]) -> None:
+        self._threshold = threshold
+        self._interval = threshold / 2
+        self._on_delay = on_delay
+        self._on_hold = on_hold
+        self._holds: SimpleQueue[Hold] = SimpleQueue()
+        self._samples: list[Stack] = []
+        self._alive = 0.0
+        self._running = threading.Event()
+
+    def start(self) -> None:
+        """Begins, for the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._ident = threading.get_ident()
+        self._queued = _QueuedTime(threading.get_native_id())
+        self._begin()
+        self._running.set()
+        threading.Thread(target=self._watch, name="event-loop-monitor", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends it."""
+        if self._running.is_set():
+            self._running.clear()
+            self._timer.cancel()
+            self._queued.close()
+
+    def _begin(self) -> None:
+        self._samples = []
+        self._last = time.monotonic()
+        self._before = (time.thread_time(), self._queued.seconds(), self._alive)
+        self._timer = self._loop.call_later(self._interval, self._beat)
+
+    def _beat(self) -> None:
+        late = time.monotonic() - self._last - self._interval
+        if late > self._threshold:
+            cpu, queued, alive = self._before
+            ran, waited = time.thread_time() - cpu, self._queued.seconds() - queued
+            late = held_seconds(late, ran, waited, self._alive - alive)
+            if late > self._threshold:
+                self._on_hold(late)
+                self._holds.put(Hold(late, ran > late / 2, *_shared(self._samples)))
+        self._on_delay(max(late, 0.0))
+        self._begin()
+
+    def _watch(self) -> None:
+        lines = _Lines()
+        reported = 0.0
+        while self._running.is_set() and not self._loop.is_closed():
+            began = time.monotonic()
+            time.sleep(self._interval)
+            now, last = time.monotonic(), self._last
+            if now - began < self._threshold:
+                # Later than that, this thread was stopped itself, and knows nothing of the loop.
+                self._alive += now - began
+            overdue = now - last - self._interval
+            if overdue > self._interval and self._loop.is_running():
+                self._sample(last)
+            if overdue > _LONG and reported != last and self._alive - self._before[2] > _LONG:
+                reported = last
+                logger.error("the event loop is held for more than %g s: %s", _LONG, _shared(self._samples)[0])
+            with suppress(Empty):
+                lines.log(self._holds.get_nowait())
+
+    def _sample(self, last: float) -> None:
+        stack, samples = _stack(sys._current_frames().get(self._ident)), self._samples
+        if self._last == last and len(samples) < _SAMPLES:  # else the hold ended meanwhile
+            samples.append(stack)
+
+
+class _QueuedTime:
+    """For how long a thread of this process was ready to run and had no processor; 0 where the system does not say."""
+
+    def __init__(self, native_id: int) -> None:
+        self._file: BufferedReader | None = None
+        with suppress(OSError):
+            self._file = Path(f"/proc/self/task/{native_id}/schedstat").open("rb")  # noqa: SIM115 (it stays open)
+
+    def seconds(self) -> float:
+        """Since the thread began (proc(5), `/proc/PID/schedstat`)."""
+        if self._file is None or self._file.closed:
+            return 0.0
+        return int(os.pread(self._file.fileno(), 64, 0).split()[1]) / 1e9
+
+    def close(self) -> None:
+        """Gives the file back."""
+        if self._file:
+            self._file.close()
+
+
+class _Lines:
+    """Logs holds, and no more lines than somebody reads."""
+
+    def __init__(self) -> None:
+        self._left = float(_BURST)
+        self._last = time.monotonic()
+        self._omitted = 0
+
+    def log(self, hold: Hold) -> None:
+        """Logs a hold, or counts it for the next line."""
+        now = time.monotonic()
+        self._left = min(self._left + (now - self._last) / _REFILL, _BURST)
+        self._last = now
+        if self._left < 1:
+            self._omitted += 1
+            return
+        self._left -= 1
+        more = f"; {self._omitted} more before it" if self._omitted else ""
+        self._omitted = 0
+        logger.warning("the event loop was held for %s%s", hold, more)
+
+
+def held_seconds(late: float, ran: float, queued: float, alive: float) -> float:
+    """For how long the loop was held by what it did, of the time by which a heartbeat is late.
+
+    Args:
+        late: seconds.
+        ran: of that time, how long the loop's thread had a processor.
+        queued: how long it waited for one.
+        alive: how long the monitor's thread ran as it should: the process was not stopped.
+    """
+    return min(late - queued, max(ran, alive - queued))
+
+
+def _shared(samples: list[Stack]) -> tuple[str, str]:
+    """The frames that at least half of the samples share, the innermost first, and how many do."""
+    shared: list[str] = []
+    those = samples
+    while ahead := Counter(stack[len(shared)][0] for stack in those if len(stack) > len(shared)):
+        [(frame, count)] = ahead.most_common(1)
+        if 2 * count < len(samples):
+            break
+        those = [stack for stack in those if len(stack) > len(shared) and stack[len(shared)][0] == frame]
+        shared.append(frame)
+    lines = those[0] if those else []
+    named = [f"{file}:{line} {function}" for file, line, function in map(_parts, lines[: len(shared)][-_FRAMES:])]
+    return " < ".join(reversed(named)), f"{len(those)} of {len(samples)}"
+
+
+def _parts(frame: tuple[str, int]) -> tuple[str, int, str]:
+    file, _, function = frame[0].rpartition(" ")
+    return file, frame[1], function
+
+
+def _stack(frame: FrameType | None) -> Stack:
+    stack: Stack = []
+    while frame and len(stack) < _DEEPEST and frame.f_code.co_qualname != _OUTERMOST:
+        file = "/".join(Path(frame.f_code.co_filename).parts[-_PARTS:])
+        stack.append((f"{file} {frame.f_code.co_qualname}", frame.f_lineno))
+        frame = frame.f_back
+    return stack[::-1]

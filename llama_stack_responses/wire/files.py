@@ -1,0 +1,47 @@
+"""Files as answers: sent in blocks that a thread reads, as fast as the client takes them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import IO
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from .answers import gone
+from .exchange import exchange_of
+from .json_blocks import BLOCK
+
+
+class FileInBlocks(Response):
+    """Sends an open file, and closes it. What becomes of its name meanwhile does not matter.
+
+    Args:
+        file: read from its beginning.
+        size: bytes of it that are sent. If it has become shorter, the connection is broken off.
+        headers: what else the answer has in its head.
+    """
+
+    media_type = "application/octet-stream"
+
+    def __init__(self, file: IO[bytes], size: int, headers: dict[str, str]) -> None:
+        super().__init__(headers=headers | {"content-length": str(size)})
+        self._file = file
+        self._size = size
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        leaving = asyncio.ensure_future(gone(receive))
+        left = self._size
+        try:
+            with self._file as file:
+                await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+                while left and not leaving.done():
+                    block = await asyncio.to_thread(file.read, min(BLOCK, left))
+                    if not block:
+                        exchange_of(scope).break_off()
+                        return
+                    left -= len(block)
+                    await send({"type": "http.response.body", "body": block, "more_body": True})
+                await send({"type": "http.response.body", "body": b""})
+        finally:
+            leaving.cancel()

@@ -1,0 +1,168 @@
+"""The one file of a `multipart/form-data` body (RFC 7578), written to a temporary file while it comes in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from tempfile import TemporaryFile
+from typing import IO, Any, Final
+
+from fastapi import Request
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+
+from .bodies import Bodies
+
+_PARTS: Final = 16
+"""Fields of a form, the file among them."""
+
+_HEAD: Final = 8_192
+"""Bytes of the head of one part."""
+
+_FRAME: Final = 2 * _PARTS * _HEAD
+"""Bytes that a form may have besides its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """A file that a client sent.
+
+    Attributes:
+        name: what the client calls it.
+        content: what is in it, to be read from its beginning; it has no name on the disk.
+    """
+
+    name: str
+    content: IO[bytes]
+
+
+@asynccontextmanager
+async def uploaded(request: Request, bodies: Bodies, limit: int) -> AsyncIterator[Upload]:
+    """The field `file` of a form, of at most `limit` bytes; it is gone with the block.
+
+    Raises:
+        ApiError: 400, there is no such file, or the body is no form; 413, it is too large; 408, 429, 503 as from
+            `Bodies.pieces`.
+        ClientDisconnect: the client left.
+    """
+    boundary = _boundary(request)
+    with TemporaryFile() as content:
+        form = _Form(boundary, content, limit)
+        async for piece in bodies.pieces(request, limit + _FRAME):
+            # A piece that is made to look like boundaries takes the parser a while, and a disk takes its time.
+            await asyncio.to_thread(form.feed, piece)
+        name = form.end()
+        content.seek(0)
+        yield Upload(name, content)
+
+
+def _boundary(request: Request) -> bytes:
+    kind, options = parse_options_header(request.headers.get("content-type", ""))
+    boundary = options.get(b"boundary")
+    if kind != b"multipart/form-data" or not boundary:
+        raise bad_request("The body must be a form: 'multipart/form-data' with a boundary. Send the file as 'file'.")
+    return boundary
+
+
+class _Form:
+    """Parses a form, and keeps the content of its file alone.
+
+    Args:
+        content: where that is written.
+        limit: bytes of the file, at most.
+    """
+
+    def __init__(self, boundary: bytes, content: IO[bytes], limit: int) -> None:
+        self._content = content
+        self._limit = limit
+        self._parts = 0
+        self._head = 0
+        self._field = self._value = self._disposition = b""
+        self._name: str | None = None
+        self._in_file = False
+        self._size = 0
+        self._ended = False
+        heard: Any = {
+            "on_part_begin": self._begin_part,
+            "on_header_field": self._add_field,
+            "on_header_value": self._add_value,
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._end_head,
+            "on_part_data": self._add_data,
+            "on_end": self._end,
+        }
+        with _well_formed():
+            self._parser = MultipartParser(boundary, heard)
+
+    def feed(self, piece: bytes) -> None:
+        """Takes the next bytes of the body; works and writes to the disk, so this is for a thread."""
+        with _well_formed():
+            self._parser.write(piece)
+
+    def end(self) -> str:
+        """The file's name."""
+        if not self._ended:
+            raise _malformed()
+        if self._name is None:
+            raise bad_request("Missing required parameter: 'file'.", "file", "missing_required_parameter")
+        return self._name
+
+    def _begin_part(self) -> None:
+        self._parts += 1
+        if self._parts > _PARTS:
+            raise bad_request(f"The form has more than {_PARTS} fields. Send the file alone, as 'file'.")
+        self._head, self._field, self._value, self._disposition = 0, b"", b"", b""
+
+    def _add_field(self, data: bytes, start: int, end: int) -> None:
+        self._count_head(end - start)
+        self._field += data[start:end]
+
+    def _add_value(self, data: bytes, start: int, end: int) -> None:
+        self._count_head(end - start)
+        self._value += data[start:end]
+
+    def _count_head(self, more: int) -> None:
+        self._head += more
+        if self._head > _HEAD:
+            raise bad_request(f"The head of a field of the form is larger than {_HEAD} bytes.")
+
+    def _end_header(self) -> None:
+        if self._field.lower() == b"content-disposition":
+            self._disposition = self._value
+        self._field = self._value = b""
+
+    def _end_head(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        self._in_file = b"filename" in options
+        if not self._in_file:
+            return
+        if self._name is not None or options.get(b"name") != b"file":
+            raise bad_request("The form must have one file, as the field 'file'.", "file")
+        self._name = options[b"filename"].decode(errors="replace") or "file"
+
+    def _add_data(self, data: bytes, start: int, end: int) -> None:
+        if not self._in_file:
+            return
+        self._size += end - start
+        if self._size > self._limit:
+            raise ApiError(413, f"The file is larger than {self._limit} bytes.", code="request_too_large")
+        self._content.write(memoryview(data)[start:end])
+
+    def _end(self) -> None:
+        self._ended = True
+
+
+@contextmanager
+def _well_formed() -> Iterator[None]:
+    try:
+        yield
+    except FormParserError as error:
+        raise _malformed() from error
+
+
+def _malformed() -> ApiError:
+    return bad_request("The body is not a well-formed 'multipart/form-data' form.")

@@ -1,0 +1,278 @@
+"""Runs tasks on foreign content in worker processes."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import json
+import socket
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.logs import get_logger
+
+from .fair_queue import FairQueue, QueueFull
+from .program import LENGTH, READY
+from .template import Template
+from .time_budget import TimeBudget
+
+logger = get_logger(__name__)
+
+_START_SECONDS: Final = 120.0
+"""For a worker process to begin, the import of what its task needs included: a loaded machine takes long for it."""
+_PIECE: Final = 256 * 1024
+"""Bytes of a text that are decoded at a time."""
+_HEAD_BYTES: Final = 64 * 1024
+"""Size of an answer without its text, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    """Bounds on all tasks together, and on each.
+
+    Attributes:
+        at_once: tasks at a time.
+        at_once_per_owner: tasks of one authenticated owner at a time. Without authentication there is one owner, who
+            may have all.
+        waiting_per_owner: tasks of one owner that may wait for their turn.
+        memory_bytes: address space of the worker process of a task.
+        idle_seconds: how long the template process is kept without a task.
+    """
+
+    at_once: int = 4
+    at_once_per_owner: int = 2
+    waiting_per_owner: int = 256
+    memory_bytes: int = 2**30
+    idle_seconds: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Work on foreign content.
+
+    Attributes:
+        module: the full name of the module whose `read(content, options)` does it.
+        content: what is foreign.
+        seconds: how long it may take; waiting for its turn does not count.
+        text_bytes: size of the text of its answer in UTF-8, at most.
+        options: JSON for `read`.
+    """
+
+    module: str
+    content: bytes
+    seconds: float
+    text_bytes: int
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class WorkerPool:
+    """Runs tasks, each in a worker process that is killed when its time is over.
+
+    Nothing is started before the first task.
+    """
+
+    def __init__(self, limits: PoolLimits) -> None:
+        self._limits = limits
+        self._queue = FairQueue(
+            limits.at_once,
+            limits.at_once_per_owner,
+            limits.waiting_per_owner,
+            only_owner=ANONYMOUS.identity,
+        )
+        self._template: Template | None = None
+        self._idle: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Future[None]] = set()
+
+    @property
+    def template(self) -> Template | None:
+        """The template process, while there is one."""
+        return self._template
+
+    async def run(self, task: Task, owner: Hashable, budget: TimeBudget | None = None) -> Mapping[str, str]:
+        """The answer of a task: what its `read` returned, or why there is no answer as `problem`.
+
+        Problems are those of `read`, `broken` where it raised an exception, `seconds`, `memory`, `characters` for a
+        text over `text_bytes`, and `budget` where the budget is used up.
+
+        Raises:
+            ApiError: 429, too many tasks of this owner wait; 503, no worker process can be started.
+        """
+        try:
+            async with self.place(owner):
+                return await self._run(task, budget or TimeBudget(task.seconds))
+        finally:
+            self._end_when_idle()
+
+    @asynccontextmanager
+    async def place(self, owner: Hashable) -> AsyncIterator[None]:
+        """One of the places that all work on foreign content shares, for work that is done elsewhere.
+
+        Raises:
+            ApiError: 429, too much work of this owner waits.
+        """
+        try:
+            await self._queue.enter(owner)
+        except QueueFull:
+            most = self._limits.waiting_per_owner
+            message = f"More than {most} of your files and pages wait to be read. Try again when some have been."
+            raise ApiError(429, message, code="rate_limit_exceeded", retry_after=5) from None
+        try:
+            yield
+        finally:
+            self._queue.leave(owner)
+
+    async def _run(self, task: Task, budget: TimeBudget) -> Mapping[str, str]:
+        seconds = min(task.seconds, budget.left)
+        if seconds <= 0:
+            return {"problem": "budget"}
+        with self._worker(task.module) as worker:
+            try:
+                await _begun(worker)
+            except (TimeoutError, OSError) as error:
+                # A template that cannot start a worker process now will not do so later.
+                self._end_template()
+                raise _unavailable(error) from error
+            try:
+                with budget.spending():
+                    async with asyncio.timeout(seconds):
+                        await _send(worker, task, self._limits.memory_bytes, seconds)
+                        return await _answer(worker, task.text_bytes)
+            except TimeoutError:
+                return {"problem": "seconds" if seconds == task.seconds else "budget"}
+            except OSError:
+                # The system ended it.
+                return {"problem": "memory"}
+
+    @contextmanager
+    def _worker(self, module: str) -> Iterator[socket.socket]:
+        """The socket of a worker process, which is killed at the end of the block if it still runs."""
+        self._cancel_idle()
+        try:
+            template = self._template = self._template or Template()
+            number, worker = template.start(module)
+        except OSError as error:
+            self._end_template()
+            raise _unavailable(error) from error
+        try:
+            yield worker
+        finally:
+            worker.close()
+            with suppress(OSError):
+                template.stop(number)
+
+    def _end_when_idle(self) -> None:
+        self._cancel_idle()
+        if self._template and self._queue.is_idle:
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(self._limits.idle_seconds, self._end_if_idle)
+
+    def _cancel_idle(self) -> None:
+        if self._idle:
+            self._idle.cancel()
+            self._idle = None
+
+    def _end_if_idle(self) -> None:
+        if self._queue.is_idle:
+            self._end_template()
+
+    def _end_template(self) -> None:
+        if template := self._template:
+            self._template = None
+            closing = asyncio.get_running_loop().run_in_executor(None, template.close)
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        self._cancel_idle()
+        self._end_template()
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+
+def _unavailable(error: Exception) -> ApiError:
+    logger.warning("no worker process can be started (%s: %s)", type(error).__name__, error)
+    return ApiError(503, "This server cannot read files and pages at the moment. Try again.", retry_after=5)
+
+
+async def _begun(worker: socket.socket) -> None:
+    """Waits until the worker process runs.
+
+    Raises:
+        OSError: it cannot.
+        TimeoutError: it takes too long.
+    """
+    async with asyncio.timeout(_START_SECONDS):
+        if await asyncio.get_running_loop().sock_recv(worker, len(READY)) != READY:
+            raise ConnectionError("it ended before it began")
+
+
+async def _send(worker: socket.socket, task: Task, memory_bytes: int, seconds: float) -> None:
+    head = {
+        "size": len(task.content),
+        "options": dict(task.options),
+        "memory_bytes": memory_bytes,
+        "seconds": seconds,
+    }
+    body = json.dumps(head).encode()
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(worker, LENGTH.pack(len(body)) + body)
+    await loop.sock_sendall(worker, task.content)
+
+
+async def _answer(worker: socket.socket, text_bytes: int) -> Mapping[str, str]:
+    """What a worker process says, read within its bounds: the process may do the bidding of what it reads."""
+    (length,) = LENGTH.unpack(await _exactly(worker, LENGTH.size))
+    if length > _HEAD_BYTES:
+        return {"problem": "broken"}
+    head = _fields(await _exactly(worker, length))
+    if head is None:
+        return {"problem": "broken"}
+    text = await _text(worker, text_bytes)
+    if text is None:
+        return {"problem": "characters"}
+    return {"text": text, **head}
+
+
+def _fields(body: bytes) -> Mapping[str, str] | None:
+    """An object of texts; None where the bytes are none."""
+    try:
+        head = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return None
+    if not isinstance(head, dict) or not all(isinstance(each, str) for each in head.values()):
+        return None
+    return head
+
+
+async def _exactly(worker: socket.socket, size: int) -> bytes:
+    """So many bytes.
+
+    Raises:
+        ConnectionError: there are not so many.
+    """
+    loop, got = asyncio.get_running_loop(), bytearray()
+    while len(got) < size:
+        piece = await loop.sock_recv(worker, size - len(got))
+        if not piece:
+            raise ConnectionError("it ended in the middle of its answer")
+        got += piece
+    return bytes(got)
+
+
+async def _text(worker: socket.socket, most: int) -> str | None:
+    """What is left to be read; None if it is larger than it may be."""
+    loop, decoder = asyncio.get_running_loop(), codecs.getincrementaldecoder("utf-8")("replace")
+    pieces, size = list[str](), 0
+    while piece := await loop.sock_recv(worker, _PIECE):
+        size += len(piece)
+        if size > most:
+            return None
+        pieces.append(decoder.decode(piece))
+    return "".join([*pieces, decoder.decode(b"", final=True)])

@@ -1,0 +1,101 @@
+"""The server's side of a template process."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from .program import FRAME, START, STOP
+
+_PROGRAM: Final = Path(__file__).with_name("program.py")
+_PATIENCE_SECONDS: Final = 5.0
+"""For the end of a process whose command socket is closed, before it is killed."""
+
+
+class Template:
+    """A running template process. It ends with its last reference at the latest, and when the server is gone.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._process = _started(theirs)
+            except BaseException:
+                ours.close()
+                raise
+        # A full buffer means that the process does not take commands any more.
+        ours.setblocking(False)
+        self._commands = ours
+        self._count = 0
+        self._end = weakref.finalize(self, _ended, self._process, ours)
+
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
+    def start(self, module: str) -> tuple[int, socket.socket]:
+        """Has a worker process started for a task of this module: the task's number, and our end of its socket.
+
+        Raises:
+            OSError: the template process is gone, or stuck.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                self._count += 1
+                self._send(START, self._count, module.encode(), [theirs.fileno()])
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        return self._count, ours
+
+    def stop(self, number: int) -> None:
+        """Has the worker process of a task killed, if it still runs.
+
+        Raises:
+            OSError: the template process is gone, or stuck.
+        """
+        self._send(STOP, number, b"", [])
+
+    def _send(self, kind: bytes, number: int, name: bytes, descriptors: list[int]) -> None:
+        frame = FRAME.pack(kind, number, name)
+        sent = socket.send_fds(self._commands, [frame], descriptors) if descriptors else self._commands.send(frame)
+        if sent != len(frame):
+            raise BrokenPipeError("The worker process takes only a part of a command.")
+
+    def close(self) -> None:
+        """Ends it and all its worker processes, and waits until they have ended."""
+        self._end()
+
+
+def _started(commands: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 (the command is our own)
+        [sys.executable, "-I", str(_PROGRAM), json.dumps([each for each in sys.path if each])],
+        stdin=commands.fileno(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={},
+        # Ctrl-C goes to the server alone, which may still wait for answers.
+        start_new_session=True,
+    )
+
+
+def _ended(process: subprocess.Popen[bytes], commands: socket.socket) -> None:
+    commands.close()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(_PATIENCE_SECONDS)
+        return
+    process.kill()
+    process.wait()

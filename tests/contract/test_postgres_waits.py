@@ -1,0 +1,305 @@
+"""Which commits on PostgreSQL wait for one that is not on the disk yet, and which do not."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import asyncpg
+import pytest
+
+from llama_stack_responses.background.bell import Bell
+from llama_stack_responses.background.jobs import Jobs
+from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.background.vouching import Vouchers
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.conversations import Conversation
+from llama_stack_responses.store.hashing import Hasher
+from llama_stack_responses.store.postgres import PostgresRecords
+from llama_stack_responses.store.records import (
+    Condition,
+    Conflict,
+    Delete,
+    Empty,
+    Ensure,
+    Op,
+    Put,
+    Records,
+    VersionIs,
+    committed,
+    writes_of,
+)
+from tests.contract.backends import SECONDS, Clock, Place
+from tests.contract.conversations import CREATED, Json, assistant, new_id, response, user
+from tests.contract.model import Model
+
+
+class OneTransaction(PostgresRecords):
+    """Records whose calls are all made in one transaction, which the test ends, but for hints, which nobody waits for."""
+
+    connection: Any
+    beside: PostgresRecords
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        hints = bool(ops) and all(write.key.startswith(("u/", "z/")) for write in writes_of(ops))
+        await (self.beside.commit(ops, conditions) if hints else super().commit(ops, conditions))
+
+    async def _pool(self) -> Any:
+        return self.connection
+
+
+@dataclass
+class Server:
+    """A schema of its own on the test run's server."""
+
+    url: str
+    schema: str
+    clock: Clock
+
+    def open(self) -> PostgresRecords:
+        return PostgresRecords(self.url, schema=self.schema, timeout=SECONDS, clock=self.clock)
+
+    @asynccontextmanager
+    async def unfinished(self) -> AsyncIterator[OneTransaction]:
+        """What the block does through this is committed when it ends, and holds its locks until then."""
+        records = OneTransaction(self.url, schema=self.schema, timeout=SECONDS, clock=self.clock)
+        records.connection, records.beside = await asyncpg.connect(self.url), self.open()
+        try:
+            async with records.connection.transaction():
+                yield records
+        finally:
+            await records.connection.close()
+            await records.beside.close()
+
+    async def until_one_waits(self) -> None:
+        """Returns when a transaction waits for a lock of another."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            async with asyncio.timeout(SECONDS):
+                for pause in repeat(0.01):
+                    if await connection.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):
+                        return
+                    await asyncio.sleep(pause)
+        finally:
+            await connection.close()
+
+
+@pytest.fixture
+def server(place: Place, clock: Clock) -> Server:
+    return Server(place.url_of("postgres"), f"s{new_id('waits')}".lower(), clock)
+
+
+@pytest.fixture
+async def records(server: Server) -> AsyncIterator[PostgresRecords]:
+    opened = server.open()
+    yield opened
+    await opened.close()
+
+
+type Commit = tuple[Sequence[Op], Sequence[Condition]]
+
+BEFORE: Commit = ([Put("r/1", b""), Put("g/1/a", b"")], [])
+WHOLE: Commit = ([Put(f"g/3/{number}", b"") for number in range(20)], [])
+MANY: Commit = ([Put(f"k/{number}", b"") for number in range(300)], [])
+TOO_MANY: Commit = ([Put(f"k/{number}", b"") for number in range(1100)], [])
+
+WAITING: dict[str, tuple[Commit, Commit]] = {
+    "a key is written twice": (([Put("r/1", b"")], []), ([Put("r/1", b"")], [])),
+    "a key that was read is written": (([Put("y", b"")], [VersionIs("r/1", 1)]), ([Put("r/1", b"")], [])),
+    "a key that was written is read": (([Put("r/1", b"")], []), ([Put("y", b"")], [VersionIs("r/1", 1)])),
+    "a deleted key is read": (([Delete("g/1/a")], []), ([Put("y", b"")], [VersionIs("g/1/a", 1)])),
+    "a key that was read is deleted": (([Put("y", b"")], [VersionIs("g/1/a", 1)]), ([Delete("g/1/a")], [])),
+    "each writes what the other must not find": (
+        ([Put("n/2", b"")], [VersionIs("n/1", None)]),
+        ([Put("n/1", b"")], [VersionIs("n/2", None)]),
+    ),
+    "something enters a range that must be empty": (([Put("y", b"")], [Empty("g/2/")]), ([Ensure("g/2/a", b"")], [])),
+    "a range must be empty that something enters": (([Put("g/2/a", b"")], []), ([Put("y", b"")], [Empty("g/2/")])),
+    "a range must be empty that something leaves": (([Delete("g/1/a")], []), ([Put("y", b"")], [Empty("g/1/")])),
+    "a range of several groups must be empty": (([Put("g/9/a", b"")], []), ([Put("y", b"")], [Empty("g")])),
+    "many keys of a group, and one of them": (WHOLE, ([Put("g/3/0", b"")], [])),
+    "many keys of a group, and one of them read": (WHOLE, ([Put("y", b"")], [VersionIs("g/3/0", None)])),
+    "one key of a group, and many": (([Put("g/3/0", b"")], []), WHOLE),
+    "one key of a group read, and many written": (([Put("y", b"")], [VersionIs("g/3/0", None)]), WHOLE),
+    "more keys than locks, and one of them": (TOO_MANY, ([], [VersionIs("k/7", None)])),
+    "one key, and more than locks": (([Put("k/7", b"")], []), TOO_MANY),
+}
+
+PASSING: dict[str, tuple[Commit, Commit]] = {
+    "other keys": (([Put("r/1", b"")], []), ([Put("r/2", b"")], [])),
+    "other keys of one group": (([Put("g/1/b", b"")], []), ([Put("g/1/c", b""), Delete("g/1/a")], [])),
+    "both read one key": (([Put("y", b"")], [VersionIs("r/1", 1)]), ([Put("z", b"")], [VersionIs("r/1", 1)])),
+    "a key beside one that was read": (([Put("y", b"")], [VersionIs("g/1/a", 1)]), ([Put("g/1/b", b"")], [])),
+    "something enters another range": (([Put("y", b"")], [Empty("g/2/")]), ([Put("g/1/b", b"")], [])),
+    "many keys of one group, and another's": (WHOLE, ([Put("g/4/0", b"")], [])),
+    "many keys of many groups, and another": (MANY, ([Put("r/2", b"")], [])),
+}
+
+
+@pytest.mark.parametrize("pair", WAITING.values(), ids=WAITING.keys())
+async def test_a_commit_that_shares_something_waits_for_the_one_before(
+    records: Records, server: Server, pair: tuple[Commit, Commit]
+) -> None:
+    model, first, second = Model(), *pair
+    await records.commit(*BEFORE)
+    model.commit(*BEFORE)
+    async with server.unfinished() as held:
+        assert await committed(held, *first) == model.commit(*first)
+        waits = asyncio.create_task(committed(records, *second))
+        await server.until_one_waits()
+        assert not waits.done()
+    assert await waits == model.commit(*second)
+    assert await records.range("!", "~", limit=10_000) == [*model.live().items()]
+
+
+@pytest.mark.parametrize("pair", PASSING.values(), ids=PASSING.keys())
+async def test_a_commit_that_shares_nothing_does_not_wait(
+    records: Records, server: Server, pair: tuple[Commit, Commit]
+) -> None:
+    model, first, second = Model(), *pair
+    await records.commit(*BEFORE)
+    model.commit(*BEFORE)
+    async with server.unfinished() as held:
+        assert await committed(held, *first) == model.commit(*first)
+        assert await committed(records, *second) == model.commit(*second)
+    assert await records.range("!", "~", limit=10_000) == [*model.live().items()]
+
+
+# What the archive and the jobs commit
+
+ALICE, BOB = Owner("alice"), Owner("bob")
+TOOLS = [{"type": "function", "name": "f", "description": "d" * 500, "parameters": {}, "strict": True}]
+
+
+async def save(records: Records, owner: Owner, clock: Clock, base: str | None = None, **fields: Any) -> str:
+    """Stores a turn with words of its own; the name of its history."""
+    said, asked = assistant(new_id("answer")), user(new_id("question"))
+    made = response(said, tools=TOOLS, **fields)
+    await Archive(records, clock=clock).save(made, owner=owner, base=base, input_items=[asked])
+    return Hasher(owner).histories(base, [asked, said])[-1]
+
+
+async def background(records: Records, response_id: str, made: Json, clock: Clock) -> None:
+    """Queues a response, begins it and ends it."""
+    archive, jobs, journal = Archive(records, clock=clock), Jobs(records, 100), Journal(records, Bell())
+    body, asked = {"model": "m", "background": True}, [user(response_id)]
+    first = made | {"status": "queued", "output": []}
+    async with jobs.enqueued(response_id, ANONYMOUS, body) as queued:
+        await archive.save(first, owner=ANONYMOUS, base=None, input_items=asked, beside=queued)
+    held = await jobs.claim("worker")
+    assert held is not None
+    assert held.response_id == response_id
+    ended = [*held.gone(), *journal.expire(response_id, CREATED)]
+    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, beside=ended, conditions=[held.fence])
+    await jobs.noted()
+
+
+async def in_background(records: Records, clock: Clock) -> None:
+    response_id = new_id("resp")
+    await background(records, response_id, response(assistant(response_id), id=response_id), clock)
+
+
+async def in_foreground(records: Records, clock: Clock) -> None:
+    archive, response_id = Archive(records, clock=clock), new_id("resp")
+    vouchers = Vouchers(records, archive, "worker")
+    made, asked = response(assistant(response_id), id=response_id), [user(response_id)]
+    await vouchers.vouch(made, owner=ANONYMOUS, base=None, input_items=asked)
+    ops, condition = vouchers.settled(response_id)
+    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, beside=ops, conditions=[condition])
+
+
+async def in_conversation(records: Records, clock: Clock) -> None:
+    archive = Archive(records, clock=clock)
+    conversation = Conversation(new_id("conv"), ANONYMOUS, CREATED, {})
+    await archive.conversations.create(conversation, [user(new_id("said")) for _ in range(20)])
+    of = {"conversation": {"id": conversation.id}}
+    await archive.save(response(assistant("a"), **of), owner=ANONYMOUS, base=None, input_items=[user(new_id("said"))])
+
+
+async def deleted(records: Records, clock: Clock) -> None:
+    archive, made = Archive(records, clock=clock), response(assistant(new_id("said")))
+    await archive.save(made, owner=ANONYMOUS, base=None, input_items=[user(new_id("said"))])
+    assert await archive.delete(made["id"])
+
+
+WORK: dict[str, Callable[[Records, Clock], Awaitable[None]]] = {
+    "in the background": in_background,
+    "in the foreground": in_foreground,
+    "in a conversation": in_conversation,
+    "deleted": deleted,
+}
+
+
+async def test_saves_of_other_chains_and_owners_do_not_wait_for_one_that_is_not_on_the_disk(
+    records: Records, server: Server, clock: Clock
+) -> None:
+    hers, his = await save(records, ALICE, clock), await save(records, BOB, clock)
+    async with server.unfinished() as held:
+        first = await save(held, ALICE, clock, hers)
+        await save(records, BOB, clock, his)
+        await save(records, ALICE, clock)
+        second = await save(records, ALICE, clock, hers)
+    archive = Archive(records, clock=clock)
+    assert [len(await archive.history(name)) for name in (first, second)] == [4, 4]
+
+
+@pytest.mark.parametrize("second", WORK)
+@pytest.mark.parametrize("first", WORK)
+async def test_responses_of_one_owner_do_not_wait_for_one_that_is_not_on_the_disk(
+    records: Records, server: Server, clock: Clock, first: str, second: str
+) -> None:
+    await in_foreground(records, clock)
+    async with server.unfinished() as held:
+        await WORK[first](held, clock)
+        await WORK[second](records, clock)
+
+
+async def test_a_history_that_is_being_dropped_is_waited_for(records: Records, server: Server, clock: Clock) -> None:
+    archive, asked, said = Archive(records, clock=clock), user("q"), assistant("a")
+    made = response(said)
+    await archive.save(made, owner=ALICE, base=None, input_items=[asked])
+    history = Hasher(ALICE).histories(None, [asked, said])[-1]
+    async with server.unfinished() as held:
+        await Archive(held, clock=clock).delete(made["id"])
+        again = archive.save(response(said), owner=ALICE, base=None, input_items=[asked])
+        waits = asyncio.create_task(again)
+        await server.until_one_waits()
+        assert not waits.done()
+    await waits
+    assert [item["role"] for item in await archive.history(history)] == ["user", "assistant"]
+
+
+# Deadlocks and old schemas
+
+
+async def test_commits_that_name_shared_keys_in_any_order_do_not_deadlock(records: PostgresRecords) -> None:
+    keys = [f"{kind}/{name}/{part}" for kind in "ab" for name in "xy" for part in "1234567"] + ["c", "d", "r/1"]
+    chance = random.Random(4)
+
+    def commit() -> Commit:
+        ops: list[Op] = [chance.choice((Put, Ensure))(key, b"") for key in chance.sample(keys, 6)]
+        ops += map(Delete, chance.sample(keys, 6))
+        conditions: list[Condition] = [VersionIs(key, None) for key in chance.sample(keys, 2)]
+        return ops, [*conditions, *map(Empty, chance.sample(["a/x/", "b/y/", "a/y/1"], chance.randrange(2)))]
+
+    # The server ends one of those that wait for each other, which is an error here.
+    made = await asyncio.gather(*(committed(records, *commit()) for _ in range(600)))
+    assert True in made
+    assert False in made
+
+
+async def test_a_schema_of_an_earlier_version_gets_what_is_missing(records: PostgresRecords, server: Server) -> None:
+    await records.commit([Put("a", b"1")])
+    await records.close()
+    connection = await asyncpg.connect(server.url)
+    await connection.execute(f"DROP FUNCTION {server.schema}.commit")
+    await connection.close()
+    await records.commit([Put("a", b"2")], [VersionIs("a", 1)])
+    with pytest.raises(Conflict):
+        await records.commit([Put("a", b"3")], [VersionIs("a", 1)])

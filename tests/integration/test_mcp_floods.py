@@ -1,0 +1,265 @@
+"""MCP servers that send without end, with whichever version of the `mcp` package the host brings."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from llama_stack_responses.mcp_client import door
+from llama_stack_responses.mcp_client.sessions import Session
+from tests.integration.test_mcp_sessions import (
+    Hostile,
+    Json,
+    address,
+    call,
+    events,
+    failure,
+    said,
+    servers,
+)
+from tests.support.web import Answer, Asked, Web
+
+# They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
+pytestmark = pytest.mark.live
+
+SECONDS: Final = 120
+"""What would be endless is given up after this, and fails the test."""
+
+
+@pytest.fixture
+def hostile(web: Web) -> Hostile:
+    return Hostile(web)
+
+
+@pytest.fixture
+async def session(hostile: Hostile) -> AsyncIterator[Session]:
+    made = servers().session(address(hostile.web.url("/mcp")))
+    await made.list_tools()
+    yield made
+    await end(made)
+
+
+async def end(session: Session) -> None:
+    """Ends a session, and waits until the package has closed all that it opened."""
+    session.release()
+    if lines := session._servers._lines:
+        await asyncio.wait(lines)
+
+
+async def error_of(session: Session) -> str:
+    async with asyncio.timeout(SECONDS):
+        message: str = (await failure(call(session)))["message"]
+    return message
+
+
+def event(message: Json, *fields: bytes) -> bytes:
+    return b"\n".join([*fields, b"data: " + orjson.dumps({"jsonrpc": "2.0", **message}), b"", b""])
+
+
+def answer(asked: Json, result: Json) -> bytes:
+    return event({"id": asked["id"], "result": result})
+
+
+EVENTS: Final = {"content-type": "text/event-stream"}
+DONE: Final = {"content": [{"type": "text", "text": "done"}]}
+PROGRESS: Final = {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+
+
+def endless(piece: bytes) -> Iterator[bytes]:
+    while True:
+        yield piece
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        lambda: endless(b"data: " + b"x" * 10_000),
+        lambda: endless(b"x" * 10_000),
+        lambda: endless(b"data: x\n" * 1_000),
+        lambda: endless(b": ping\n\n" * 1_000),
+        lambda: endless(b"\n" * 10_000),
+        lambda: endless(b"event: other\ndata: {}\n\n" * 500),
+        lambda: endless(event(PROGRESS) * 100),
+    ],
+    ids=["line", "no field", "lines", "comments", "empty", "other events", "progress"],
+)
+async def test_a_stream_without_end_fails_the_call(hostile: Hostile, session: Session, pieces: Any) -> None:
+    hostile.answers["tools/call"] = lambda _: Answer(pieces(), 200, EVENTS)
+    assert "larger than this server takes" in await error_of(session)
+
+
+async def test_json_without_end_fails_the_call(hostile: Hostile, session: Session) -> None:
+    kind = {"content-type": "application/json"}
+    hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, kind)
+    assert "larger than this server takes" in await error_of(session)
+
+
+async def test_progress_before_an_answer_is_left_out(hostile: Hostile, session: Session) -> None:
+    def progress(asked: Json) -> Answer:
+        return events(event(PROGRESS) * 500, answer(asked, DONE))
+
+    hostile.answers["tools/call"] = progress
+    assert (await call(session))["content"] == DONE["content"]
+
+
+@pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list", "odd"])
+async def test_requests_for_what_was_not_offered_are_left_out(hostile: Hostile, session: Session, method: str) -> None:
+    def flood(asked: Json) -> Answer:
+        requests = [event({"id": number, "method": method, "params": {}}) for number in range(200)]
+        return events(*requests, answer(asked, DONE))
+
+    hostile.answers["tools/call"] = flood
+    assert (await call(session))["content"] == DONE["content"]
+    bodies = [asked.json() for asked in hostile.web.seen if asked.method == "POST"]
+    assert all("method" in body for body in bodies), "this server answered one"
+
+
+async def test_a_flood_of_pings_fails_the_call(hostile: Hostile, session: Session) -> None:
+    pings = [event({"id": number, "method": "ping"}) for number in range(200)]
+    hostile.answers["tools/call"] = lambda _: events(*pings)
+    assert "sends more pings" in await error_of(session)
+
+
+@pytest.mark.parametrize("body", [b'{"a":' * 15_000, b"[" * 90_000, b"[]," * 30_000])
+@pytest.mark.parametrize("kind", ["json", "events"])
+async def test_a_message_with_too_much_in_it_fails_the_call(
+    hostile: Hostile, session: Session, body: bytes, kind: str
+) -> None:
+    def deep(asked: Json) -> Answer:
+        text = (
+            b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": ' % asked["id"] + body
+        )
+        headers = {"content-type": "application/json"}
+        return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, headers)
+
+    hostile.answers["tools/call"] = deep
+    assert "larger than this server takes" in await error_of(session)
+
+
+async def test_answers_that_are_large_together_end_the_session(hostile: Hostile, session: Session) -> None:
+    """The next call has a session of its own."""
+    large = {"content": [{"type": "text", "text": "x" * 90_000}]}
+    hostile.answers["tools/call"] = lambda asked: events(answer(asked, large))
+    for _ in range(4):
+        assert (await call(session))["content"] == large["content"]
+    assert "more in one session" in await error_of(session)
+
+
+async def test_a_stream_that_is_taken_up_again_and_again_ends_the_session(
+    hostile: Hostile, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "_MOST_STREAMS", 2)
+    usual = hostile.web.answer_all
+    assert usual
+    again = events(b"id: 1\nretry: 0\ndata:\n\n")
+    hostile.answers["tools/call"] = lambda _: again
+
+    def answer_all(asked: Asked) -> Answer:
+        return again if "last-event-id" in asked.headers else usual(asked)
+
+    hostile.web.answer_all = answer_all
+    fresh = servers().session(address(hostile.web.url("/mcp")))
+    assert "streams of events too often" in await error_of(fresh)
+    assert sum("last-event-id" in asked.headers for asked in hostile.web.seen) <= 2
+    await end(fresh)
+
+
+async def test_redirects_without_end_fail_the_call(hostile: Hostile, session: Session) -> None:
+    hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": hostile.web.url("/mcp")})
+    before = len(hostile.web.seen)
+    assert await error_of(session)
+    assert len(hostile.web.seen) - before <= 25
+
+
+@pytest.mark.parametrize("location", ["http://[", "http://xn--/", "http://\x7f/", "http://127.0.0.1:99999/", "\xff"])
+async def test_an_odd_redirect_fails_the_call(hostile: Hostile, session: Session, location: str) -> None:
+    hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": location})
+    assert "redirects to another one" in await error_of(session)
+
+
+@pytest.mark.parametrize("value", ["\xe4", "a b", "x" * 2_000])
+async def test_an_odd_session_id_fails_the_greeting(hostile: Hostile, value: str) -> None:
+    greeting = hostile.answers["initialize"]
+
+    def greeted(asked: Json) -> Answer:
+        body = {"jsonrpc": "2.0", "id": asked["id"], "result": greeting(asked)}
+        return said(body, headers={"mcp-session-id": value})
+
+    hostile.answers["initialize"] = greeted
+    session = servers().session(address(hostile.web.url("/mcp")))
+    async with asyncio.timeout(SECONDS):
+        assert (await failure(session.list_tools()))["code"] == 502
+    await end(session)
+
+
+async def test_tools_that_are_large_together_are_refused(hostile: Hostile) -> None:
+    tool = {"name": "add", "description": "x" * 60_000, "inputSchema": {"type": "object"}}
+    hostile.answers["tools/list"] = lambda _: {"tools": [tool], "nextCursor": "again"}
+    session = servers().session(address(hostile.web.url("/mcp")))
+    error = await failure(session.list_tools())
+    assert error["message"] == "The server lists more tools than this server takes."
+    assert hostile.methods.count("tools/list") == 2
+    await end(session)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "http://127.0.0.1:1/schema"},
+        {"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}},
+        {"properties": {"a": {"type": "no such type"}}},
+    ],
+)
+async def test_a_result_is_not_checked_against_the_schema_of_a_server(hostile: Hostile, schema: Json) -> None:
+    """The pattern would take longer than the universe has, in the event loop."""
+    tool = {"name": "add", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", **schema}}
+    hostile.answers["tools/list"] = lambda _: {"tools": [tool]}
+    hostile.answers["tools/call"] = lambda _: {"content": [], "structuredContent": {"a": "a" * 64 + "!"}}
+    session = servers().session(address(hostile.web.url("/mcp")))
+    await session.list_tools()
+    assert (await call(session))["structuredContent"] == {"a": "a" * 64 + "!"}
+    await end(session)
+
+
+async def test_a_call_asks_for_no_list_of_tools(hostile: Hostile) -> None:
+    session = servers().session(address(hostile.web.url("/mcp")))
+    await call(session)
+    assert hostile.methods.count("tools/list") == 0
+    await end(session)
+
+
+async def test_an_integer_over_64_bits_becomes_a_number(hostile: Hostile, session: Session) -> None:
+    text = b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": %d}}}'
+    kind = {"content-type": "application/json"}
+    hostile.answers["tools/call"] = lambda asked: Answer(text % (asked["id"], 10**30), 200, kind)
+    assert (await call(session))["structuredContent"] == {"a": 1e30}
+
+
+def old_server(web: Web, pieces: Iterable[bytes]) -> None:
+    def answer_all(asked: Asked) -> Answer:
+        if asked.method == "GET":
+            return Answer([b"event: endpoint\ndata: messages\n\n", *pieces], 200, EVENTS)
+        return Answer(status=202 if asked.path.endswith("/messages") else 405)
+
+    web.answer_all = answer_all
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([b"data: " + b"x" * 60_000] * 4, "larger than this server takes"),
+        ([b": ping\n\n" * 5_000] * 20, "larger than this server takes"),
+        ([event({"id": number, "method": "ping"}) for number in range(200)], "sends more pings"),
+        ([b"data: {}\n\n"], "not what the protocol says"),
+    ],
+    ids=["line", "comments", "pings", "no message"],
+)
+async def test_a_flood_over_the_older_transport_ends_the_session(web: Web, pieces: list[bytes], message: str) -> None:
+    old_server(web, pieces)
+    session = servers().session(address(web.url("/sse")))
+    async with asyncio.timeout(SECONDS):
+        error = await failure(session.list_tools())
+    assert message in error["message"]
+    await end(session)

@@ -1,0 +1,26 @@
+"""Tracebacks that a client causes in the web server: plain text in the log, which nothing draws in the event loop."""
+
+import pytest
+
+from tests.support.stack import LiveStack
+from tests.support.talk import Talk
+from tests.support.upstream import Upstream
+from tests.support.wire import output_text
+
+pytestmark = pytest.mark.live
+
+
+def test_message_that_is_no_utf8_ends_its_connection_and_is_logged_in_plain_text(
+    stack: LiveStack, upstream: Upstream
+) -> None:
+    before = stack.log.stat().st_size
+    with Talk(stack) as talk, Talk(stack) as other:
+        talk.socket.send(b'{"type": "\xff"}', text=True)
+        assert talk.closed()[0] == 1007
+        other.ask(model="local/echo", input="x")
+        assert output_text(other.response())
+    with stack.log.open("rb") as log:
+        log.seek(before)
+        said = log.read().decode()
+    assert "Invalid UTF-8" in said
+    assert "╭" not in said

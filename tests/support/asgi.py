@@ -1,0 +1,136 @@
+"""Requests to an ASGI application without a server: the test decides what of the body comes, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from fastapi import FastAPI, Request, Response
+from starlette.types import ASGIApp, Message, Scope
+
+from llama_stack_responses.config import Limits
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.wire.answers import Json
+from llama_stack_responses.wire.asked import Handler, routes_within
+from llama_stack_responses.wire.traffic import Traffic
+
+
+@dataclass
+class Body:
+    """The pieces of a body.
+
+    Attributes:
+        pieces: what comes.
+        then: what comes behind that: the body's end, the client's leaving, or nothing at all.
+        taken: how many pieces the application has read.
+    """
+
+    pieces: Iterable[bytes] = ()
+    then: str = "end"
+    taken: int = 0
+    _left: Iterator[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begin."""
+        self._left = iter(self.pieces)
+
+    async def receive(self) -> Message:
+        """The next message."""
+        for piece in self._left:
+            self.taken += 1
+            return {"type": "http.request", "body": piece, "more_body": True}
+        if self.then == "silence":
+            await asyncio.Event().wait()
+        if self.then == "leave":
+            return {"type": "http.disconnect"}
+        self.then = "silence"
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+
+@dataclass
+class Answer:
+    """What came back."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    async def send(self, message: Message) -> None:
+        """Take a message of it."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
+        else:
+            self.body += message.get("body", b"")
+
+    @property
+    def error(self) -> Any:
+        """OpenAI's error object in it."""
+        return orjson.loads(self.body)["error"]
+
+
+async def ask(app: ASGIApp, body: Body, headers: Mapping[str, str] | None = None, method: str = "POST") -> Answer:
+    """The application's answer to a request for `/`."""
+    answer = Answer()
+    await app(scope_of(headers, method), body.receive, answer.send)
+    return answer
+
+
+def scope_of(headers: Mapping[str, str] | None = None, method: str = "POST") -> Scope:
+    """The scope of a request for `/`."""
+    raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": "/",
+        "raw_path": b"/",
+        "query_string": b"",
+        "root_path": "",
+        "headers": raw,
+        "client": ("127.0.0.1", 1),
+        "server": ("127.0.0.1", 2),
+        "state": {},
+    }
+
+
+class App:
+    """An application with one route at `/`.
+
+    Attributes:
+        broken_off: the scopes of the connections that it ended.
+    """
+
+    def __init__(self, limits: Mapping[str, Any] | None = None, owners: Iterable[str] = ("ada",)) -> None:
+        """`owners` are the users of the requests, one after the other, and the last for ever."""
+        given = Limits.model_validate(limits or {})
+        self._owners = list(owners)
+        self.broken_off: list[Scope] = []
+        self.traffic = Traffic(given, self._who, self._break_off)
+        self.bodies = self.traffic.bodies
+        self._app = FastAPI()
+
+    def serve(self, handler: Handler) -> ASGIApp:
+        """The application with this handler."""
+        self._app.router.route_class = routes_within(self.traffic)
+        self._app.router.add_api_route("/", handler, methods=["GET", "POST"])
+        return self._app
+
+    def echo(self) -> ASGIApp:
+        """The application that answers with the JSON object that it is sent."""
+
+        async def echo(request: Request) -> Response:
+            return Json(await self.bodies.json(request))
+
+        return self.serve(echo)
+
+    def _who(self) -> Owner:
+        return Owner(self._owners.pop(0) if len(self._owners) > 1 else self._owners[0])
+
+    def _break_off(self, scope: Any) -> None:
+        self.broken_off.append(scope)

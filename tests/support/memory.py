@@ -1,0 +1,40 @@
+"""How much memory a server and the processes below it took at their most."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from tests.support.descendants import descendants
+
+
+class PeakMemory:
+    """Measures from where it is made.
+
+    Args:
+        pid: the server's process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._before: dict[int, float] = {}
+        for each in descendants(pid):
+            # "5" makes the peak what the process has now (Linux, proc_pid_clear_refs(5)).
+            with suppress(OSError):
+                Path(f"/proc/{each}/clear_refs").write_text("5")
+            self._before[each] = _megabytes(each, "VmRSS")
+
+    def of_server(self) -> float:
+        """Megabytes by which the server grew at its most."""
+        return _megabytes(self._pid, "VmHWM") - self._before[self._pid]
+
+    def of_all(self) -> float:
+        """The same of it and all processes below it that are there now, added up."""
+        grown = (_megabytes(each, "VmHWM") - self._before.get(each, 0.0) for each in descendants(self._pid))
+        return sum(max(each, 0.0) for each in grown)
+
+
+def _megabytes(pid: int, name: str) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0.0  # it has ended
+    return next((int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:")), 0.0)

@@ -1,0 +1,103 @@
+"""The locks of a commit, and those that a process may hold at once."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from llama_stack_responses.store.postgres_locks import LockBudget, lock_id, locks
+from llama_stack_responses.store.records import Condition, Delete, Empty, Ensure, Put, VersionIs, Write
+
+S, X = False, True
+
+
+def named(*names: tuple[str, bool]) -> list[tuple[int, bool]]:
+    return sorted((lock_id("s", name), exclusive) for name, exclusive in names)
+
+
+@pytest.mark.parametrize(
+    ("writes", "conditions", "expected"),
+    [
+        ([Put("a", b"")], [], [("a", X)]),
+        ([Put("r/1", b"")], [VersionIs("r/1", 1)], [("r/1", X)]),
+        ([], [VersionIs("r/1", 1)], [("r/1", S)]),
+        ([Delete("f/x/1")], [], [("f/x", S), ("f/x/1", X)]),
+        ([Ensure("f/x/1", b"")], [VersionIs("f/x/2", None)], [("f/x", S), ("f/x/1", X), ("f/x/2", S)]),
+        ([Put("f/x/1", b"")], [Empty("f/x/", "f/x/1")], [("f/x", X)]),
+        ([Put("f/y/1", b"")], [Empty("f/x/1/2")], [("f/y", S), ("f/y/1", X), ("f/x", X)]),
+        ([Put(f"m/c/{number}", b"") for number in range(5)], [VersionIs("m/c/9", None)], [("m/c", X)]),
+    ],
+)
+def test_a_commit_locks_what_it_writes_exclusively_and_what_it_reads_with_others(
+    writes: list[Write], conditions: list[Condition], expected: list[tuple[str, bool]]
+) -> None:
+    assert locks("s", writes, conditions, 64) == named(*expected)
+
+
+def test_locks_are_taken_in_one_order_whatever_the_order_of_the_keys() -> None:
+    writes: list[Write] = [Put(f"k/{number}", b"") for number in range(20)]
+    found = locks("s", writes, [], 64)
+    assert found == locks("s", writes[::-1], [], 64)
+    assert found is not None
+    assert found == sorted(found)
+
+
+def test_a_commit_that_needs_too_many_locks_takes_the_one_of_the_store() -> None:
+    writes: list[Write] = [Put(f"k/{number}", b"") for number in range(65)]
+    assert locks("s", writes, [], 64) is None
+    assert locks("s", writes[:64], [], 64) is not None
+    assert locks("s", [], [Empty("k/")], 64) is None
+
+
+async def test_commits_have_no_more_locks_at_once_than_the_budget() -> None:
+    budget, held, most = LockBudget(2), 0, 0
+    assert budget.limit == 64
+
+    async def commit(count: int) -> None:
+        nonlocal held, most
+        async with budget.taken(count):
+            held += count
+            most = max(most, held)
+            await asyncio.sleep(0)
+            held -= count
+
+    await asyncio.gather(*(commit(1 + 7 * number % 64) for number in range(200)))
+    assert 64 < most <= 128
+    assert held == 0
+
+
+async def test_a_large_commit_is_not_passed_by_later_small_ones() -> None:
+    budget, order = LockBudget(1), []
+
+    async def commit(name: str, count: int) -> None:
+        async with budget.taken(count):
+            order.append(name)
+            await asyncio.sleep(0)
+
+    await asyncio.gather(commit("first", 10), commit("large", 60), commit("small", 10))
+    assert order == ["first", "large", "small"]
+
+
+@pytest.mark.parametrize("granted", [False, True])
+async def test_locks_of_a_commit_that_is_cancelled_while_it_waits_are_free_again(granted: bool) -> None:
+    budget = LockBudget(1)
+    first = asyncio.create_task(hold(budget, release := asyncio.Event()))
+    await asyncio.sleep(0)
+    second, third = (asyncio.create_task(hold(budget, asyncio.Event())) for _ in range(2))
+    await asyncio.sleep(0)
+    if granted:
+        # The first gives its locks to the second, which is cancelled before it runs again.
+        release.set()
+        await first
+    second.cancel()
+    third.cancel()
+    release.set()
+    await asyncio.wait([first, second, third])
+    async with asyncio.timeout(60), budget.taken(64):
+        pass
+
+
+async def hold(budget: LockBudget, until: asyncio.Event) -> None:
+    async with budget.taken(64):
+        await until.wait()

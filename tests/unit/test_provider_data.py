@@ -1,0 +1,96 @@
+"""What a client puts into the header with its provider data makes no server fail."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import orjson
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.host.platform import PROVIDER_DATA_HEADER, SERVER
+from llama_stack_responses.host.provider_data import check_headers, guard_provider_data
+
+Json = dict[str, Any]
+
+NAME = PROVIDER_DATA_HEADER.lower().encode()
+
+
+class Middleware:
+    """Stands for the host's, which lets everything through."""
+
+    async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
+        await send({"type": "passed"})
+
+
+@pytest.fixture
+def middleware(monkeypatch: pytest.MonkeyPatch) -> type:
+    """The class, guarded."""
+    kind: type = type("Guarded", (Middleware,), {"__call__": Middleware.__call__})
+    monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(ProviderDataMiddleware=kind))
+    guard_provider_data()
+    guard_provider_data()
+    return kind
+
+
+async def answered(middleware: type, *headers: tuple[bytes, bytes], kind: str = "http") -> list[Json]:
+    """What comes of a request."""
+    sent: list[Json] = []
+
+    async def send(message: Json) -> None:
+        sent.append(message)
+
+    await middleware()({"type": kind, "headers": list(headers)}, None, send)
+    return sent
+
+
+UNREADABLE = [
+    b'"x"',
+    b"[1]",
+    b"5",
+    b"null",
+    b"{",
+    b"{}x",
+    b"[" * 60_000,
+    b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+    b'{"a":' * 300 + b"1" + b"}" * 300,
+    b'{"a": %b}' % (b"1" * 5_000),
+    b'{"a": "\xff"}',
+]
+
+
+@pytest.mark.parametrize("value", UNREADABLE, ids=range(len(UNREADABLE)))
+async def test_provider_data_that_is_no_object_is_a_400(middleware: type, value: bytes) -> None:
+    start, body = await answered(middleware, (b"host", b"a"), (NAME, value))
+    assert start["status"] == 400
+    error = orjson.loads(body["body"])["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["message"].endswith(".")
+
+
+async def test_oversized_provider_data_is_a_431() -> None:
+    with pytest.raises(ApiError, match="larger than 65536 bytes") as raised:
+        check_headers([(NAME, b'{"a": "%b"}' % (b"x" * 70_000))])
+    assert raised.value.status == 431
+
+
+@pytest.mark.parametrize("headers", [[], [(NAME, b"")], [(NAME, b'{"openai_api_key": "k"}')], [(b"x-other", b"[")]])
+async def test_readable_headers_pass(middleware: type, headers: list[tuple[bytes, bytes]]) -> None:
+    assert await answered(middleware, *headers) == [{"type": "passed"}]
+
+
+async def test_each_of_several_headers_is_checked(middleware: type) -> None:
+    start, _ = await answered(middleware, (NAME, b"{}"), (NAME, b"[]"))
+    assert start["status"] == 400
+
+
+async def test_header_that_is_no_utf8_is_a_400(middleware: type) -> None:
+    start, _ = await answered(middleware, (b"x-any", b"\xff"))
+    assert start["status"] == 400
+
+
+async def test_handshake_with_unreadable_provider_data_is_closed(middleware: type) -> None:
+    [closed] = await answered(middleware, (NAME, b"[]"), kind="websocket")
+    assert (closed["type"], closed["code"]) == ("websocket.close", 1008)

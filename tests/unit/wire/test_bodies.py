@@ -1,0 +1,143 @@
+"""Bodies of requests: how much is read, for how long, what is held of them, and what is said to their clients."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+from fastapi import Request, Response
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.wire.bodies import Bodies
+from tests.support.asgi import App, Body, ask
+from tests.support.waiting import until
+
+LIMITS: dict[str, Any] = {"request_bytes": 1000, "bodies": {"bytes_per_user": 1500, "total_bytes": 2000}}
+
+
+async def test_body_within_the_limits_is_read() -> None:
+    app = App(LIMITS)
+    answer = await ask(app.echo(), Body([b'{"a"', b":1}"]))
+    assert (answer.status, answer.body, app.bodies.held) == (200, b'{"a":1}', 0)
+
+
+async def test_body_too_large_by_its_length_is_refused_unread() -> None:
+    body = Body([b"x" * 500] * 10)
+    answer = await ask(App(LIMITS).echo(), body, {"content-length": "100000"})
+    assert (answer.status, answer.error["code"], body.taken) == (413, "request_too_large", 0)
+    assert answer.headers["connection"] == "close"
+
+
+async def test_endless_body_is_read_to_the_limit() -> None:
+    body = Body([b"x" * 500] * 1000)
+    app = App(LIMITS)
+    answer = await ask(app.echo(), body, {"transfer-encoding": "chunked"})
+    assert (answer.status, body.taken, app.bodies.held) == (413, 3, 0)
+    assert answer.headers["connection"] == "close"
+
+
+async def test_small_body_that_was_read_keeps_the_connection() -> None:
+    answer = await ask(App(LIMITS).echo(), Body([b"{}"]), {"transfer-encoding": "chunked"})
+    assert answer.status == 200
+    assert "connection" not in answer.headers
+
+
+async def test_body_that_does_not_come_is_refused_in_time() -> None:
+    app = App({"bodies": {"seconds": 0.05}})
+    answer = await ask(app.echo(), Body([b"{"], then="silence"))
+    assert (answer.status, answer.error["code"], app.bodies.held) == (408, "request_timeout", 0)
+
+
+async def test_client_that_leaves_is_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "llama_stack_responses")
+    app = App(LIMITS)
+    await ask(app.echo(), Body([b"{"], then="leave"))
+    assert [(each.levelname, each.exc_info) for each in caplog.records if "llama_stack" in each.name] == [
+        ("DEBUG", None)
+    ]
+    assert app.bodies.held == 0
+
+
+async def test_failure_is_logged_as_bounded_text(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_: Request) -> Response:
+        raise RuntimeError("100% [broken] " + "x" * 100_000)
+
+    answer = await ask(App().serve(fail), Body())
+    [record] = [each for each in caplog.records if "llama_stack" in each.name]
+    assert answer.status == 500
+    assert record.exc_info is None
+    assert "failed\nTraceback" in record.getMessage() or "failed\n..." in record.getMessage()
+    assert len(record.getMessage()) < 10_000
+    assert record.filename != "logs.py"
+
+
+async def test_failure_while_an_answer_is_sent_reaches_no_server() -> None:
+    class Broken(Response):
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise RuntimeError("broken")
+
+    async def fail(_: Request) -> Response:
+        return Broken()
+
+    app = App()
+    assert (await ask(app.serve(fail), Body())).status == 200
+    assert len(app.broken_off) == 1
+
+
+async def test_users_hold_their_own_share_until_they_are_answered() -> None:
+    app, reading, go = App(LIMITS, ["ada", "ada", "bob", "ada"]), asyncio.Event(), asyncio.Event()
+
+    async def wait(request: Request) -> Response:
+        await app.bodies.read(request)
+        reading.set()
+        await go.wait()
+        return Response()
+
+    served, body = app.serve(wait), b"x" * 900
+    first = asyncio.create_task(ask(served, Body([body])))
+    await reading.wait()
+    assert app.bodies.held == 900
+    refused = await ask(served, Body([body]))
+    assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+    other = asyncio.create_task(ask(served, Body([body])))
+    await until(lambda: app.bodies.held == 1800)
+    assert (await ask(served, Body([b"x" * 300]))).status == 503
+    go.set()
+    assert [(await each).status for each in (first, other)] == [200, 200]
+    assert app.bodies.held == 0
+
+
+async def test_json_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+    app = App({"bodies": {"json_values": 50_000}})
+    answer = await ask(app.echo(), Body([b'{"a":[' + b"[]," * 100_000 + b"[]]}"]))
+    assert answer.status == 400
+    assert (
+        answer.error["message"] == "The JSON body of your request holds more than 50000 values. Send fewer at a time."
+    )
+
+
+async def test_text_full_of_brackets_is_one_value() -> None:
+    app = App({"bodies": {"json_values": 50_000}})
+    assert (await ask(app.echo(), Body([b'{"a":"' + b"[{,\\\\" * 100_000 + b'"}']))).status == 200
+
+
+async def test_decoded_values_count_as_held() -> None:
+    limits = {"request_bytes": 10**6, "bodies": {"bytes_per_user": 10**6, "total_bytes": 10**7}}
+    app = App(limits)
+    lease = app.bodies.lease(Owner("ada"))
+    with pytest.raises(ApiError, match="too many request bodies"):
+        await app.bodies.decode(b'{"a":[' + b"[]," * 50_000 + b"[]]}", lease)
+    lease.release()
+
+
+def test_quota_below_the_largest_body_is_a_wrong_configuration() -> None:
+    with pytest.raises(ValueError, match=r"'bodies.bytes_per_user' and 'bodies.total_bytes' must be at least"):
+        App({"request_bytes": 2000, "bodies": {"bytes_per_user": 1999}})
+
+
+def test_bodies_are_made_of_defaults() -> None:
+    assert isinstance(App().bodies, Bodies)

@@ -1,0 +1,55 @@
+"""A large value is encoded in blocks, to the same JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.wire import json_blocks, sse
+from llama_stack_responses.wire.json_blocks import BLOCK, blocks
+
+VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+)
+LARGE: dict[str, Any] = {
+    "text": "ä\n\U0001f600" * 200_000,
+    "many": [{"type": "message", "n": [n], "empty": [[], {}]} for n in range(30_000)],
+    "deep": json.loads("[" * 200 + '"' + "x" * 200_000 + '"' + "]" * 200),
+}
+
+
+@given(VALUE, st.integers(1, 50))
+def test_blocks_are_the_json_of_the_value(value: Any, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(json_blocks, "BLOCK", size)
+        patched.setattr(json_blocks, "_TEXT", 3)
+        assert b"".join(blocks(value)) == orjson.dumps(value)
+
+
+def test_large_value_is_never_encoded_whole() -> None:
+    pieces = list(blocks({name: LARGE[name] for name in ("text", "many")}))
+    assert max(map(len, pieces)) < 4 * BLOCK
+    assert b"".join(pieces) == orjson.dumps({name: LARGE[name] for name in ("text", "many")})
+
+
+def test_value_that_is_deep_and_large_is_encoded() -> None:
+    assert b"".join(blocks(LARGE)) == orjson.dumps(LARGE)
+
+
+def test_half_a_character_is_escaped() -> None:
+    value = {"text": "\ud83d" + "x" * 100_000}
+    assert json.loads(b"".join(blocks(value))) == value
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 200_000, 1], [200_000], [40_000] * 5, [1] * 500])
+def test_events_in_blocks_are_the_events(sizes: list[int]) -> None:
+    events = [{"type": "response.x", "delta": "y" * size} for size in sizes]
+    pieces = list(sse.pieces(events))
+    assert b"".join(pieces) == sse.encode(events)
+    assert max(map(len, pieces)) <= 2 * BLOCK

@@ -1,0 +1,77 @@
+"""Streams and large answers are counted by user until they have gone out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fastapi import Request, Response
+from starlette.types import Message
+
+from llama_stack_responses.wire.answers import Json, followed
+from tests.support.asgi import App, Body, ask, scope_of
+from tests.support.waiting import until
+
+LARGE = "x" * 100_000
+
+
+async def stalled(app: Any, count: int) -> tuple[list[Any], asyncio.Event]:
+    """Requests whose clients have begun to take their answers, and what has them take the rest."""
+    go, begun = asyncio.Event(), 0
+
+    async def send(_: Message) -> None:
+        nonlocal begun
+        begun += 1
+        await go.wait()
+
+    requests: list[Any] = [
+        asyncio.ensure_future(app(scope_of(method="GET"), Body().receive, send)) for _ in range(count)
+    ]
+    await until(lambda: begun == count)
+    return requests, go
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({"streams_per_user": 2}, "You have too many streams open"),
+        ({"streams": 2}, "The server has too many streams open"),
+        ({"bytes_per_user": 250_000}, "You have too many large answers open"),
+        ({"total_bytes": 250_000}, "The server has too many large answers open"),
+    ],
+)
+async def test_answer_past_a_limit_is_refused_until_another_has_gone_out(limits: Any, said: str) -> None:
+    app = App({"answers": limits})
+
+    async def answer(request: Request) -> Response:
+        app.traffic.hold_stream(request.scope)
+        return app.traffic.stored(request.scope, Json(LARGE))
+
+    served = app.serve(answer)
+    requests, go = await stalled(served, 2)
+    refused = await ask(served, Body(), method="GET")
+    assert (refused.status, refused.headers["retry-after"]) == (429 if "You" in said else 503, "5")
+    assert said in refused.error["message"]
+    go.set()
+    await asyncio.gather(*requests)
+    whole = await ask(served, Body(), method="GET")
+    assert (whole.status, len(whole.body)) == (200, len(LARGE) + 2)
+    assert whole.headers["content-length"] == str(len(whole.body))
+
+
+async def test_large_event_reaches_a_stalled_client_in_blocks() -> None:
+    sent: list[bytes] = []
+
+    async def batches() -> Any:
+        yield [{"type": "response.x", "delta": "y" * 10_000_000}]
+
+    async def answer(_: Request) -> Response:
+        return followed(batches())
+
+    async def send(message: Message) -> None:
+        sent.append(message.get("body", b""))
+
+    await App().serve(answer)(scope_of(method="GET"), Body(then="silence").receive, send)
+    assert sum(map(len, sent)) > 10_000_000
+    assert max(map(len, sent)) < 200_000
