@@ -44,7 +44,7 @@ class Admission:
 
     def lease(self, owner: Owner) -> Lease:
         """An empty lease for a user; it must be released."""
-        return Lease(self, (owner.tenant, owner.principal))
+        return Lease(self, owner.identity)
 
     def take(self, user: Hashable, units: int) -> None:
         """Counts `units` for a user.

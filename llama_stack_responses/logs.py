@@ -36,9 +36,11 @@ def get_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
 
 
 def bound_tracebacks() -> None:
-    """Has all handlers that are installed write tracebacks as plain text of a bounded length, whoever logs them.
+    """Has all installed handlers write tracebacks as plain text of a bounded length, for every logger.
 
-    The host, uvicorn and asyncio log exceptions that a client can cause, such as a WebSocket message that is no UTF-8.
+    The host, uvicorn and asyncio too log exceptions that a client can cause, such as a WebSocket message that is not
+    UTF-8. The handlers of the hosts draw an exception with `rich`, its source code in colours. That holds the event
+    loop for a quarter of a second and more; plain text takes less than a millisecond.
     """
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
     for handler in {handler for logger in (logging.root, *loggers) for handler in logger.handlers}:
@@ -64,21 +66,7 @@ class _PlainTracebacks(logging.Filter):
 
 
 class _Naming(logging.LoggerAdapter[logging.Logger]):
-    """Adds what a line is about, and a traceback as plain text.
-
-    The handlers of the hosts draw an exception with `rich`, its source code in colours: a quarter of a second and more,
-    in which the event loop stands still. As text it takes less than a millisecond.
-    """
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        if not self.isEnabledFor(level):
-            return
-        error = _raised(kwargs.pop("exc_info", None))
-        if error:
-            told = str(msg) % args if args else str(msg)
-            msg, args = "%s\n%s", (told, _traceback(error))
-        # The line is its caller's, not this method's.
-        super().log(level, msg, *args, **{**kwargs, "stacklevel": kwargs.get("stacklevel", 1) + 1})
+    """Adds what a line is about."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {**kwargs, "extra": {**_trace(), **_known(), **(kwargs.get("extra") or {})}}

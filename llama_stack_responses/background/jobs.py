@@ -35,6 +35,7 @@ from ..store.records import (
     Wake,
     after_prefix,
     committed,
+    pages_of,
 )
 from ..telemetry.trace_context import trace_headers
 from . import turns
@@ -361,8 +362,8 @@ class Jobs:
     async def held_by(self, worker: str) -> set[str]:
         """The ids of the jobs that the worker has."""
         prefix = f"h/{worker}/"
-        rows = await self._records.range(prefix, after_prefix(prefix), limit=_PAGE)
-        return {key.removeprefix(prefix) for key, _ in rows}
+        pages = pages_of(self._records, prefix)
+        return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
     async def recover(self, worker: str, response_id: str, *, counts: bool) -> bool:
         """Lets a job wait again that this living worker has and does not work on.
@@ -434,9 +435,7 @@ def is_dead(worker: str) -> Condition:
 
 async def left_by_the_dead(records: Records, prefix: str) -> AsyncIterator[tuple[str, str]]:
     """The worker and the response of each row `<prefix><worker>/<response>` whose worker is dead."""
-    start, end = prefix, after_prefix(prefix)
-    while rows := await records.range(start, end, limit=_PAGE):
-        start = rows[-1][0] + "\0"
+    async for rows in pages_of(records, prefix):
         held = [key.split("/")[1:] for key, _ in rows]
         living = await records.get_many(list({f"p/{worker}" for worker, _ in held}))
         for worker, response_id in held:

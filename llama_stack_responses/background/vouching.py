@@ -17,15 +17,13 @@ from ..core.owner import Owner
 from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
-from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, after_prefix, committed
+from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.vouched import Vouched
 from .jobs import is_dead, left_by_the_dead
 
 Json = dict[str, Any]
 
 logger = get_logger(__name__)
-
-_PAGE: Final = 500
 
 _LARGE: Final = 16_384
 """Bytes of the input, as JSON, past which it is left out: this is written for every response.
@@ -117,12 +115,9 @@ class Vouchers:
 
     async def _vouched(self) -> set[str]:
         """The responses of which the store says that this worker makes them."""
-        prefix = start = f"o/{self._worker}/"
-        found: set[str] = set()
-        while rows := await self._records.range(start, after_prefix(prefix), limit=_PAGE):
-            start = rows[-1][0] + "\0"
-            found.update(key.removeprefix(prefix) for key, _ in rows)
-        return found
+        prefix = f"o/{self._worker}/"
+        pages = pages_of(self._records, prefix)
+        return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
     async def bury(self) -> None:
         """Stores the responses of dead workers as failed."""

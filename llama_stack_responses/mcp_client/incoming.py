@@ -12,9 +12,9 @@ from typing import Any, Final
 
 import orjson
 
+from ..core.json_values import fits
 from .failure import BAD_GATEWAY, Failure, no_protocol, too_large
 from .large_texts import LargeTexts
-from .message_size import has_room
 
 Json = dict[str, Any]
 
@@ -127,7 +127,7 @@ class Incoming:
 
     def _decoded(self, text: bytes) -> tuple[Json, bytes]:
         """A message, and its text with no number over 64 bits: the package takes them, and no encoder does."""
-        if not has_room(text, self.limits.answer_values, _MOST_DEPTH):
+        if not fits(text, self.limits.answer_values, _MOST_DEPTH):
             raise too_large()
         try:
             message = orjson.loads(text)

@@ -9,7 +9,7 @@ built above it, so a new backend is one small class that passes
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -192,6 +192,14 @@ UNTRUSTED: Final = (
 def after_prefix(prefix: str) -> str:
     """The first key behind all keys that begin with `prefix`: the `end` of their range."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
+
+
+async def pages_of(records: Records, prefix: str, size: int = 500) -> AsyncIterator[list[tuple[str, Record]]]:
+    """All rows below a prefix in the order of their keys, at most `size` at a time."""
+    start = prefix
+    while rows := await records.range(start, after_prefix(prefix), limit=size):
+        yield list(rows)
+        start = rows[-1][0] + "\0"
 
 
 def writes_of(ops: Sequence[Op]) -> list[Write]:

@@ -13,10 +13,10 @@ from fastapi import Request
 from llama_stack_responses.admission import Admission, Lease, Quota
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
 from llama_stack_responses.core.owner import Owner
 
 from .exchange import exchange_of
-from .json_values import VALUE_BYTES, count_values
 
 _SLOWEST: Final = 16_384
 """Bytes a second: a body that comes in faster may take as long as it likes."""

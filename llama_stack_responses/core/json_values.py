@@ -1,11 +1,12 @@
-"""How many values a JSON document holds, counted before they become objects.
+"""The size of a JSON document in values and in depth, measured before it is decoded.
 
-Decoded, an empty array takes 64 bytes where it took two as text, and a small object more than 200.
+Decoded, an empty array takes 64 bytes where it took two as text, and a small object more than 200. Megabytes of
+brackets take seconds to decode.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Final
 
 VALUE_BYTES: Final = 160
@@ -18,6 +19,18 @@ _OPENING: Final = (b"[", b"{", b",")
 _STRUCTURE: Final = b'[{,"'
 _OTHERS: Final = bytes(set(range(256)) - set(_STRUCTURE))
 
+_STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+_NO_BRACKETS: Final = bytes(set(range(256)) - _STEPS.keys())
+
+
+def fits(body: bytes, values: int, depth: int) -> bool:
+    """Whether a JSON document has at most so many values, and arrays and objects nested at most so deep.
+
+    An empty array or object counts as two values. What is not JSON may pass; the decoder refuses it. Takes time in
+    proportion to the length.
+    """
+    return count_values(body, values - 1) < values and _nests_at_most(body, depth)
+
 
 def count_values(body: bytes, limit: int) -> int:
     """The number of arrays, objects and commas in a JSON document: at least half of its values.
@@ -27,6 +40,13 @@ def count_values(body: bytes, limit: int) -> int:
     """
     at_most = sum(body.count(mark, start, start + _SLICE) for start in range(0, len(body), _SLICE) for mark in _OPENING)
     return at_most if at_most <= limit else _count_outside_strings(body, limit)
+
+
+def _nests_at_most(body: bytes, depth: int) -> bool:
+    if body.count(b"[") + body.count(b"{") <= depth:
+        return True
+    outside_strings = b"".join(_without_escapes(body, odd=False)[0].split(b'"')[::2])
+    return max(accumulate(map(_STEPS.__getitem__, outside_strings.translate(None, _NO_BRACKETS))), default=0) <= depth
 
 
 def _count_outside_strings(body: bytes, limit: int) -> int:
