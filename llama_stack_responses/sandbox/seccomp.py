@@ -47,7 +47,25 @@ _OTHER_TABLE: Final = 0x40000000
 
 _ARCHITECTURES: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-_REFUSED: Final[Mapping[str, Mapping[str, int]]] = {
+_REFUSED_EVERYWHERE: Final[dict[str, int]] = {
+    "io_uring_setup": 425,
+    "io_uring_enter": 426,
+    "io_uring_register": 427,
+    "open_tree": 428,
+    "move_mount": 429,
+    "fsopen": 430,
+    "fsconfig": 431,
+    "fsmount": 432,
+    "fspick": 433,
+    "pidfd_getfd": 438,
+    "process_madvise": 440,
+    "mount_setattr": 442,
+    "quotactl_fd": 443,
+    "memfd_secret": 447,
+}
+"""Refused calls with the same number on every machine: the kernel numbers calls alike from 424 on."""
+
+_REFUSED: Final[Mapping[str, dict[str, int]]] = {
     "x86_64": {
         "shmget": 29,
         "semget": 64,
@@ -89,20 +107,6 @@ _REFUSED: Final[Mapping[str, Mapping[str, int]]] = {
         "kexec_file_load": 320,
         "bpf": 321,
         "userfaultfd": 323,
-        "io_uring_setup": 425,
-        "io_uring_enter": 426,
-        "io_uring_register": 427,
-        "open_tree": 428,
-        "move_mount": 429,
-        "fsopen": 430,
-        "fsconfig": 431,
-        "fsmount": 432,
-        "fspick": 433,
-        "pidfd_getfd": 438,
-        "process_madvise": 440,
-        "mount_setattr": 442,
-        "quotactl_fd": 443,
-        "memfd_secret": 447,
     },
     "aarch64": {
         "io_setup": 0,
@@ -144,23 +148,9 @@ _REFUSED: Final[Mapping[str, Mapping[str, int]]] = {
         "bpf": 280,
         "userfaultfd": 282,
         "kexec_file_load": 294,
-        "io_uring_setup": 425,
-        "io_uring_enter": 426,
-        "io_uring_register": 427,
-        "open_tree": 428,
-        "move_mount": 429,
-        "fsopen": 430,
-        "fsconfig": 431,
-        "fsmount": 432,
-        "fspick": 433,
-        "pidfd_getfd": 438,
-        "process_madvise": 440,
-        "mount_setattr": 442,
-        "quotactl_fd": 443,
-        "memfd_secret": 447,
     },
 }
-"""The calls and their numbers, by machine."""
+"""Refused calls whose numbers differ, by machine."""
 
 _EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
     "x86_64": {
@@ -221,7 +211,7 @@ def filter_program(machine: str) -> bytes | None:
     """The filter for a machine, by the name that the system gives it; None for one that is not known here."""
     if machine not in _ARCHITECTURES:
         return None
-    refused = [(number, "refuse") for number in _REFUSED[machine].values()]
+    refused = [(number, "refuse") for number in (_REFUSED[machine] | _REFUSED_EVERYWHERE).values()]
     examined = [(number, place) for place, calls in _EXAMINED[machine].items() for number in calls.values()]
     return _assembled(
         [
