@@ -16,9 +16,6 @@ def open_records(store: Store, host_backend: Callable[[str], Callable[[], Awaita
 
     Args:
         host_backend: says how to connect to the host's key-value backend of a name.
-
-    Raises:
-        RuntimeError: the package that speaks with this kind of server is not installed.
     """
     match store:
         case MemoryStore():
@@ -34,22 +31,14 @@ def open_records(store: Store, host_backend: Callable[[str], Callable[[], Awaita
 
 
 def _redis(store: RedisStore) -> Records:
-    try:
-        from .store.redis import RedisRecords
-    except ModuleNotFoundError as error:
-        raise _missing("redis") from error
+    from .store.redis import RedisRecords
+
     password = store.password.get_secret_value() if store.password else None
     return RedisRecords(store.url, password=password, prefix=store.prefix, connections=store.connections)
 
 
 def _postgres(store: PostgresStore) -> Records:
-    try:
-        from .store.postgres import PostgresRecords
-    except ModuleNotFoundError as error:
-        raise _missing("postgres") from error
+    from .store.postgres import PostgresRecords
+
     password = store.password.get_secret_value() if store.password else None
     return PostgresRecords(store.url, password=password, schema=store.schema_name, connections=store.connections)
-
-
-def _missing(extra: str) -> RuntimeError:
-    return RuntimeError(f"The store '{extra}' needs more packages: pip install 'llama-stack-responses[{extra}]'")

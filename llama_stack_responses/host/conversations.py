@@ -74,10 +74,7 @@ def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:
 
 
 async def _import(stack: StackConfig, config: ResponsesConfig) -> Report:
-    try:
-        records = open_records(config.store, backend)
-    except RuntimeError as error:
-        raise CannotImport(str(error)) from error
+    records = open_records(config.store, backend)
     try:
         initialize_storage(stack)
         async with aclosing(_found(stack)) as found:

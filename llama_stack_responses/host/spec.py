@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from llama_stack_openai_chat.host.spec import get_provider_spec as openai_chat
+
 from .platform import SAFETY, Api, InlineProviderSpec, RemoteProviderSpec
 
 _OPTIONAL: Final = (
@@ -19,7 +21,7 @@ _OPTIONAL: Final = (
 
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
     """The providers that a stack's configuration can name; the host takes the one whose type it names."""
-    return [_responses(), _searxng()]
+    return [_responses(), _searxng(), openai_chat()]
 
 
 def _responses() -> InlineProviderSpec:

@@ -28,7 +28,9 @@ SETTINGS = (
     "RESPONSES_SECRET",
     "LLAMA_STACK_PORT",
     "LLAMA_STACK_HOST",
+    "OGX_PORT",
 )
+PORT = {"llama_stack": "LLAMA_STACK_PORT", "ogx": "OGX_PORT"}
 SECRET = b64encode(b"a secret of thirty-two characters"[:32]).decode()
 KEY = "sk-of-the-late-model-server"
 
@@ -164,7 +166,7 @@ def test_the_defaults_keep_to_this_machine_and_one_folder(
     """Only the port is set, so that the test needs none in particular. Ctrl-C ends it."""
     home, cwd = folders
     port = free_port()
-    env = {**bare_environment(), **stack_env, "HOME": str(home), "LLAMA_STACK_PORT": str(port)}
+    env = {**bare_environment(), **stack_env, "HOME": str(home), PORT[host]: str(port)}
     child = Child(without_port(host), log=tmp_path / "stack.log", env=env, cwd=cwd)
     try:
         url = f"http://127.0.0.1:{port}/v1"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -54,13 +53,6 @@ def test_an_address_that_will_not_do_is_refused_and_not_repeated(store: dict[str
         ResponsesConfig(store=store)
     assert why in str(error.value)
     assert "sesame" not in str(error.value)
-
-
-@pytest.mark.parametrize("store", [REDIS, POSTGRES])
-def test_a_package_that_is_missing_is_named(store: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, f"llama_stack_responses.store.{store['type']}", None)
-    with pytest.raises(RuntimeError, match=rf"pip install 'llama-stack-responses\[{store['type']}\]'"):
-        open_records(ResponsesConfig(store=store).store, backend)
 
 
 def test_an_entry_that_kept_the_hosts_own_settings_is_told_what_to_do() -> None:

@@ -14,6 +14,6 @@ def get_provider_spec() -> RemoteProviderSpec:
         module="llama_stack_openai_chat.host",
         config_class="llama_stack_openai_chat.config.OpenAIChatConfig",
         provider_data_validator="llama_stack_openai_chat.config.OwnKey",
-        pip_packages=["llama-stack-openai-chat"],
+        pip_packages=["llama-stack-responses"],
         description="Any OpenAI-compatible model server (vLLM, SGLang, llama.cpp, Ollama, OpenAI) at a small CPU cost.",
     )

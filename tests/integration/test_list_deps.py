@@ -1,0 +1,119 @@
+"""`list-deps` of both hosts on every template: what it names can be installed, and is what the templates need."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llama_stack_responses.cli import template_names
+from tests.support.stack import REPOSITORY, Host
+from tests.support.wire import Json
+
+pytestmark = pytest.mark.live
+
+LISTED = """
+import contextlib, io, json, sys
+from {module} import main
+found = {{}}
+for config in sys.argv[1:]:
+    sys.argv = ["{command}", "stack", "list-deps", config]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        main()
+    found[config] = said.getvalue().splitlines()
+print(json.dumps(found))
+"""
+"""The host's command, for one template after the other: it takes seconds to import."""
+
+COMMANDS = {"llama_stack": ("llama_stack.cli.llama", "llama"), "ogx": ("ogx.cli.ogx", "ogx")}
+
+PROVIDED = """
+import json, sys
+from importlib import import_module
+import_module(sys.argv[2])
+package = import_module(f"{sys.argv[1]}.provider")
+types = [each.provider_type for each in package.get_provider_spec()]
+print(json.dumps({"file": package.__file__, "types": types}))
+"""
+
+OWNERS = """
+import json, sys
+from importlib.metadata import distributions
+found = {}
+for each in distributions(path=[sys.argv[1]]):
+    for file in each.files or []:
+        if file.name == "provider.py" and len(file.parts) == 2:
+            found.setdefault(file.parts[0], []).append(each.name)
+print(json.dumps(found))
+"""
+
+
+def python(script: str, *arguments: str | Path, path: Path | None = None) -> Json:
+    """What a script prints as JSON, run without the checkout on Python's path."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    if path:
+        env["PYTHONPATH"] = str(path)
+    command = [sys.executable, "-c", script, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd="/", check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: Json = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a wheel of each distribution of this repository."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for project in (REPOSITORY, REPOSITORY / "providers" / "gpt_oss"):
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(command, cwd=project, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def listed(host: Host) -> dict[str, list[str]]:
+    """What the host's command prints, by template."""
+    module, command = COMMANDS[host]
+    configs = {name: str(REPOSITORY / "templates" / name / "config.yaml") for name in template_names()}
+    found = python(LISTED.format(module=module, command=command), *configs.values())
+    return {name: found[config] for name, config in configs.items()}
+
+
+def external(config: Json) -> dict[str, set[str]]:
+    """The provider types of a configuration that are not the host's own, by module."""
+    found: dict[str, set[str]] = {}
+    for providers in config["providers"].values():
+        for each in providers:
+            if "module" in each:
+                found.setdefault(each["module"], set()).add(each["provider_type"])
+    return found
+
+
+def test_list_deps_on_each_template_names_packages_that_the_wheels_provide(
+    host: Host, listed: dict[str, list[str]], wheels: Path, tmp_path: Path
+) -> None:
+    assert len(listed) == 5
+    wanted = {
+        name: external(yaml.safe_load((REPOSITORY / "templates" / name / "config.yaml").read_text())) for name in listed
+    }
+    for name, [packages, *modules] in listed.items():
+        assert {"fastapi", "uvicorn"} <= set(packages.split())
+        assert set(modules) == set(wanted[name])
+    names = sorted({module for _, *modules in listed.values() for module in modules})
+    install = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-index", "--no-deps"]
+    target = tmp_path / "packages"
+    subprocess.run([*install, "--find-links", wheels, "--target", target, *names], check=True, capture_output=True)
+    # The provider of gpt-oss needs torch and more to be imported; its own tests do that.
+    [ours] = set(names) - {"llama_stack_gpt_oss"}
+    provided = python(PROVIDED, ours, host, path=target)
+    assert Path(provided["file"]).is_relative_to(target)
+    for modules_of_template in wanted.values():
+        assert modules_of_template[ours] <= set(provided["types"])
+    assert python(OWNERS, target) == {
+        "llama_stack_responses": ["llama-stack-responses"],
+        "llama_stack_openai_chat": ["llama-stack-responses"],
+        "llama_stack_gpt_oss": ["llama-stack-gpt-oss"],
+    }
