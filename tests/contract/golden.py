@@ -1,0 +1,271 @@
+"""A store that holds a row of every kind, and what the product reads from it.
+
+`golden/records.json` holds the rows as this version wrote them, in base64, and what it read. Every later version must
+read the same from these bytes. To add a file for a new format:
+
+    python -m tests.contract.golden > tests/contract/golden/<name>.json
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
+from typing import Any, Final
+
+from llama_stack_responses.background.bell import Bell
+from llama_stack_responses.background.jobs import Held, Jobs
+from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.background.secrets import JobSecrets
+from llama_stack_responses.background.vouching import Vouchers
+from llama_stack_responses.core.compaction import Summary
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.replay import replay
+from llama_stack_responses.core.thoughts import Thought
+from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.idempotency import Claim, Keys
+from llama_stack_responses.reasoning import PrivateReasoning
+from llama_stack_responses.sealing import SECRET_BYTES, Sealer
+from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.conversations import Conversation, stand_in
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Condition, Op, Records
+from llama_stack_responses.summaries import PrivateSummaries
+from tests.contract.backends import Clock
+from tests.contract.conversations import CREATED, Json, assistant, response, user
+
+ALICE: Final = Owner("alice", {"teams": ["search"]}, "shop")
+
+_TOOLS: Final[list[Json]] = [
+    {
+        "type": "function",
+        "name": "weather",
+        "description": "The weather of a place. " * 40,
+        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
+        "strict": True,
+    }
+]
+_SEALER: Final = Sealer([bytes(range(SECRET_BYTES))])
+_BODY: Final[Json] = {"model": "m", "stream": True, "tools": _TOOLS}
+_EVENTS: Final[list[Json]] = [
+    {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_job", "status": "queued"}},
+    {"type": "response.queued", "sequence_number": 1, "response": {"id": "resp_job", "status": "queued"}},
+]
+_CLAIM: Final = Claim.of(ALICE, "key", {"model": "m", "input": "hi"})
+_THOUGHTS: Final = [Thought("First this, then that.", "signature", "call_1")]
+_SUMMARY: Final = Summary("Up to here.", [{"type": "input_text", "text": "And now?"}])
+_KEYS: Final[Json] = {"token": "the user's own"}
+
+
+async def fill(records: Records, clock: Clock) -> None:
+    """Writes a row of every kind."""
+    archive = Archive(records, clock=clock)
+    await _write_chain(archive)
+    await _write_conversations(archive)
+    await _write_interrupted_deletes(records, clock)
+    await _write_jobs(archive, records)
+    await _claim_key(records)
+
+
+async def _write_chain(archive: Archive) -> None:
+    first = response(
+        {"id": "rs_1", "type": "reasoning", "summary": [], "content": None, "encrypted_content": "x" * 300},
+        assistant("Füße \U0001f600", id="msg_2"),
+        id="resp_1",
+        moderation=None,
+        tools=_TOOLS,
+    )
+    transcript = Transcript()
+    transcript.note(replay(first))
+    asked = user("What is it?", id="msg_1")
+    await archive.save(first, owner=ALICE, base=None, input_items=[asked], transcript=transcript.marks())
+    second = response(assistant("\ud83d alone", id="msg_4"), id="resp_2", previous_response_id="resp_1", tools=_TOOLS)
+    base = (await _stored(archive, "resp_1")).history
+    await archive.save(second, owner=ALICE, base=base, input_items=[user("And?", id="msg_3")])
+
+
+async def _write_conversations(archive: Archive) -> None:
+    conversation = Conversation("conv_1", ALICE, CREATED, {"topic": "demo"})
+    await archive.conversations.create(conversation, [user("one", id="msg_5"), assistant("two", id="msg_6")])
+    made = response(assistant("four", id="msg_8"), id="resp_3", conversation={"id": "conv_1"})
+    asked = [stand_in(conversation) | {"turn": "0"}, user("three", id="msg_7")]
+    await archive.save(made, owner=ALICE, base=None, input_items=asked)
+
+
+async def _write_interrupted_deletes(records: Records, clock: Clock) -> None:
+    """What a server leaves that ends just after it has deleted a response and a conversation."""
+    interrupted = Interrupted(records)
+    archive = Archive(interrupted, clock=clock)
+    await archive.save(response(id="resp_4"), owner=ALICE, base=None, input_items=[user("gone", id="msg_9")])
+    await archive.conversations.create(Conversation("conv_2", ALICE, CREATED, {}), [user("gone", id="msg_10")])
+    for delete in (archive.delete("resp_4"), archive.conversations.delete("conv_2")):
+        interrupted.commits_left = 1
+        with suppress(InterruptedError):
+            await delete
+
+
+async def _write_jobs(archive: Archive, records: Records) -> None:
+    jobs, journal, secrets = Jobs(records, limit=9), Journal(records, Bell()), JobSecrets(_SEALER)
+    for response_id in ("resp_job", "resp_waits"):
+        body, sealed = secrets.seal(_BODY, _KEYS, response_id, ALICE)
+        async with jobs.enqueued(response_id, ALICE, body, sealed) as ops:
+            queued = response(id=response_id, status="queued", background=True)
+            rows = [*ops, *journal.batch(response_id, _EVENTS)]
+            await archive.save(queued, owner=ALICE, base=None, input_items=[user("hi", id="msg_11")], beside=rows)
+        await jobs.noted()
+    await jobs.breathe("worker_1")
+    held = await jobs.claim("worker_1")
+    assert held is not None
+    async for _ in journal.follow(held.response_id, -1, 0.0, _no, partial(_fence, held)):
+        break
+    await records.commit(journal.expire("resp_ended", CREATED + 60))
+    vouchers = Vouchers(records, archive, "worker_1")
+    made = response(id="resp_5", status="in_progress")
+    await vouchers.vouch(made, owner=ALICE, base=None, input_items=[user("hi", id="msg_12")])
+
+
+async def _claim_key(records: Records) -> None:
+    put, free = await Keys(records).take(_CLAIM, "resp_1")
+    await records.commit([put], [free])
+
+
+class Interrupted:
+    """Records of a server that ends after a number of commits."""
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self.commits_left = 100
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._records, name)
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        if not self.commits_left:
+            raise InterruptedError
+        self.commits_left -= 1
+        await self._records.commit(ops, conditions)
+
+
+async def _no() -> bool:
+    return False
+
+
+async def _fence(held: Held) -> Condition:
+    return held.fence
+
+
+async def _stored(archive: Archive, response_id: str) -> StoredResponse:
+    stored = await archive.load(response_id)
+    assert stored is not None, response_id
+    return stored
+
+
+async def read(records: Records, clock: Clock) -> Json:
+    """What the product reads from the rows that `fill` wrote."""
+    archive = Archive(records, clock=clock)
+    return {
+        "responses": [await _read_response(archive, f"resp_{number}") for number in (1, 2, 3)],
+        "listed": [
+            each.response["id"]
+            for each in (await archive.list(ALICE, limit=9, after=None, order="asc", model=None)).items
+        ],
+        "found": sorted([name async for name, _ in archive.find_items(ALICE, ["msg_1", "msg_4", "msg_5", "msg_8"])]),
+        "conversation": await _read_conversation(archive),
+        "jobs": [await _read_job(records, name) for name in ("resp_job", "resp_waits")],
+        "next job": await _next_job(records),
+        "under way": await _read_vouched(archive),
+        "key": await Keys(records).find(_CLAIM),
+    }
+
+
+async def _read_response(archive: Archive, response_id: str) -> Json:
+    stored = await _stored(archive, response_id)
+    events = replay(stored.response, stored.transcript) if stored.transcript else ()
+    return {
+        "response": stored.response,
+        "owner": stored.owner.encode(),
+        "input": await archive.history(stored.input),
+        "history": await archive.history(stored.history),
+        "events": list(events),
+    }
+
+
+async def _read_conversation(archive: Archive) -> Json:
+    conversation = await archive.conversations.load("conv_1")
+    assert conversation is not None
+    items, _ = await archive.conversations.page(conversation, limit=9, after="msg_5", order="asc")
+    return {
+        "owner": conversation.owner.encode(),
+        "created_at": conversation.created_at,
+        "metadata": dict(conversation.metadata),
+        "items": await archive.conversations.items("conv_1", conversation.end),
+        "behind the first": [item["id"] for item in items],
+    }
+
+
+async def _read_job(records: Records, response_id: str) -> Json:
+    jobs, journal = Jobs(records, limit=9), Journal(records, Bell())
+    held, work = await jobs.find(response_id), await jobs.work(response_id)
+    assert held is not None
+    assert work is not None
+    body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, held.job.owner)
+    return {
+        "job": asdict(held.job) | {"owner": held.job.owner.encode()},
+        "work": asdict(work) | {"body": body, "sealed": None},
+        "keys": keys,
+        "events": await journal.read(response_id, -1),
+    }
+
+
+async def _next_job(records: Records) -> str | None:
+    held = await Jobs(records, limit=9).claim("worker_2")
+    return held.response_id if held else None
+
+
+async def _read_vouched(archive: Archive) -> Json:
+    vouched = await archive.under_way("resp_5")
+    assert vouched is not None
+    return {"response": vouched.response, "owner": vouched.owner.encode()}
+
+
+async def clean_up(records: Records, clock: Clock) -> None:
+    """Ends what dead servers left, and finishes interrupted deletions, as a living server does."""
+    archive = Archive(records, clock=clock)
+    await Vouchers(records, archive, "worker_2").bury()
+    await Journal(records, Bell()).sweep()
+    await archive.sweep()
+
+
+def seals() -> dict[str, str]:
+    """A seal of each kind, by what it holds."""
+    _, job = JobSecrets(_SEALER).seal(_BODY, _KEYS, "resp_job", ALICE)
+    assert job is not None
+    return {
+        "job": job,
+        "reasoning": PrivateReasoning(_SEALER, ALICE).seal(_THOUGHTS),
+        "summary": PrivateSummaries(_SEALER, ALICE).seal(_SUMMARY),
+    }
+
+
+def open_seals(sealed: Mapping[str, str]) -> bool:
+    """Whether the seals open to what `seals` put in."""
+    body, keys = JobSecrets(_SEALER).open(_BODY, sealed["job"], "resp_job", ALICE)
+    thoughts = PrivateReasoning(_SEALER, ALICE).read({"encrypted_content": sealed["reasoning"]})
+    summary = PrivateSummaries(_SEALER, ALICE).read({"encrypted_content": sealed["summary"]})
+    return (body, keys, thoughts, summary) == (_BODY, _KEYS, _THOUGHTS, _SUMMARY)
+
+
+async def _written() -> Json:
+    clock = Clock(CREATED)
+    records = MemoryRecords(clock=clock)
+    await fill(records, clock)
+    rows = {key: b64encode(record.value).decode() for key, record in await records.range("!", "~", limit=10_000)}
+    return {"rows": rows, "seals": seals(), "read": await read(records, clock)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(asyncio.run(_written()), indent=1))

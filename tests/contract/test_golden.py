@@ -1,0 +1,71 @@
+"""Every version reads what the versions before it wrote, on every backend."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.store import codec
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Put, Records
+from tests.contract.backends import Clock
+from tests.contract.conversations import CREATED
+from tests.contract.golden import clean_up, fill, open_seals, read
+
+FILES: Final = sorted((Path(__file__).parent / "golden").glob("*.json"))
+
+
+@pytest.fixture(params=FILES, ids=lambda path: path.stem)
+def golden(request: pytest.FixtureRequest) -> Any:
+    return json.loads(request.param.read_text())
+
+
+@pytest.mark.needs("work")
+async def test_rows_of_an_earlier_version_are_read(golden: Any, records: Records, clock: Clock) -> None:
+    await records.commit([Put(key, b64decode(value)) for key, value in golden["rows"].items()])
+    found = await read(records, clock)
+    assert json.loads(json.dumps(found)) == golden["read"]
+
+
+@pytest.mark.needs("work")
+async def test_interrupted_work_of_an_earlier_version_is_finished(golden: Any, records: Records, clock: Clock) -> None:
+    await records.commit(
+        # The lease of its worker has run out.
+        [Put(key, b64decode(value)) for key, value in golden["rows"].items() if not key.startswith("p/")]
+    )
+    clock.now += 120
+    await clean_up(records, clock)
+    left = {key for key, _ in await records.range("!", "~", limit=10_000)}
+    assert not [key for key in left if key[:2] in {"g/", "t/", "v/", "o/", "w/"}]
+    assert "r/resp_5" in left
+    assert not [key for key in left if "conv_2" in key or "resp_4" in key]
+
+
+def test_seals_of_an_earlier_version_open(golden: Any) -> None:
+    assert open_seals(golden["seals"])
+
+
+async def test_rows_of_this_version_have_the_keys_and_fields_of_earlier_ones(golden: Any) -> None:
+    """A field that is renamed would be lost in silence: what a version does not know, it drops."""
+    clock = Clock(CREATED)
+    records = MemoryRecords(clock=clock)
+    await fill(records, clock)
+    rows = await records.range("!", "~", limit=10_000)
+    before = {key: fields(b64decode(value)) for key, value in golden["rows"].items()}
+    now = {key: fields(record.value) for key, record in rows}
+    assert now.keys() == before.keys()
+    assert {key: before[key] - now[key] for key in before if before[key] - now[key]} == {}
+
+
+def fields(value: bytes) -> set[str]:
+    """The names of a row's fields; none where it holds something else."""
+    try:
+        decoded = codec.decode(value)
+    except ApiError:
+        return set()
+    return set(decoded) if isinstance(decoded, dict) else set()
