@@ -11,7 +11,14 @@ from .events import Event
 from .mcp import echoed
 from .request import CreateRequest
 
-ADDED_FIELDS: Final[Mapping[str, Any]] = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "store": True}
+_BILLING: Final = {"payer": "developer"}
+
+ADDED_FIELDS: Final[Mapping[str, Any]] = {
+    "billing": _BILLING,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "store": True,
+}
 """Fields that responses stored by earlier versions lack, with their values."""
 
 
@@ -39,6 +46,7 @@ def new_response(
         "created_at": created_at,
         "status": "in_progress",
         "background": request.background,
+        "billing": _BILLING,
         "completed_at": None,
         "error": None,
         "incomplete_details": None,

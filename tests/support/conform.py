@@ -43,8 +43,8 @@ ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
     **dict.fromkeys((ResponseCustomToolCall, ResponseCustomToolCallOutput), frozenset({"status"})),
     LocalShellCallOutput: frozenset({"call_id"}),
-    # OpenAI sends these with each response, and the Open Responses specification requires them.
-    Response: frozenset({"store", "presence_penalty", "frequency_penalty"}),
+    # OpenAI sends these with each response; the Open Responses specification requires all but `billing`.
+    Response: frozenset({"billing", "store", "presence_penalty", "frequency_penalty"}),
     # The clients and schemas of llama-stack and OGX require it.
     **dict.fromkeys(
         (

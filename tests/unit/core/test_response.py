@@ -110,6 +110,7 @@ def test_the_defaults() -> None:
         "created_at": 1_700_000_000,
         "status": "in_progress",
         "background": False,
+        "billing": {"payer": "developer"},
         "frequency_penalty": 0.0,
         "metadata": {},
         "model": "m",
