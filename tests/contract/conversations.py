@@ -53,6 +53,7 @@ def response(*output: Json, **fields: Any) -> Json:
         "completed_at": CREATED + 3,
         "conversation": None,
         "error": None,
+        "billing": {"payer": "developer"},
         "frequency_penalty": 0.0,
         "incomplete_details": None,
         "instructions": None,
