@@ -75,6 +75,12 @@ class Record:
         return {name: getattr(self, name) for name in names}
 
 
+def vector_size(model: str) -> int | None:
+    """The length of the vectors of a model that counts words: `words-N`, or the one of the documentation."""
+    match = re.fullmatch(r"words-(\d+)", model)
+    return int(match[1]) if match else {"nomic-embed-text": 768}.get(model)
+
+
 class Script:
     """The replies of one model: each request takes the next one, and the last one stays."""
 
@@ -181,7 +187,7 @@ class Upstream:
 
     def models(self, _: Request) -> Any:
         """OpenAI's list of models."""
-        names = sorted({"echo", "fast-512", "words-64", *self._scripts})
+        names = sorted({"echo", "fast-512", "nomic-embed-text", "words-64", *self._scripts})
         return {
             "object": "list",
             "data": [{"id": name, "object": "model", "created": 0, "owned_by": "upstream"} for name in names],
@@ -192,8 +198,8 @@ class Upstream:
         body = json.loads(request.body)
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         vectors = [[float(len(each)), float(body.get("dimensions") or 0)] for each in texts]
-        if match := re.fullmatch(r"words-(\d+)", body["model"]):
-            vectors = [counted(each, int(match[1])) for each in texts]
+        if size := vector_size(body["model"]):
+            vectors = [counted(each, size) for each in texts]
         data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
         return {
             "object": "list",

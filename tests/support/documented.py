@@ -1,0 +1,66 @@
+"""A stack configuration into which the YAML blocks of the documentation were put, as a reader would."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import yaml
+
+from tests.support.variants import responses_config
+
+type Json = dict[str, Any]
+
+ENTRY: Final = {"provider_id", "provider_type", "module", "config"}
+OWN_MODULES: Final = {
+    "inline::kv": "llama_stack_responses",
+    "remote::searxng": "llama_stack_responses",
+    "remote::openai-chat": "llama_stack_responses",
+}
+"""Providers that no host knows by itself: an entry without its module does not start."""
+
+
+def put_in(config: Json, block: str) -> None:
+    """Puts a block in: a part of a configuration, or settings of the responses provider.
+
+    A provider that is there already gets the block's settings; a new one is added.
+    """
+    said: Json = yaml.safe_load(block)
+    if not said.keys() & {"providers", "apis"}:
+        _merge(responses_config(config), said)
+        return
+    for api, entries in said.pop("providers", {}).items():
+        _put_providers(config["providers"].setdefault(api, []), entries)
+    config["apis"] += [api for api in said.pop("apis", []) if api not in config["apis"]]
+    _merge(config, said)
+
+
+def provider_ids(blocks: Iterable[str]) -> set[str]:
+    """The ids of all providers that these blocks have."""
+    said = [yaml.safe_load(block).get("providers", {}) for block in blocks]
+    return {entry["provider_id"] for each in said for entries in each.values() for entry in entries}
+
+
+def check_entry(entry: Json) -> None:
+    """An entry is whole: without its id, type and module a host does not start."""
+    assert {"provider_id", "provider_type"} <= entry.keys() <= ENTRY, entry
+    assert entry.get("module") == OWN_MODULES.get(entry["provider_type"]), entry
+
+
+def _put_providers(there: list[Json], entries: list[Json]) -> None:
+    for entry in entries:
+        check_entry(entry)
+        found = next((each for each in there if each["provider_id"] == entry["provider_id"]), None)
+        if found is None:
+            there.append(entry)
+        else:
+            _merge(found, entry)
+
+
+def _merge(into: Json, said: Json) -> None:
+    for key, value in said.items():
+        there = into.get(key)
+        if isinstance(there, dict) and isinstance(value, dict):
+            _merge(there, value)
+        elif isinstance(there, list) and isinstance(value, list):
+            there += value
+        else:
+            into[key] = value

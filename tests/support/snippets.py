@@ -1,0 +1,77 @@
+"""The fenced code blocks of README.md and docs/*.md, by names that stay when text around them changes.
+
+found = blocks()
+found["docs/tools.md, web_search, python"].text
+found["docs/clients.md, Vercel AI SDK, js 2"]       # the second one of its language in that section
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tests.support.stack import REPOSITORY
+
+FENCE: Final = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+)(?P<language>\S*)")
+HEADING: Final = re.compile(r"^#+ (?P<words>.*?)(?: \(.*\))?$")
+"""A heading without what stands in parentheses behind it: the version of a client."""
+PROMPT: Final = re.compile(r"^\$ ", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One fenced block.
+
+    Attributes:
+        name: its file, the heading above it and its language, with a number from the second one on.
+        language: what stands behind the fence; "text" where nothing does.
+        text: its lines.
+    """
+
+    name: str
+    language: str
+    text: str
+
+    @property
+    def shell(self) -> str:
+        """The commands of a `console` or `sh` block, without prompts."""
+        return PROMPT.sub("", self.text)
+
+
+def blocks(root: Path = REPOSITORY) -> dict[str, Block]:
+    """All blocks of the README and of the documentation, by their names, in the order of the files."""
+    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    return {block.name: block for page in pages for block in _of(page, str(page.relative_to(root)))}
+
+
+def substituted(text: str, replacements: Mapping[str, str]) -> str:
+    """The text with documented addresses and paths replaced, longer ones first."""
+    for documented in sorted(replacements, key=len, reverse=True):
+        text = text.replace(documented, replacements[documented])
+    return text
+
+
+def _of(page: Path, path: str) -> Iterator[Block]:
+    seen: Counter[str] = Counter()
+    heading = ""
+    lines = iter(page.read_text().splitlines())
+    for line in lines:
+        if match := HEADING.match(line):
+            heading = match["words"]
+        if match := FENCE.match(line):
+            language = match["language"] or "text"
+            name = f"{path}, {heading}, {language}"
+            seen[name] += 1
+            number = f" {seen[name]}" if seen[name] > 1 else ""
+            yield Block(name + number, language, _inside(lines, match["ticks"], len(match["indent"]), page))
+
+
+def _inside(lines: Iterator[str], ticks: str, indent: int, page: Path) -> str:
+    found: list[str] = []
+    for line in lines:
+        if line.strip() == ticks:
+            return "\n".join(found) + "\n"
+        found.append(line[indent:])
+    raise ValueError(f"{page} has a code block without an end")
