@@ -10,18 +10,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from llama_stack_responses.config import address
 from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
-from llama_stack_responses.tools.search_results import is_within
 
-from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
+from .search_provider import SearchFailed, SearchProvider
 
 _MOST_BYTES: Final = 8 << 20
 """Bytes of an answer, at most."""
-_COUNTS: Final = {"low": 3, "medium": 6, "high": 12}
-_QUERY: Final = {
-    "type": "object",
-    "properties": {"query": {"type": "string", "description": "What to search for."}},
-    "required": ["query"],
-}
 _NO_JSON: Final = (
     "The SearXNG server refuses to answer in JSON. Its operator has to add 'json' to 'search.formats' in its "
     "settings.yml, and to let this server pass if its limiter is on."
@@ -56,15 +49,13 @@ class SearxngConfig(BaseModel):
         return {"url": "${env.SEARXNG_URL:=http://localhost:8888}"}
 
 
-class SearxngToolRuntime:
-    """The tool `web_search`."""
+class SearxngToolRuntime(SearchProvider):
+    """Searches by SearXNG's own API."""
 
     def __init__(self, config: SearxngConfig) -> None:
+        super().__init__(config.max_results)
         self._config = config
         self._client: httpx.AsyncClient | None = None
-
-    async def initialize(self) -> None:
-        """Does nothing: the host calls it in another event loop than the one that serves."""
 
     async def shutdown(self) -> None:
         """Closes the connections."""
@@ -72,42 +63,14 @@ class SearxngToolRuntime:
         if client:
             await client.aclose()
 
-    async def register_toolgroup(self, toolgroup: Any) -> None:
-        """There is nothing to do for a tool group."""
-
-    async def unregister_toolgroup(self, toolgroup_id: str) -> None:
-        """There is nothing to do for a tool group."""
-
-    async def list_runtime_tools(
-        self, tool_group_id: str | None = None, mcp_endpoint: Any = None, authorization: str | None = None
-    ) -> ListToolDefsResponse:
-        """The one tool."""
-        tool = ToolDef(name="web_search", description="Search the web for information", input_schema=_QUERY)
-        return ListToolDefsResponse(data=[tool])
-
-    async def invoke_tool(
-        self, tool_name: str, kwargs: dict[str, Any], authorization: str | None = None
-    ) -> ToolInvocationResult:
-        """Searches.
-
-        Args:
-            kwargs: `query`; if wanted, `allowed_domains` and `search_context_size` as OpenAI's web search has them.
-        """
-        query, domains = kwargs["query"], kwargs.get("allowed_domains") or ()
-        asked = f"{query} ({' OR '.join(f'site:{domain}' for domain in domains)})" if domains else query
-        params = {"q": asked, "format": "json", **self._wishes()}
+    async def _find(self, query: str, _: int) -> list[dict[str, Any]]:
+        params = {"q": query, "format": "json", **self._wishes()}
         async with self._http().stream("GET", "search", params=params) as answer:
             if answer.status_code in (403, 429):
-                return ToolInvocationResult(error_code=answer.status_code, error_message=_NO_JSON)
+                raise SearchFailed(_NO_JSON, answer.status_code)
             answer.raise_for_status()
-            said = orjson.loads(await read_body(answer, _MOST_BYTES))
-        count = _COUNTS.get(kwargs.get("search_context_size") or "", self._config.max_results)
-        found = [each for each in said["results"] if not domains or is_within(each["url"], domains)][:count]
-        results = [{"title": each["title"], "url": each["url"], "content": each.get("content", "")} for each in found]
-        return ToolInvocationResult(
-            content=orjson.dumps({"query": query, "results": results}).decode(),
-            metadata={"query": query, "sources": [{"url": each["url"]} for each in results]},
-        )
+            found: list[dict[str, Any]] = orjson.loads(await read_body(answer, _MOST_BYTES))["results"]
+        return found
 
     def _wishes(self) -> dict[str, Any]:
         config = self._config

@@ -21,7 +21,7 @@ _OPTIONAL: Final = (
 
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
     """The providers that a stack's configuration can name; the host takes the one whose type it names."""
-    return [_responses(), _searxng(), openai_chat()]
+    return [_responses(), _searxng(), _ddgs(), openai_chat()]
 
 
 def _responses() -> InlineProviderSpec:
@@ -47,4 +47,17 @@ def _searxng() -> RemoteProviderSpec:
         pip_packages=["llama-stack-responses"],
         toolgroup_id="builtin::websearch",
         description="Web search by a SearXNG server, which needs no key.",
+    )
+
+
+def _ddgs() -> RemoteProviderSpec:
+    return RemoteProviderSpec(
+        api=Api.tool_runtime,
+        adapter_type="ddgs",
+        provider_type="remote::ddgs",
+        module="llama_stack_responses.host.ddgs",
+        config_class="llama_stack_responses.host.ddgs.DdgsConfig",
+        pip_packages=["llama-stack-responses[ddgs]"],
+        toolgroup_id="builtin::websearch",
+        description="Web search by public search engines, which needs neither key nor server.",
     )

@@ -14,7 +14,7 @@ Json = dict[str, Any]
 logger = get_logger(__name__)
 
 _FILTER_THEMSELVES: Final = frozenset(
-    {"remote::searxng", "remote::exa-search", "remote::serply-search", "remote::nimble-search"}
+    {"remote::searxng", "remote::ddgs", "remote::exa-search", "remote::serply-search", "remote::nimble-search"}
 )
 """The providers that keep a search to `allowed_domains`; for others, the query says it."""
 

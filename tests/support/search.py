@@ -1,8 +1,10 @@
 """What search services answer, in the form of each: `[(url, title, text), ...]` in, their JSON out."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from html import escape
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 type Json = dict[str, Any]
 type Found = Sequence[tuple[str, str, str]]
@@ -137,3 +139,75 @@ SERVICES: Final[Mapping[str, tuple[str, Callable[[str, Found], Json]]]] = {
     "nimble_search": ("sdk.nimbleway.com", nimble),
 }
 """The services that the hosts have a provider for: its module, and where it goes."""
+
+
+def _page(*entries: str) -> bytes:
+    return f"<!doctype html><html><head><title>Results</title></head><body>{''.join(entries)}</body></html>".encode()
+
+
+def duckduckgo(_: str, found: Found) -> bytes:
+    """DuckDuckGo's page for browsers without scripts."""
+    return _page(
+        *(
+            f'<div class="result"><div class="links_main result__body"><h2 class="result__title"><a href="{escape(url)}">'
+            f'{escape(title)}</a></h2><a class="result__snippet" href="{escape(url)}">{escape(text)}</a></div></div>'
+            for url, title, text in found
+        )
+    )
+
+
+def brave_page(_: str, found: Found) -> bytes:
+    """Brave's page."""
+    return _page(
+        *(
+            f'<div class="snippet" data-type="web"><a href="{escape(url)}"><div class="title">{escape(title)}</div></a>'
+            f'<div class="generic-snippet"><div class="content">{escape(text)}</div></div></div>'
+            for url, title, text in found
+        )
+    )
+
+
+def mojeek(_: str, found: Found) -> bytes:
+    """Mojeek's page."""
+    entries = "".join(
+        f'<li><h2><a href="{escape(url)}">{escape(title)}</a></h2><p class="s">{escape(text)}</p></li>'
+        for url, title, text in found
+    )
+    return _page(f'<ul class="results-standard">{entries}</ul>')
+
+
+def yahoo(_: str, found: Found) -> bytes:
+    """Yahoo's page, whose links go through a redirect of its own."""
+    return _page(
+        *(
+            '<div class="dd relsrch"><div class="compTitle"><a href="https://r.search.yahoo.com/_ylt=A/RV=2/'
+            f'RU={quote(url, safe="")}/RK=2/RS=b-"><h3>{escape(title)}</h3></a></div>'
+            f'<div class="compText">{escape(text)}</div></div>'
+            for url, title, text in found
+        )
+    )
+
+
+def wikipedia(query: str, found: Found) -> bytes:
+    """Wikipedia's API: without a query, which the second request has none of, the introduction of an article."""
+    url, title, text = found[0]
+    if query:
+        return json.dumps([query, [title], [""], [url]]).encode()
+    return json.dumps({"batchcomplete": "", "query": {"pages": {"1": {"title": title, "extract": text}}}}).encode()
+
+
+def grokipedia(_: str, found: Found) -> bytes:
+    """Grokipedia's suggestions."""
+    url, title, text = found[0]
+    return json.dumps({"results": [{"slug": url.rpartition("/")[2], "title": title, "snippet": text}]}).encode()
+
+
+ENGINES: Final[Mapping[str, tuple[str, Callable[[str, Found], bytes]]]] = {
+    "duckduckgo": ("html.duckduckgo.com", duckduckgo),
+    "brave": ("search.brave.com", brave_page),
+    "mojeek": ("www.mojeek.com", mojeek),
+    "yahoo": ("search.yahoo.com", yahoo),
+    "wikipedia": ("en.wikipedia.org", wikipedia),
+    "grokipedia": ("grokipedia.com", grokipedia),
+}
+"""Search engines as the package `ddgs` reads them: where each is, and what it answers."""

@@ -94,6 +94,8 @@ ONLY_IN: Final = {
             "workers",
         },
         "asyncpg": {"store"},
+        "ddgs": {"tools"},
+        "primp": {"tools"},
         "redis": {"store"},
         "sqlite3": {"store"},
         "httpx": {"fetch", "host", "mcp_client", "moderation"},

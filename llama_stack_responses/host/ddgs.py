@@ -1,0 +1,124 @@
+"""A provider of the host's tool runtime API: web search by public search engines, without a key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from urllib.request import getproxies_environment
+
+import orjson
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from llama_stack_responses.config import address
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.workers.pool import PoolLimits, Task, WorkerPool
+
+from .search_provider import SearchFailed, SearchProvider
+
+_TASK: Final = "llama_stack_responses.tools.ddgs_task"
+_REQUESTS: Final = 4
+"""Requests that fit into the time of a search one after the other, each with its own time-out."""
+_ANSWER_BYTES: Final = 1 << 20
+_NOT_INSTALLED: Final = (
+    "The web search provider 'remote::ddgs' needs the package 'ddgs': pip install 'llama-stack-responses[ddgs]'."
+)
+
+
+class DdgsConfig(BaseModel):
+    """Configuration of the provider `remote::ddgs`.
+
+    Attributes:
+        engines: names of search engines, as the package `ddgs` has them, such as `duckduckgo` or `brave`; empty leaves
+            the choice to the package, which asks one after the other until it has enough.
+        region: country and language, such as `us-en` or `de-de`.
+        safe_search: `on`, `moderate` or `off`.
+        max_results: results of a search, where the request does not say how much it wants.
+        timeout_seconds: how long a search may take.
+        at_once: searches at a time; more wait.
+        proxy: the address of a proxy, such as `http://proxy.internal:3128` or `socks5h://127.0.0.1:9150`; null is what
+            the environment's HTTPS_PROXY says.
+        ca_file: the authorities to trust, which a proxy that looks into TLS needs; null is what the environment's
+            SSL_CERT_FILE says, or the usual ones.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    engines: list[str] = Field(default_factory=list)
+    region: str = Field(default="us-en", pattern=r"^[a-z]{2}-[a-z]{2}$")
+    safe_search: Literal["on", "moderate", "off"] = "moderate"
+    max_results: int = Field(default=6, ge=1)
+    timeout_seconds: float = Field(default=20.0, gt=0)
+    at_once: int = Field(default=4, ge=1)
+    proxy: Annotated[str, AfterValidator(address("http", "https", "socks5", "socks5h"))] | None = None
+    ca_file: Path | None = None
+
+    @classmethod
+    def sample_run_config(cls, **_: Any) -> dict[str, Any]:
+        """What the host writes into a configuration that it makes."""
+        return {}
+
+
+class DdgsToolRuntime(SearchProvider):
+    """Searches by the package `ddgs`, each time in a worker process of its own."""
+
+    def __init__(self, config: DdgsConfig) -> None:
+        super().__init__(config.max_results)
+        self._config = config
+        self._pool = WorkerPool(PoolLimits(at_once=config.at_once))
+
+    async def shutdown(self) -> None:
+        """Ends the worker processes."""
+        await self._pool.close()
+
+    async def _find(self, query: str, count: int) -> list[dict[str, Any]]:
+        config = self._config
+        options = {
+            "engines": config.engines,
+            "region": config.region,
+            "safe_search": config.safe_search,
+            "count": count,
+            # Worker processes have no environment.
+            "proxy": config.proxy or getproxies_environment().get("https"),
+            "ca_file": str(config.ca_file.expanduser()) if config.ca_file else os.environ.get("SSL_CERT_FILE"),
+            "seconds": max(1, round(config.timeout_seconds / _REQUESTS)),
+        }
+        task = Task(_TASK, query.encode(errors="replace"), config.timeout_seconds, _ANSWER_BYTES, options)
+        try:
+            # The host says nothing of who asks.
+            answer = await self._pool.run(task, ANONYMOUS.identity)
+        except ApiError as error:
+            raise SearchFailed("No search can be started at the moment. Try again.", error.status) from None
+        if "problem" in answer:
+            raise SearchFailed(_why(answer, config.timeout_seconds))
+        found: list[dict[str, Any]] = orjson.loads(answer["text"])
+        return found
+
+
+def _why(answer: Mapping[str, str], seconds: float) -> str:
+    """What to say of a search that did not work out."""
+    match answer["problem"]:
+        case "engines":
+            return (
+                f"The setting 'engines' of the provider 'remote::ddgs' names unknown search engines "
+                f"({answer['unknown']}); there are: {answer['known']}."
+            )
+        case "failures":
+            return f"No search engine has results ({answer['failures']}). Try again later."
+        case "seconds":
+            return f"No search engine answered within {seconds:g} seconds."
+    return "The search engines' answers cannot be read."
+
+
+async def get_adapter_impl(config: DdgsConfig, _: dict[Any, Any]) -> DdgsToolRuntime:
+    """What the host calls to build the provider.
+
+    Raises:
+        ValueError: the package is not there.
+    """
+    if find_spec("ddgs") is None:
+        raise ValueError(_NOT_INSTALLED)
+    return DdgsToolRuntime(config)

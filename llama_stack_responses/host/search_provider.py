@@ -1,0 +1,98 @@
+"""What the web search providers of this package have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.tools.search_results import is_within
+
+from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
+
+_COUNTS: Final = {"low": 3, "medium": 6, "high": 12}
+_QUERY: Final = {
+    "type": "object",
+    "properties": {"query": {"type": "string", "description": "What to search for."}},
+    "required": ["query"],
+}
+
+
+class SearchFailed(Exception):  # noqa: N818 (it is the answer, and no error of ours)
+    """A search did not work out.
+
+    Args:
+        message: what the model and the log are told.
+        code: the status of the service, or 502.
+    """
+
+    def __init__(self, message: str, code: int = 502) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class SearchProvider(ABC):
+    """A provider of the host's tool runtime API with the one tool `web_search`.
+
+    Args:
+        max_results: results of a search, where the request does not say how much it wants.
+    """
+
+    def __init__(self, max_results: int) -> None:
+        self._max_results = max_results
+
+    async def initialize(self) -> None:
+        """Does nothing: the host calls it in another event loop than the one that serves."""
+
+    @abstractmethod
+    async def shutdown(self) -> None:
+        """Ends what is open."""
+
+    @abstractmethod
+    async def _find(self, query: str, count: int, /) -> Iterable[Mapping[str, Any]]:
+        """Results, the best first, each with `title`, `url` and `content`.
+
+        Args:
+            count: how many are wanted.
+
+        Raises:
+            SearchFailed: there are none to be had.
+        """
+
+    async def register_toolgroup(self, toolgroup: Any) -> None:
+        """There is nothing to do for a tool group."""
+
+    async def unregister_toolgroup(self, toolgroup_id: str) -> None:
+        """There is nothing to do for a tool group."""
+
+    async def list_runtime_tools(
+        self, tool_group_id: str | None = None, mcp_endpoint: Any = None, authorization: str | None = None
+    ) -> ListToolDefsResponse:
+        """The one tool."""
+        tool = ToolDef(name="web_search", description="Search the web for information", input_schema=_QUERY)
+        return ListToolDefsResponse(data=[tool])
+
+    async def invoke_tool(
+        self, tool_name: str, kwargs: dict[str, Any], authorization: str | None = None
+    ) -> ToolInvocationResult:
+        """Searches.
+
+        Args:
+            kwargs: `query`; if wanted, `allowed_domains` and `search_context_size` as OpenAI's web search has them.
+        """
+        query: str = kwargs["query"]
+        domains: Sequence[str] = kwargs.get("allowed_domains") or ()
+        asked = f"{query} ({' OR '.join(f'site:{domain}' for domain in domains)})" if domains else query
+        count = _COUNTS.get(kwargs.get("search_context_size") or "", self._max_results)
+        try:
+            found = await self._find(asked, count)
+        except SearchFailed as error:
+            return ToolInvocationResult(error_code=error.code, error_message=str(error))
+        kept = [each for each in found if not domains or is_within(each["url"], domains)][:count]
+        results = [{"title": each["title"], "url": each["url"], "content": each.get("content", "")} for each in kept]
+        return ToolInvocationResult(
+            content=orjson.dumps({"query": query, "results": results}).decode(),
+            metadata={"query": query, "sources": [{"url": each["url"]} for each in results]},
+        )

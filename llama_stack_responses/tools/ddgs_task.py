@@ -1,0 +1,135 @@
+"""Asks search engines by the `ddgs` package, in a worker process.
+
+The package reads whole answers, however large, in threads that cannot be ended. So it runs in a process that can be
+killed, and its HTTP client has bounds on the bytes of an answer and on redirects.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any, Final
+from urllib.parse import urljoin, urlsplit
+
+import ddgs.base
+import primp
+from ddgs import DDGS
+from ddgs.engines import ENGINES
+from ddgs.exceptions import DDGSException
+from ddgs.http_client import HttpClient
+
+Json = dict[str, Any]
+
+_MOST_BYTES: Final = 8 << 20
+"""Bytes of one answer, decompressed, at most."""
+_PIECE: Final = 1 << 16
+_REDIRECTS: Final = 3
+_REDIRECTED: Final = (301, 302, 303, 307, 308)
+
+
+def read(content: bytes, options: Json) -> dict[str, str]:
+    """The results of a search as JSON; or as `problem` why there are none.
+
+    Args:
+        content: the query.
+        options: `engines`, `region`, `safe_search`, `count`, `proxy`, `ca_file` and the `seconds` of one request.
+    """
+    if unknown := sorted(set(options["engines"]) - ENGINES["text"].keys()):
+        return {"problem": "engines", "unknown": ", ".join(unknown), "known": ", ".join(sorted(ENGINES["text"]))}
+    failures: set[str] = set()
+    # This process ends with the task, so nothing else gets this client.
+    ddgs.base.HttpClient = partial(_BoundedClient, failures)
+    search = DDGS(options["proxy"], options["seconds"], verify=options["ca_file"] or True)
+    try:
+        found = search.text(
+            content.decode(),
+            region=options["region"],
+            safesearch=options["safe_search"],
+            max_results=options["count"],
+            backend=",".join(options["engines"]) or "auto",
+        )
+    except DDGSException:
+        # An engine that refuses looks to the package as one that has found nothing.
+        return {"problem": "failures", "failures": ", ".join(sorted(failures))} if failures else {"text": "[]"}
+    results = [{"title": each["title"], "url": each["href"], "content": each["body"]} for each in found]
+    return {"text": json.dumps(results)}
+
+
+class _Answer:
+    """What the engines read of an answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        self.status_code = status
+        self.content = body
+        self.text = body.decode(errors="replace")
+
+
+class _BoundedClient(HttpClient):  # type: ignore[misc]
+    """The package's HTTP client, with bounds.
+
+    Args:
+        failures: takes what went wrong.
+    """
+
+    def __init__(self, failures: set[str], **settings: Any) -> None:
+        super().__init__(**settings)
+        self._failures = failures
+
+    def request(self, method: str, url: str, **more: Any) -> _Answer:
+        """Asks, and follows redirects within the engine's own site.
+
+        Raises:
+            DDGSException: there is no answer, or a larger one than is read.
+        """
+        try:
+            answer = self._asked(method, url, more)
+            body = _body(answer)
+        except Exception as error:
+            self._failures.add(next((why for kind, why in _FAILURES if isinstance(error, kind)), "no answer"))
+            raise DDGSException(type(error).__name__) from error
+        if answer.status_code != 200:
+            self._failures.add(f"status {answer.status_code}")
+        return _Answer(answer.status_code, body)
+
+    def _asked(self, method: str, url: str, more: Json) -> Any:
+        answer = self._asked_once(method, url, more)
+        for _ in range(_REDIRECTS):
+            target = urljoin(url, answer.headers.get("location", ""))
+            if answer.status_code not in _REDIRECTED or not _is_same_site(url, target):
+                break
+            answer = self._asked_once("GET", target, {})
+        return answer
+
+    def _asked_once(self, method: str, url: str, more: Json) -> Any:
+        return self.client.request(method, url, stream=True, follow_redirects=False, **more)
+
+
+class _TooLarge(Exception):  # noqa: N818 (it is what the body is)
+    """The body has more bytes than are read."""
+
+
+_FAILURES: Final = (
+    (_TooLarge, "an answer that is too large"),
+    (primp.TimeoutError, "no answer in time"),
+    (primp.ConnectError, "no connection"),
+)
+"""What to say of an exception, by its class."""
+
+
+def _body(answer: Any) -> bytes:
+    body = bytearray()
+    for piece in answer.iter_bytes(_PIECE):
+        body += piece
+        if len(body) > _MOST_BYTES:
+            raise _TooLarge
+    return bytes(body)
+
+
+def _is_same_site(url: str, target: str) -> bool:
+    """Whether a redirect stays with the engine: TLS, and a host with the same last two labels."""
+    there = urlsplit(target)
+    return there.scheme == "https" and _site(there.hostname) == _site(urlsplit(url).hostname)
+
+
+def _site(host: str | None) -> list[str]:
+    return (host or "").split(".")[-2:]

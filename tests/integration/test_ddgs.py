@@ -1,0 +1,179 @@
+"""Web search by the package `ddgs`: its own code, asked over TLS through a proxy that answers for the search engines in the
+form that each has."""
+
+import json
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from importlib import import_module
+from itertools import repeat
+from threading import Event
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+
+from llama_stack_responses.tools.search_results import Result, results_of
+from tests.support.certificates import Certificates
+from tests.support.search import ENGINES
+from tests.support.stack import Host
+from tests.support.web import Answer, Asked, Web
+
+pytestmark = pytest.mark.live
+
+FOUND = [
+    ("https://otters.example/wiki/Otters", "Otters", "Otters sleep hand in hand & float."),
+    ("https://fish.example/a?b=c&d", "Otters and fish", "Fish swim away from otters."),
+]
+ONE_RESULT = ("wikipedia", "grokipedia")
+"""The engines that the package asks for one result."""
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Those of all engines."""
+    hosts = [*(host for host, _ in ENGINES.values()), "www.duckduckgo.com", "elsewhere.example"]
+    return Certificates.made_in(tmp_path_factory.mktemp("tls"), hosts)
+
+
+@pytest.fixture
+def proxy(certificates: Certificates) -> Iterator[Web]:
+    """A proxy that answers for all servers."""
+    with Web(intercepts=certificates.of_server()) as proxy:
+        yield proxy
+
+
+@asynccontextmanager
+async def searching(host: Host, proxy: Web, certificates: Certificates, **settings: Any) -> AsyncIterator[Any]:
+    """The provider as the host builds it."""
+    # The host has to be there before the modules that look which one it is.
+    import_module("ogx.core.stack" if host == "ogx" else "llama_stack.core.stack")
+    module = import_module("llama_stack_responses.host.ddgs")
+    where = {"proxy": proxy.url(""), "ca_file": certificates.path("ca.pem")}
+    provider = await module.get_adapter_impl(module.DdgsConfig(**where, **settings), {})
+    try:
+        yield provider
+    finally:
+        await provider.shutdown()
+
+
+async def search(provider: Any, **more: Any) -> Any:
+    """What a search gives."""
+    return await provider.invoke_tool("web_search", {"query": "otters", **more})
+
+
+def asked_for(asked: Asked) -> str:
+    """The query of a request, in its address or its form."""
+    form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
+    given = {**form, **asked.query}
+    return next((given[name] for name in ("q", "p", "search", "query") if name in given), "")
+
+
+def play(proxy: Web, engine: str) -> str:
+    """Has an engine find something; returns where it is."""
+    server, form = ENGINES[engine]
+    kind = "application/json" if engine in ONE_RESULT else "text/html; charset=utf-8"
+    proxy.answer_all = lambda asked: Answer(form(asked_for(asked), FOUND), headers={"content-type": kind})
+    return server
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_the_results_of_an_engine_are_read(
+    host: Host, proxy: Web, certificates: Certificates, engine: str
+) -> None:
+    server = play(proxy, engine)
+    async with searching(host, proxy, certificates, engines=[engine]) as provider:
+        found = results_of((await search(provider)).content)
+    if engine == "grokipedia":
+        assert found == [Result("https://grokipedia.com/page/Otters", "Otters", FOUND[0][2])]
+    else:
+        assert found == [Result(*each) for each in FOUND[: 1 if engine in ONE_RESULT else 2]]
+    assert {asked.headers["host"] for asked in proxy.seen} == {server}
+    assert "otters" in asked_for(proxy.seen[0])
+
+
+async def test_without_chosen_engines_several_are_asked(host: Host, proxy: Web, certificates: Certificates) -> None:
+    forms = dict(ENGINES.values())
+
+    def answer(asked: Asked) -> Answer:
+        form = forms.get(asked.headers["host"])
+        return Answer(form(asked_for(asked), FOUND)) if form else Answer(status=404)
+
+    proxy.answer_all = answer
+    async with searching(host, proxy, certificates) as provider:
+        found = results_of((await search(provider, search_context_size="low")).content)
+    assert len(found) == 3
+    assert len({asked.headers["host"] for asked in proxy.seen}) > 1
+
+
+async def test_domains_hold_for_query_and_results(host: Host, proxy: Web, certificates: Certificates) -> None:
+    play(proxy, "duckduckgo")
+    async with searching(host, proxy, certificates, engines=["duckduckgo"]) as provider:
+        found = results_of((await search(provider, allowed_domains=["fish.example", "a.example"])).content)
+    assert [each.url for each in found] == [FOUND[1][0]]
+    assert asked_for(proxy.seen[0]) == "otters (site:fish.example OR site:a.example)"
+
+
+async def test_nothing_found_is_no_failure(host: Host, proxy: Web, certificates: Certificates) -> None:
+    proxy.answer_all = lambda _: Answer(b"<html><body>No results.</body></html>")
+    async with searching(host, proxy, certificates, engines=["mojeek"]) as provider:
+        result = await search(provider)
+    assert (json.loads(result.content)["results"], result.error_message) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(b"Slow down.", 429), "status 429"),
+        (Answer(repeat(b"x" * 2**20)), "an answer that is too large"),
+        (Answer(b"", 302, {"location": "https://elsewhere.example/"}), "status 302"),
+        (Answer(b"", 302, {"location": "http://169.254.169.254/"}), "status 302"),
+        (Answer(b"", 302, {"location": "https://www.duckduckgo.com/again"}), "status 302"),
+    ],
+    ids=["refused", "endless", "sent elsewhere", "sent inside", "sent around"],
+)
+async def test_a_failure_of_all_engines_is_named(
+    host: Host, proxy: Web, certificates: Certificates, answer: Answer, why: str
+) -> None:
+    proxy.answer_all = lambda _: answer
+    async with searching(host, proxy, certificates, engines=["duckduckgo"]) as provider:
+        result = await search(provider)
+    assert result.error_message == f"No search engine has results ({why}). Try again later."
+    assert {asked.headers["host"] for asked in proxy.seen} <= {"html.duckduckgo.com", "www.duckduckgo.com"}
+    assert len(proxy.seen) <= 4
+
+
+async def test_a_redirect_within_the_site_is_followed(host: Host, proxy: Web, certificates: Certificates) -> None:
+    _, form = ENGINES["duckduckgo"]
+    moved = Answer(b"", 301, {"location": "https://www.duckduckgo.com/found"})
+    proxy.answers = {"/html/": moved, "/found": Answer(form("", FOUND))}
+    async with searching(host, proxy, certificates, engines=["duckduckgo"]) as provider:
+        assert len(results_of((await search(provider)).content)) == 2
+
+
+async def test_an_engine_that_says_nothing_is_given_up(host: Host, proxy: Web, certificates: Certificates) -> None:
+    over = Event()
+    proxy.answer_all = lambda _: Answer([over])
+    async with searching(host, proxy, certificates, engines=["brave"], timeout_seconds=4) as provider:
+        slow = await search(provider)
+    async with searching(host, proxy, certificates, engines=["brave"], timeout_seconds=0.5) as provider:
+        stopped = await search(provider)
+    over.set()
+    assert slow.error_message == "No search engine has results (no answer in time). Try again later."
+    assert stopped.error_message == "No search engine answered within 0.5 seconds."
+
+
+async def test_an_unknown_engine_is_named(host: Host, proxy: Web, certificates: Certificates) -> None:
+    async with searching(host, proxy, certificates, engines=["brave", "altavista"]) as provider:
+        result = await search(provider)
+    assert "names unknown search engines (altavista); there are: " in result.error_message
+    assert proxy.seen == []
+
+
+async def test_a_missing_package_is_named(
+    host: Host, proxy: Web, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ddgs", None)
+    with pytest.raises(ValueError, match=r"pip install 'llama-stack-responses\[ddgs\]'"):
+        async with searching(host, proxy, certificates):
+            pass
