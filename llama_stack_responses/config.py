@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Callable
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from .chat.profile import Profile
 from .core import shapes
 from .core.request import DEFAULT_PASSTHROUGH
 from .sealing import SECRET_BYTES
+from .tools.unavailable import HostedTool, Policy, Unavailable
 from .workers.pool import PoolLimits
 
 _DAY = 86_400.0
@@ -454,7 +456,9 @@ class ResponsesConfig(BaseModel):
         mcp: how MCP servers are used.
         moderation: who checks input and output, and how.
         limits: bounds on one request.
-        code_interpreter: where the tool of this name runs; without it, a request for that tool is refused.
+        code_interpreter: where the tool of this name runs; without it, that tool is unavailable.
+        unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or made
+            without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
     """
 
     # What is refused may hold a password.
@@ -479,6 +483,7 @@ class ResponsesConfig(BaseModel):
     moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: CodeInterpreter | None = None
+    unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
 
     @model_validator(mode="before")
     @classmethod
@@ -488,6 +493,11 @@ class ResponsesConfig(BaseModel):
             message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
             raise ValueError(f"{', '.join(kept)}: {message}")
         return given
+
+    @property
+    def of_requests(self) -> shapes.Limits:
+        """The limits that hold while a request is read."""
+        return replace(self.limits.of_requests, omitted_tools=Unavailable(self.unavailable_tools).omitted)
 
     @property
     def retention_seconds(self) -> float | None:

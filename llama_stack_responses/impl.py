@@ -98,7 +98,7 @@ class OpenAIResponsesImpl:
         self._surroundings = surroundings
         self._archive = archive = Archive(records, retention=config.retention_seconds)
         self._historian = Historian(archive, access, config.limits.request_bytes)
-        sealer, limits = Sealer(config.secret_bytes), config.limits.of_requests
+        sealer, limits = Sealer(config.secret_bytes), config.of_requests
         self._workshop = equipped(config, surroundings, sealer)
         fill = partial(with_prompt, prompts=surroundings.prompts, characters=config.limits.prompt_characters)
         self._intake = Intake(self._historian, access, self._workshop.sealer, self._workshop.checks, fill)
@@ -223,7 +223,7 @@ class OpenAIResponsesImpl:
         return await self._run(start)
 
     def _parse(self, body: Any) -> CreateRequest:
-        return parse_create(body, passthrough=self.config.passthrough, limits=self.config.limits.of_requests)
+        return parse_create(body, passthrough=self.config.passthrough, limits=self.config.of_requests)
 
     async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:
         """Begins what goes on without its client: in the background, or under a key.

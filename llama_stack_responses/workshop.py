@@ -30,6 +30,7 @@ from .surroundings import Surroundings
 from .telemetry.telemetry import Telemetry
 from .tools.registry import tool_makers
 from .tools.toolset import Makers, Toolset
+from .tools.unavailable import Unavailable
 from .turn.answering import Answering
 from .turn.asking import Asking
 from .turn.boundary import Boundary
@@ -63,6 +64,7 @@ class Workshop:
         checks: has texts checked.
         turnstile: where streams take turns.
         telemetry: is told what is done.
+        unavailable: what becomes of tools that there are not.
     """
 
     inference: Inference
@@ -76,6 +78,7 @@ class Workshop:
     checks: Checks
     turnstile: Turnstile = field(default_factory=Turnstile)
     telemetry: Telemetry = field(default_factory=Telemetry)
+    unavailable: Unavailable = field(default_factory=Unavailable)
 
     def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
         """The response to a request, before anything has happened but the moderation of its input."""
@@ -86,7 +89,7 @@ class Workshop:
     def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
         """What `response`, in progress, is built on."""
         reasoning = PrivateReasoning(self.sealer, owner)
-        toolset = Toolset(request, self.makers)
+        toolset = Toolset(request, self.makers, self.unavailable)
         assembler = Assembler(
             response,
             toolset.kind_of,
@@ -120,6 +123,7 @@ def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer
         TokenCounts(surroundings.inference, config.profiles),
         Checks(surroundings.moderator, moderation.seconds, moderation.held_characters),
         telemetry=surroundings.telemetry,
+        unavailable=surroundings.services.unavailable,
     )
 
 

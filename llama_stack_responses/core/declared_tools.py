@@ -57,7 +57,20 @@ _UNSUPPORTED_TOOLS: Final = frozenset(
 )
 """The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
 
-_TOOL_LIST: Final = array(tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS))
+_KNOWN_TOOL: Final = tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS)
+
+
+@takes(schema_of(_KNOWN_TOOL))
+def _tool(value: Any, at: At) -> dict[str, Any]:
+    """A tool. One that is left out is shown to the client as it came."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in _UNSUPPORTED_TOOLS & at.limits.omitted_tools:
+        return dict(value)
+    tool: dict[str, Any] = _KNOWN_TOOL(value, at)
+    return tool
+
+
+_TOOL_LIST: Final = array(_tool)
 
 
 @takes(schema_of(_TOOL_LIST))

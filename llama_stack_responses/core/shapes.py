@@ -33,12 +33,14 @@ class Limits:
         max_tools: tools.
         max_text_length: characters of one text: an input, an output, instructions, arguments.
         max_data_length: characters of one image, file or sound, in base64 or as a URL.
+        omitted_tools: types of tools that may be declared though this server does not know them: the model sees none.
     """
 
     max_items: int = 20_000
     max_tools: int = 1_024
     max_text_length: int = 10_485_760
     max_data_length: int = 73_400_320
+    omitted_tools: frozenset[str] = frozenset()
 
 
 DEFAULT_LIMITS: Final = Limits()

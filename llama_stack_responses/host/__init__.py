@@ -24,6 +24,7 @@ from llama_stack_responses.surroundings import Surroundings
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.tools.runtime import NoToolRuntime
+from llama_stack_responses.tools.unavailable import Unavailable
 from llama_stack_responses.workers.pool import WorkerPool
 
 from .connectors import HostConnectors
@@ -35,6 +36,7 @@ from .keyvalue import backend
 from .platform import SAFETY, AccessRule, Api
 from .prompts import HostPrompts
 from .provided import ProvidedResponses
+from .registry import forget_tool_groups_without_provider
 from .safety import HostSafety
 from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
@@ -53,6 +55,8 @@ async def get_provider_impl(
         # One that the stack does not have shall stop the start.
         await backend(config.store.backend)()
     bound_tracebacks()
+    if Api.tool_runtime in deps:
+        await forget_tool_groups_without_provider(deps[Api.tool_runtime])
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
@@ -66,6 +70,7 @@ async def get_provider_impl(
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(config, deps.get(Api.connectors)),
+        unavailable=Unavailable(config.unavailable_tools),
     )
     attachments = open_attachments(files, config, pool, file_processor(deps.get(Api.file_processors)))
     telemetry = Telemetry()

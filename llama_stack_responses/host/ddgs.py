@@ -32,6 +32,7 @@ class DdgsConfig(BaseModel):
     """Configuration of the provider `remote::ddgs`.
 
     Attributes:
+        service: the one that there is; the templates put WEB_SEARCH here, so that another value is refused.
         engines: names of search engines, as the package `ddgs` has them, such as `duckduckgo` or `brave`; empty leaves
             the choice to the package, which asks one after the other until it has enough.
         region: country and language, such as `us-en` or `de-de`.
@@ -47,6 +48,7 @@ class DdgsConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    service: Literal["ddgs"] = "ddgs"
     engines: list[str] = Field(default_factory=list)
     region: str = Field(default="us-en", pattern=r"^[a-z]{2}-[a-z]{2}$")
     safe_search: Literal["on", "moderate", "off"] = "moderate"

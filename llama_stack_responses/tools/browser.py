@@ -16,7 +16,6 @@ from llama_stack_responses.core.citing import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.fetch.pages import Page
 
-from .runtime import ToolRuntime
 from .search_results import Result, web_host
 from .sources import Source, tamed, url_citation
 from .tool import Invocation, Outcome, ToolError, chat_function
@@ -25,7 +24,7 @@ from .web_search import (
     OPENED_NOTHING,
     SEARCHED_NOTHING,
     Browsing,
-    Opener,
+    SearchServices,
     SearchTool,
     lines_with,
     named_arguments,
@@ -86,8 +85,8 @@ class _View:
 class Browser(SearchTool):
     """The tool."""
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, opener: Opener | None) -> None:
-        browsing = Browsing(declared, request, runtime, opener)
+    def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
+        browsing = Browsing(declared, request, services)
         super().__init__(
             browsing,
             search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
@@ -31,8 +30,9 @@ from .shell import local_shell_tool, shell_tool
 from .tool import Tool
 from .tool_search import tool_search_tool
 from .toolset import Makers
+from .unavailable import Unavailable
 from .vector_stores import VectorStores
-from .web_search import WebSearch
+from .web_search import SearchServices, WebSearch
 
 Json = dict[str, Any]
 
@@ -50,6 +50,7 @@ class Services:
         vector_stores: where files are searched.
         containers: where code runs.
         mcp: speaks with MCP servers.
+        unavailable: what becomes of tools that lack what they need.
     """
 
     who: Callable[[], Owner]
@@ -60,6 +61,7 @@ class Services:
     vector_stores: VectorStores | None = None
     containers: Containers | None = None
     mcp: McpServers | None = None
+    unavailable: Unavailable = field(default_factory=Unavailable)
 
     @property
     def site(self) -> Site | None:
@@ -94,7 +96,7 @@ def client_tools() -> Makers:
 
 def _hosted_tools(services: Services) -> Makers:
     site = services.site
-    hosted: Makers = {"shell": _shell_maker(site), **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services))}
+    hosted: Makers = {"shell": _shell_maker(services), **dict.fromkeys(WEB_SEARCH_TYPES, _web_search_maker(services))}
     if site:
         hosted = {**hosted, "code_interpreter": partial(CodeInterpreterTool, site=site)}
     if services.vector_stores:
@@ -110,21 +112,20 @@ def _web_search_maker(services: Services) -> Callable[[Json, CreateRequest], Too
     def made(declared: Json, request: CreateRequest) -> Tool:
         face = Browser if services.browses(request.model) else WebSearch
         opener = partial(services.pages.open, owner=services.who().identity) if services.pages else None
-        return face(declared, request, services.runtime, opener)
+        return face(declared, request, SearchServices(services.runtime, opener, services.unavailable))
 
     return made
 
 
-def _shell_maker(site: Site | None) -> Callable[[Json, CreateRequest], Tool]:
+def _shell_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
     """Makes the tool for either place: the client's machine, or a container of this server."""
 
     def made(declared: Json, request: CreateRequest) -> Tool:
         environment = declared.get("environment") or {"type": "local"}
         if environment["type"] == "local":
             return shell_tool(declared, request)
-        if site is None:
-            message = "This stack has no containers for a shell; its operator can configure them."
-            raise bad_request(message, "tools", "unsupported_value")
-        return HostedShellTool(environment, site)
+        if services.site is None:
+            return services.unavailable.instead("shell", "tools")
+        return HostedShellTool(environment, services.site)
 
     return made

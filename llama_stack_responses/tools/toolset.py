@@ -18,10 +18,15 @@ from llama_stack_responses.core.shapes import DEFAULT_LIMITS
 from .at_once import at_once
 from .catalog import Catalog
 from .tool import Cites, DueCall, FindsTools, Function, HasDueCalls, HoldsConnections, NeedsPreparation, Stagehand, Tool
+from .unavailable import Unavailable
 
 Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 """What makes a tool of an entry of a request's `tools`, and of what else the request says, by the entry's type."""
+
+_NONE_TO_CALL: Final = "'tool_choice' demands a call of a tool, and this stack has none of those that it allows."
+
+REFUSED: Final = Unavailable()
 
 _CARRIERS: Final = ("tool_search_output", "additional_tools")
 """The items that bring tools with them."""
@@ -37,20 +42,23 @@ class Toolset:
     Args:
         request: what the client asked for.
         makers: the tools that there are.
+        unavailable: what becomes of others.
 
     Raises:
         ApiError: 400 for a tool that this stack does not have.
     """
 
-    def __init__(self, request: CreateRequest, makers: Makers) -> None:
+    def __init__(self, request: CreateRequest, makers: Makers, unavailable: Unavailable = REFUSED) -> None:
         self._request = request
         self._makers = makers
+        self._unavailable = unavailable
         self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(request.tools)]
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded: set[tuple[str | None, str] | None] = set()
         self._choice = choice = request.tool_choice
         self._by_name = isinstance(choice, dict) and choice["type"] != "allowed_tools"
         self._must_be_allowed = self._by_name or (isinstance(choice, dict) and choice["mode"] == "required")
+        self._must_call = choice == "required" or self._must_be_allowed
         self._parallel = request.parallel_tool_calls is not False and not self._by_name
         self._max_calls = request.max_tool_calls
         self._in_round = 0
@@ -70,8 +78,8 @@ class Toolset:
         if asking := [tool for tool in self._tools if isinstance(tool, NeedsPreparation)]:
             await at_once(tool.prepare(items, stagehand) for tool in asking)
             self._index()
-        if self._by_name and not self._allowed:
-            raise bad_request("The tool that 'tool_choice' names does not exist.", "tool_choice")
+        if self._must_call and not self._allowed:
+            raise bad_request(_NONE_TO_CALL, "tool_choice")
 
     def due(self, items: Sequence[Json]) -> list[DueCall]:
         """The calls of earlier responses that are to be run now, before the model goes on.
@@ -190,10 +198,7 @@ class Toolset:
     def _made(self, entry: Json, param: str) -> Tool:
         make = self._makers.get(entry["type"])
         if make is None:
-            message = (
-                f"This stack has no provider for tools of the type '{entry['type']}'; its operator can configure one."
-            )
-            raise bad_request(message, param, "unsupported_value")
+            return self._unavailable.instead(entry["type"], param)
         return make(entry, self._request)
 
     def _index(self) -> None:

@@ -13,7 +13,6 @@ import orjson
 
 from llama_stack_responses.core.calls import WEB_SEARCH_CALL, CallKind
 from llama_stack_responses.core.citing import CLOSES, DAGGER, OPENS, Citation
-from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
@@ -24,6 +23,7 @@ from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
 from .tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from .unavailable import Unavailable
 
 Json = dict[str, Any]
 Opener = Callable[[str], Awaitable[Page]]
@@ -50,25 +50,40 @@ class _Size:
 _SIZES: Final = {"low": _Size(3, 300, 6_000), "medium": _Size(6, 800, 16_000), "high": _Size(12, 2_000, 48_000)}
 
 
+@dataclass(frozen=True, slots=True)
+class SearchServices:
+    """What a web search works with.
+
+    Attributes:
+        runtime: has the search service.
+        opener: opens pages; None: nothing is opened.
+        unavailable: what becomes of a search without a service.
+    """
+
+    runtime: ToolRuntime
+    opener: Opener | None
+    unavailable: Unavailable
+
+
 class Browsing:
     """What one response's search does, whatever it looks like to the model.
 
     Args:
         declared: the request's tool.
         request: what the client asked for.
-        runtime: has the search service.
-        opener: opens pages; None: nothing is opened.
+        services: what it works with.
     """
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, opener: Opener | None) -> None:
+    def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
         self.size = _SIZES[declared.get("search_context_size") or "medium"]
         self.location: Json = declared.get("user_location") or {}
         self.domains: Sequence[str] = (declared.get("filters") or {}).get("allowed_domains") or ()
         self._declared = declared
         self._include = request.include
-        self._runtime = runtime
+        self._runtime = services.runtime
+        self._unavailable = services.unavailable
         self._live = declared.get("external_web_access") is not False
-        self._opener = opener if self._live else None
+        self._opener = services.opener if self._live else None
         self._opened: dict[str, Page] = {}
 
     @property
@@ -79,19 +94,15 @@ class Browsing:
     async def finds(self) -> bool:
         """Whether there is anything to search.
 
-        Without a search service there is not. Who asks for what is cached only, as Codex does by itself, gets on
-        without: an empty cache has nothing.
+        Without a search service there is not. A request without live access, as Codex sends it by itself, is made
+        without the tool: there is no index to search.
 
         Raises:
-            ApiError: 400, the client wants the live web and the stack has no search service.
+            ApiError: 400, the client wants the live web, the stack has no search service, and such tools are refused.
         """
         found = await self._runtime.has(_SERVICE)
         if self._live and not found:
-            raise bad_request(
-                "This stack has no provider of a web search; its operator can configure one.",
-                "tools",
-                "unsupported_value",
-            )
+            self._unavailable.instead(str(self._declared["type"]), "tools")
         return found
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
@@ -215,8 +226,8 @@ class SearchTool(ABC):
 class WebSearch(SearchTool):
     """The tool as three functions: `web_search`, `open_page` and `find_in_page`."""
 
-    def __init__(self, declared: Json, request: CreateRequest, runtime: ToolRuntime, opener: Opener | None) -> None:
-        browsing = Browsing(declared, request, runtime, opener)
+    def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
+        browsing = Browsing(declared, request, services)
         super().__init__(
             browsing,
             search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),

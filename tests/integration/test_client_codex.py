@@ -4,15 +4,18 @@ import json
 import os
 import sys
 from base64 import b64decode
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
+from tests.support.certificates import Certificates
 from tests.support.clients import SCRIPTS, Finished, installed, run
-from tests.support.stack import LiveStack
-from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
+from tests.support.search import ENGINES
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, error, reasoning, reply, text, tool_call
+from tests.support.web import Answer, Asked, Web
 
 pytestmark = pytest.mark.live
 
@@ -237,3 +240,80 @@ def test_a_failure_in_the_middle_of_an_answer(codex: Codex, upstream: Upstream) 
     finished = codex("Say hello.")
     assert finished.code != 0
     assert "turn.failed" in finished.out
+
+
+# -- the starter template as it is, with a configuration of three lines ---------------------------------------------------
+
+THREE_LINES: Final = """\
+openai_base_url = "{url}/v1"
+model = "local/codex"
+"""
+"""And the key, which Codex takes from the environment."""
+FULL_ACCESS: Final = ("-c", 'sandbox_mode="danger-full-access"')
+"""With it, Codex asks for the live web."""
+FOUND: Final = [("https://otters.example/", "Otters", "Otters sleep hand in hand.")]
+
+
+class Starter:
+    """A stack of the starter template, and Codex with three lines."""
+
+    def __init__(self, stack: LiveStack, folder: Path) -> None:
+        self.stack = stack
+        self._home, self._work = folder / "codex home", folder / "work"
+
+    def codex(self, *arguments: str) -> Finished:
+        """Runs `codex exec`."""
+        for each in (self._home, self._work):
+            each.mkdir(exist_ok=True)
+        (self._home / "config.toml").write_text(THREE_LINES.format(url=self.stack.base_url))
+        command: list[str | Path] = [codex_command(), "exec", "--skip-git-repo-check", "--json", *arguments]
+        return run(command, self._work, {"CODEX_HOME": str(self._home), "CODEX_API_KEY": "none"})
+
+
+@pytest.fixture(scope="module")
+def plain_starter(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Starter]:
+    """One without a search service."""
+    folder = tmp_path_factory.mktemp("starter")
+    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+    with LiveStack(STARTER, env, folder / "state", host=host) as stack:
+        yield Starter(stack, folder)
+
+
+def test_the_starter_template_without_a_search_service_answers(plain_starter: Starter, upstream: Upstream) -> None:
+    upstream.script(NAME, SAID)
+    assert answers(plain_starter.codex("Say hello.")) == ["Hello from the model."]
+    assert not {name for name in offered(chat(upstream)) if "search" in name}
+
+
+def test_the_live_web_without_a_search_service_is_refused_with_the_setting(
+    plain_starter: Starter, upstream: Upstream
+) -> None:
+    upstream.script(NAME, SAID)
+    finished = plain_starter.codex(*FULL_ACCESS, "Say hello.")
+    assert finished.code != 0
+    assert "with the setting 'unavailable_tools: {web_search: omit}': see docs/tools.md" in finished.out
+    assert upstream.requests(NAME) == []
+
+
+def test_the_starter_template_with_ddgs_searches_for_codex(
+    host: Host, stack_env: dict[str, str], upstream: Upstream, tmp_path: Path
+) -> None:
+    server, form = ENGINES["duckduckgo"]
+    certificates = Certificates.made_in(tmp_path, [server])
+
+    def answer(asked: Asked) -> Answer:
+        return Answer(form("", FOUND)) if asked.headers["host"] == server else Answer(status=404)
+
+    with Web(intercepts=certificates.of_server()) as engines:
+        engines.answer_all = answer
+        outside = {"HTTPS_PROXY": engines.url(""), "SSL_CERT_FILE": certificates.path("ca.pem")}
+        env = {**stack_env, **outside, "INFERENCE_URL": upstream.base_url, "WEB_SEARCH": "ddgs"}
+        with LiveStack(STARTER, env, tmp_path / "state", host=host) as stack:
+            search = reply(tool_call(0, "c1", "web_search", '{"queries": ["how otters sleep"]}'))
+            upstream.script(NAME, [search, reply(text("Hand in hand【1】."))])
+            finished = Starter(stack, tmp_path).codex(*FULL_ACCESS, "How do otters sleep?")
+    assert answers(finished) == ["Hand in hand ([otters.example](https://otters.example/))."]
+    assert "Otters sleep hand in hand." in told(upstream)
+    assert any(b"how+otters+sleep" in asked.body for asked in engines.seen)

@@ -89,7 +89,9 @@ def check_no_search_service(wire: Wire) -> None:
     """Without one, a search of the live web is refused, and one of a cache, which Codex asks for, finds nothing."""
     search = {"type": "web_search"}
     asked = {"model": "local/echo", "input": "search"}
-    assert "no provider of a web search" in error_of(wire.post({**asked, "tools": [search]}), 400)["message"]
+    assert (
+        "'unavailable_tools: {web_search: omit}'" in error_of(wire.post({**asked, "tools": [search]}), 400)["message"]
+    )
     cached = wire.create(**asked, tools=[{**search, "external_web_access": False}])
     assert output_text(cached) == "search"
 
@@ -155,6 +157,27 @@ def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json, faile
     assert output_text(second) == "go on"
     contents = [message["content"] for message in upstream.requests("echo")[-1].body["messages"]]
     assert contents == ["at last", "at last", "go on"]
+
+
+def test_a_start_with_other_settings_forgets_what_is_gone(
+    host: Host, stack_env: dict[str, str], upstream: Upstream, tmp_path: Path
+) -> None:
+    """The host keeps the models of a server and the provider of a tool in its registry."""
+    first = {**stack_env, "INFERENCE_URL": upstream.base_url, "WEB_SEARCH": "ddgs"}
+    with LiveStack(STARTER, first, tmp_path / "state", host=host) as stack:
+        assert "local/echo" in models(stack)
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    second = {**stack_env, "INFERENCE_URL": f"{nowhere}/v1", "SEARXNG_URL": nowhere}
+    with LiveStack(STARTER, second, tmp_path / "state", host=host) as stack, Wire(stack) as wire:
+        assert models(stack) == []
+        asked = {"model": "local/echo", "input": "search", "tools": [{"type": "web_search"}]}
+        assert "model server is running" in error_of(wire.post(asked), 502)["message"]
+
+
+def models(stack: LiveStack) -> list[str]:
+    """The models that it lists."""
+    with stack.client() as client:
+        return [model.id for model in client.models.list()]
 
 
 # -- with nothing set ----------------------------------------------------------

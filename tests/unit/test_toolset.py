@@ -9,6 +9,7 @@ import pytest
 
 from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.calls import FUNCTION, ServerCall
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.core.response import new_response
 from llama_stack_responses.telemetry.telemetry import Telemetry
@@ -16,6 +17,7 @@ from llama_stack_responses.tools.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.tool import Function
 from llama_stack_responses.tools.toolset import Toolset
+from llama_stack_responses.tools.unavailable import HostedTool, Policy, Unavailable
 from llama_stack_responses.turn.answering import Answering
 from llama_stack_responses.turn.outbox import Outbox
 
@@ -31,6 +33,8 @@ def allowed(*names: str) -> Json:
 
 
 TOOLS = [function("f"), function("g")]
+NO_STAGEHAND: Any = None
+"""No tool here shows anything while it is prepared."""
 
 
 class Asked(FunctionTool):
@@ -125,3 +129,46 @@ async def test_what_nobody_has_to_find_out_is_asked_once() -> None:
     await toolset.prepare([], Answering(toolset, assembler, Outbox(wanted=False), 1, Telemetry()))
     assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
     assert tool.times == 1
+
+
+def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict[HostedTool, Policy]) -> Toolset:
+    request = CreateRequest(model="m", tools=tools, tool_choice=choice)
+    return Toolset(request, client_tools(), Unavailable(policy))
+
+
+@pytest.mark.parametrize("policy", ["omit", {"file_search": "omit"}])
+async def test_an_omitted_tool_is_not_seen_by_the_model(policy: Any) -> None:
+    toolset = omitting([{"type": "file_search"}, *TOOLS], None, policy)
+    assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f", "g"]
+
+
+@pytest.mark.parametrize("policy", ["refuse", {"web_search": "omit"}, {"file_search": "refuse"}])
+def test_an_unavailable_tool_is_refused_with_the_setting_that_omits_it(policy: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        omitting([*TOOLS, {"type": "file_search"}], None, policy)
+    assert (caught.value.status, caught.value.param) == (400, "tools[2].type")
+    assert "'unavailable_tools: {file_search: omit}': see docs/tools.md." in caught.value.message
+
+
+SEARCHES: list[Json] = [{"type": "web_search_preview"}]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "web_search_preview"},
+        {"type": "allowed_tools", "mode": "required", "tools": SEARCHES},
+    ],
+)
+async def test_a_choice_that_demands_an_omitted_tool_is_refused(choice: Any) -> None:
+    with pytest.raises(ApiError, match="'tool_choice' demands a call of a tool") as caught:
+        await omitting(SEARCHES, choice, "omit").prepare([], NO_STAGEHAND)
+    assert (caught.value.status, caught.value.param) == (400, "tool_choice")
+
+
+@pytest.mark.parametrize("choice", [None, "auto", {"type": "allowed_tools", "mode": "auto", "tools": SEARCHES}])
+async def test_a_choice_that_allows_an_omitted_tool_is_taken(choice: Any) -> None:
+    toolset = omitting([*SEARCHES, *TOOLS], choice, "omit")
+    await toolset.prepare([], NO_STAGEHAND)
+    assert len(toolset.offer()[0]) == 2

@@ -69,6 +69,17 @@ def of_connection(error: OSError, request: httpx2.Request) -> openai.APIConnecti
     return openai.APIConnectionError(message=f"Connection error: {error}", request=request)
 
 
+def why_unlisted(error: Exception) -> str:
+    """What the operator is to know of a server that does not list its models."""
+    if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+        return f"The model server refuses the key (status {error.status_code}): check 'api_key'."
+    if isinstance(error, openai.APIStatusError):
+        return f"The model server answers with status {error.status_code}: check 'base_url'."
+    if isinstance(error, openai.APIConnectionError):
+        return "The model server cannot be reached: check 'base_url', and that the server runs."
+    return "The model server's answer is no list of models: check 'base_url'."
+
+
 def _readable(head: Head) -> list[tuple[bytes, bytes]]:
     """The headers of a body that has been read: how it was sent says nothing about it any more."""
     hidden = (b"content-encoding", b"content-length", b"transfer-encoding")

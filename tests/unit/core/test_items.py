@@ -359,7 +359,7 @@ WHOLE_PARTS: list[tuple[Json, Any]] = [
 ]
 
 
-def refused(value: Any, **limits: int) -> ApiError:
+def refused(value: Any, **limits: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
         parse_input(value, Limits(**limits))
     assert caught.value.status == 400

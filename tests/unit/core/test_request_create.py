@@ -79,7 +79,7 @@ def parse(**changes: Any) -> CreateRequest:
     return parse_create(body(**changes))
 
 
-def refused(value: Any, **limits: int) -> ApiError:
+def refused(value: Any, **limits: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
         parse_create(value, limits=Limits(**limits))
     assert caught.value.status == 400

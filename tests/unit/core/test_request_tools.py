@@ -75,7 +75,7 @@ def choice(chosen: Any, *declared: Json) -> Any:
     return parse_create({"model": "m", "input": "hi", "tools": list(declared), "tool_choice": chosen}).tool_choice
 
 
-def refused(declared: Any, chosen: Any = None, **limits: int) -> ApiError:
+def refused(declared: Any, chosen: Any = None, **limits: Any) -> ApiError:
     body = {"model": "m", "input": "hi", "tools": declared, "tool_choice": chosen}
     with pytest.raises(ApiError) as caught:
         parse_create(body, limits=Limits(**limits))
@@ -352,3 +352,19 @@ def test_every_choice_that_openai_takes_is_taken_or_refused_by_name(member: Any)
             error = refused([function("f")], {"type": name})
             assert (error.param, error.code) == ("tool_choice.type", "unsupported_value")
             assert f"'{name}'" in error.message
+
+
+OMITTING = Limits(omitted_tools=frozenset({"image_generation", "file_search"}))
+
+
+def test_an_omitted_tool_that_this_server_does_not_know_is_taken_as_it_came() -> None:
+    tool = {"type": "image_generation", "quality": "low"}
+    assert parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING).tools == [tool]
+
+
+@pytest.mark.parametrize(
+    "tool", [{"type": "programmatic_tool_calling"}, {"type": "file_search"}, {"type": "image"}, {"type": []}]
+)
+def test_other_tools_are_checked_as_ever(tool: Any) -> None:
+    with pytest.raises(ApiError):
+        parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING)

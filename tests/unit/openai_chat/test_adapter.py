@@ -59,6 +59,43 @@ async def test_the_host_lists_again_only_what_changed() -> None:
         assert await provider.should_refresh_models(), "the host is to say what is wrong"
 
 
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        (401, "The model server refuses the key (status 401): check 'api_key'."),
+        (503, "The model server answers with status 503: check 'base_url'."),
+        (200, "The model server answers with status 502: check 'base_url'."),
+    ],
+)
+async def test_a_server_that_never_listed_its_models_has_none(
+    status: int, why: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The host keeps the models of earlier runs, which may be of another server."""
+
+    async def fails(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(status, {"no": "models"}))
+
+    async with serving(fails) as server:
+        assert await adapter(server.url).list_models() == []
+    assert [record.message for record in caplog.records] == [f"No models of the provider 'local' are listed. {why}"]
+
+
+async def test_a_server_that_listed_its_models_before_keeps_them() -> None:
+    status = 200
+
+    async def lists(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(status, {"data": [{"id": "chat"}]}))
+
+    async with serving(lists) as server:
+        provider = adapter(server.url)
+        assert len(await provider.list_models()) == 1
+        status = 503
+        with pytest.raises(openai.APIStatusError):
+            await provider.list_models()
+
+
 async def test_what_a_users_own_key_shows_is_not_what_all_see() -> None:
     async def lists(peer: Peer) -> None:
         request = await peer.request()

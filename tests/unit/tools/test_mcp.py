@@ -424,7 +424,7 @@ async def test_a_choice(choice: Any, seen: list[str], ran: list[str]) -> None:
 async def test_a_choice_of_what_the_server_does_not_have() -> None:
     choice = {"type": "mcp", "server_label": "s", "name": "none"}
     made = setting(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
-    with pytest.raises(ApiError, match="The tool that 'tool_choice' names does not exist"):
+    with pytest.raises(ApiError, match="demands a call of a tool, and this stack has none"):
         await made.turn.run()
 
 

@@ -15,6 +15,7 @@ from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.tools.tool import ToolError
+from llama_stack_responses.tools.unavailable import Unavailable
 from llama_stack_responses.tools.web_search import wrapped
 from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
@@ -314,8 +315,23 @@ async def test_a_citation_in_json_leaves_it_json() -> None:
 
 
 async def test_a_stack_without_a_search_service() -> None:
-    with pytest.raises(ApiError, match="no provider of a web search"):
+    with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'"):
         await searching(Runtime(has=False)).run()
+
+
+async def test_a_search_is_omitted_where_that_is_configured() -> None:
+    services = {"runtime": Runtime(has=False), "unavailable": Unavailable({"web_search": "omit"})}
+    setting = Setting(services, [ANSWER], tools=[SEARCH])
+    response = await setting.run()
+    assert setting.offered() == {}
+    assert [tool["type"] for tool in response["tools"]] == ["web_search"]
+
+
+async def test_a_forced_search_of_an_empty_cache_is_refused() -> None:
+    with pytest.raises(ApiError, match="'tool_choice' demands a call of a tool"):
+        await searching(
+            Runtime(has=False), tool={"external_web_access": False}, tool_choice={"type": "web_search"}
+        ).run()
 
 
 async def test_an_empty_cache_has_nothing_to_search() -> None:

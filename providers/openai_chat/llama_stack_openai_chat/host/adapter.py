@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Any, Final
@@ -13,6 +14,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from llama_stack_openai_chat.body import loads, request_body
 from llama_stack_openai_chat.chunks import chat_chunk, whole
 from llama_stack_openai_chat.config import OWN_KEY, OpenAIChatConfig
+from llama_stack_openai_chat.errors import why_unlisted
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.ranking import best_first, ranking_body
 from llama_stack_openai_chat.tokens import count_tokens
@@ -35,6 +37,8 @@ from .platform import (
     RerankResponse,
     UnsupportedModelError,
 )
+
+logger = logging.getLogger(__name__)
 
 _CHAT: Final = "/chat/completions"
 
@@ -109,10 +113,20 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     # Models
 
     async def list_models(self) -> list[Model]:
-        """The models that the server has and the configuration allows."""
+        """The models that the server has and the configuration allows.
+
+        There are none as long as the server has not said in this run: those that the host keeps of an earlier run may
+        be another server's.
+        """
         allowed = self._config.allowed_models
         key = self._own_key()
-        lengths = await self._upstream.models(key)
+        try:
+            lengths = await self._upstream.models(key)
+        except (openai.APIError, ValueError) as error:
+            if key is not None or self._listed is not None:
+                raise
+            logger.warning("No models of the provider '%s' are listed. %s", self.__provider_id__, why_unlisted(error))
+            return []
         if key is None:
             self._listed = lengths
         return [self._model(name, length) for name, length in lengths.items() if allowed is None or name in allowed]
