@@ -49,7 +49,6 @@ def response(*output: Json, **fields: Any) -> Json:
         "created_at": CREATED,
         "status": "completed",
         "background": False,
-        "billing": None,
         "completed_at": CREATED + 3,
         "conversation": None,
         "error": None,
