@@ -53,6 +53,10 @@ test-llama-stack: $(READY) $(READY_CLIENTS)
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
 	@set -o pipefail; .venv-ogx/bin/python -m pytest tests/integration 2>&1 | sed --unbuffered 's/^/ogx: /'
 
+.PHONY: test-wheels
+test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
+	@set -o pipefail; $(PYTHON) -m pytest tests/wheels/try_wheels.py 2>&1 | sed --unbuffered 's/^/wheels: /'
+
 .PHONY: fuzz
 fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it does not, for a minute or more
 	FUZZ_EXAMPLES=40 $(PYTHON) -m pytest tests/integration/test_fuzz.py

@@ -1,6 +1,6 @@
 """The command `llama-stack-responses`.
 
-It writes a template's files, a config.yaml for `llama stack run` among them, and imports the host's conversations.
+It writes a template's files, a config.yaml for `llama stack run` among them, and imports what the host stored.
 """
 
 import argparse
@@ -11,6 +11,8 @@ from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
+
+from .installed import InstalledHost, installed_host, wrong_mcp
 
 PACKAGE = Path(__file__).parent
 
@@ -58,22 +60,49 @@ def write_template(name: str, folder: Path, *, force: bool) -> list[Path]:
 def init(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses init`."""
     config, *others = write_template(arguments.template, arguments.dir, force=arguments.force)
-    print(f"Wrote {', '.join(map(str, [config, *others]))}. The first lines say what can be set. Start it with:\n")
-    print(f"  llama stack run {shlex.quote(str(config))}")
+    print(f"Wrote {', '.join(map(str, [config, *others]))}. The first lines say what can be set.")
+    host = installed_host()
+    missing = [*_missing_provider(config), *_missing_host(host)]
+    for sentence in missing:
+        print(sentence)
+    if host:
+        start = "Then start" if missing else "Start"
+        print(f"{start} it with:\n\n  {host.run(shlex.quote(str(config)))}")
 
 
-def import_conversations(arguments: argparse.Namespace) -> None:
-    """Run `llama-stack-responses import-conversations`."""
-    if find_spec("ogx"):
-        # The host's names come from the package that is there already.
-        import_module("ogx")
-    elif not find_spec("llama_stack"):
+def _missing_host(host: InstalledHost | None) -> list[str]:
+    if host is None:
+        return [
+            "Neither llama-stack nor OGX is installed here: "
+            "pip install 'llama-stack-responses[llama-stack]', or pip install 'llama-stack-responses[ogx]'."
+        ]
+    wrong = wrong_mcp(host)
+    return [wrong] if wrong else []
+
+
+def _missing_provider(config: Path) -> list[str]:
+    if "module: llama_stack_gpt_oss" not in config.read_text() or find_spec("llama_stack_gpt_oss"):
+        return []
+    return [
+        "It needs the package llama-stack-gpt-oss, which is not installed here: "
+        "pip install llama-stack-gpt-oss, or in a checkout of this project pip install ./providers/gpt_oss."
+    ]
+
+
+def bring(arguments: argparse.Namespace) -> None:
+    """Run `llama-stack-responses import`."""
+    host = installed_host()
+    if host is None:
         raise CommandError("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
-    from .host.conversations import import_from
+    if wrong := wrong_mcp(host):
+        raise CommandError(wrong, 2)
+    # The host's names come from the package that is imported already.
+    import_module(host.package)
+    from .host.importing import import_from
     from .importing import CannotImport
 
     try:
-        print(import_from(arguments.config))
+        print(import_from(arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))
     except CannotImport as error:
         raise CommandError(str(error), 2) from error
 
@@ -93,12 +122,20 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--force", action="store_true", help="overwrite files that are already there")
     command.set_defaults(run=init)
     command = commands.add_parser(
-        "import-conversations",
-        help="copy the conversations that the host kept into the store of the responses provider",
-        description="Copy the conversations that the host kept, unless they are there already.",
+        "import",
+        help="copy what the host's builtin provider stored into the store of the responses provider",
+        description="Copy the conversations and responses that the host stored, unless they are there already.",
     )
     command.add_argument("config", metavar="CONFIG", type=Path, help="the stack's config.yaml")
-    command.set_defaults(run=import_conversations)
+    command.add_argument(
+        "--from",
+        dest="was",
+        metavar="OLD",
+        type=Path,
+        help="the config.yaml with the entry of the builtin provider, if its responses were not in the table "
+        "'responses' of the backend 'sql_default'",
+    )
+    command.set_defaults(run=bring)
     return parser
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from .access import Access, Action
 from .connections.chains import Chains, Link
 from .core.conversations import no_conversation
-from .core.errors import ApiError, bad_request
+from .core.errors import ApiError, bad_request, import_hint
 from .core.exchanges import EXCHANGE
 from .core.items import ANSWERS, check_ids
 from .core.moderation import without_refused
@@ -108,7 +108,7 @@ class Historian:
         found = entry or await self._archive.under_way(previous_response_id)
         if found is None or not self._access.allows("read", "response", previous_response_id, found.owner):
             raise bad_request(
-                f"Previous response with id '{previous_response_id}' not found.",
+                f"Previous response with id '{previous_response_id}' not found.{import_hint(previous_response_id)}",
                 "previous_response_id",
                 "previous_response_not_found",
             )

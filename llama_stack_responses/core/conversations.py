@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from .errors import ApiError
+from .errors import ApiError, import_hint
 from .items import TRIGGER, check_input
 from .shapes import At, Limits, check_count, check_json, invalid, invalid_type, metadata, missing
 
@@ -58,7 +58,7 @@ def shown(conversation_id: str, created_at: int, pairs: Mapping[str, str]) -> Js
 
 def no_conversation(conversation_id: str) -> ApiError:
     """The 404 of a conversation that is unknown, deleted, or another user's."""
-    return ApiError(404, f"Conversation with id '{conversation_id}' not found.")
+    return ApiError(404, f"Conversation with id '{conversation_id}' not found.{import_hint(conversation_id)}")
 
 
 def no_item(item_id: str) -> ApiError:

@@ -8,7 +8,11 @@ and becomes a 500 whose cause is logged and not shown.
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
+
+_OF_HOST = re.compile(r"resp_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|conv_[0-9a-f]{48}")
+"""The ids that the hosts' own providers make; ours are shorter."""
 
 RESPONSE_ERROR_CODES: Final = frozenset(
     {
@@ -134,6 +138,16 @@ def bad_request(message: str, param: str | None = None, code: str | None = None)
     return ApiError(400, message, param=param, code=code)
 
 
+def import_hint(value: str) -> str:
+    """What an error adds where the id is one that a host's own provider makes."""
+    if not _OF_HOST.fullmatch(value):
+        return ""
+    return (
+        " Ids of this form come from the host's builtin provider: 'llama-stack-responses import CONFIG' brings "
+        "the responses and conversations that it stored."
+    )
+
+
 def not_found(response_id: str) -> ApiError:
     """The 404 of a response that is unknown, deleted, or another user's."""
-    return ApiError(404, f"Response with id '{response_id}' not found.", param="response_id")
+    return ApiError(404, f"Response with id '{response_id}' not found.{import_hint(response_id)}", param="response_id")

@@ -21,8 +21,9 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     )
     from llama_stack.core.server import fastapi_router_registry
     from llama_stack.core.stack import _initialize_storage as initialize_storage
-    from llama_stack.core.storage.datatypes import KVStoreReference
+    from llama_stack.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from llama_stack.core.storage.kvstore import kvstore_impl
+    from llama_stack.providers.utils.responses.responses_store import ResponsesStore
     from llama_stack_api import (
         Api,
         InlineProviderSpec,
@@ -63,8 +64,9 @@ else:
     )
     from ogx.core.server import fastapi_router_registry
     from ogx.core.stack import _initialize_storage as initialize_storage
-    from ogx.core.storage.datatypes import KVStoreReference
+    from ogx.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from ogx.core.storage.kvstore import kvstore_impl
+    from ogx.providers.utils.responses.responses_store import ResponsesStore
     from ogx_api import (
         Api,
         InlineProviderSpec,
@@ -117,6 +119,8 @@ __all__ = [
     "RemoteProviderSpec",
     "RequestProviderDataContext",
     "ResourceNotFoundError",
+    "ResponsesStore",
+    "ResponsesStoreReference",
     "RetrieveFileContentRequest",
     "RetrieveFileRequest",
     "RunModerationRequest",

@@ -22,7 +22,7 @@ from ..logs import get_logger
 from . import codec
 from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
-from .layout import BUCKET, Entry, Json, listing, read_pointer, second, split_input, unsettled
+from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_input, unsettled
 from .nodes import decode, read_chain
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
@@ -144,6 +144,45 @@ class Archive:
                 continue
             await self._reclaim.try_run(plan.released, owner)
             return plan.version
+
+    async def bring(
+        self,
+        response: Json,
+        *,
+        owner: Owner,
+        base: str | None,
+        input_items: Sequence[Json],
+        conditions: Sequence[Condition] = (),
+    ) -> bool:
+        """Store a response of another server, unless it is there, or was and is deleted; False if so.
+
+        Args:
+            owner, base, input_items, conditions: as `save` takes them.
+
+        Raises:
+            Conflict: one of `conditions` does not hold.
+        """
+        mark = imported(response["id"])
+        new = [VersionIs(mark.key, None), VersionIs(f"r/{response['id']}", None)]
+        try:
+            await self.save(
+                response,
+                owner=owner,
+                base=base,
+                input_items=input_items,
+                beside=[mark],
+                conditions=[*new, *conditions],
+            )
+        except Conflict as conflict:
+            if any(condition in new for condition in conflict.failed):
+                return False
+            raise
+        return True
+
+    async def brought(self, response_ids: Sequence[str]) -> set[str]:
+        """Those of the ids whose responses are there, or that an import brought."""
+        keys = {key: each for each in response_ids for key in (f"r/{each}", imported(each).key)}
+        return {keys[key] for key in await self._records.get_many(list(keys))}
 
     async def join(
         self, response: Json, *, owner: Owner, input_items: Sequence[Json], exchanges: Mapping[str, Json]

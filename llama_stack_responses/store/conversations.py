@@ -21,7 +21,7 @@ from ..core.owner import Owner
 from ..logs import get_logger
 from . import codec
 from .hashing import Hasher
-from .layout import Json, item_pointer, read_pointer
+from .layout import Json, imported, item_pointer, read_pointer
 from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed
 from .tries import Tries
 
@@ -157,6 +157,14 @@ class ConversationStore:
         known = {conversation.key: Record(conversation.encode(), 0)}
         ops, _ = Joining(conversation.id, conversation.owner, items).plan(known)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
+
+    async def bring(self, conversation: Conversation, items: Sequence[Json]) -> bool:
+        """Stores a conversation of another server, unless it is there, or was and is deleted; False if so."""
+        mark = imported(conversation.id)
+        known = {conversation.key: Record(conversation.encode(), 0)}
+        ops, _ = Joining(conversation.id, conversation.owner, items).plan(known)
+        new = [VersionIs(conversation.key, None), VersionIs(mark.key, None)]
+        return await committed(self._records, [*ops, mark], new)
 
     async def load(self, conversation_id: str) -> Conversation | None:
         """The conversation; None if it is unknown or deleted."""

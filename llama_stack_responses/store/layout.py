@@ -14,6 +14,7 @@
     m/<conversation>/<place>     an item of it
     a/<conversation>/<item>      the place of the item with this id, a hash like that of a pointer
     w/<conversation>             its items are to be dropped, since it is deleted; the value is whose it was
+    z/<response or conversation> an import brought it; the row stays when it is deleted, so that it never comes back
 """
 
 from __future__ import annotations
@@ -103,6 +104,11 @@ class Entry:
         listed = listing(hasher.owner, self.order, self.id)
         rows[listed] = Put(listed, b"")
         return rows | pointers(hasher, f"r/{self.id}", self.response["output"])
+
+
+def imported(of: str) -> Put:
+    """The row that says that an import brought the response or conversation with this id."""
+    return Put(f"z/{of}", b"")
 
 
 def reference(name: str, source: str) -> str:

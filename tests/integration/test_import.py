@@ -131,9 +131,10 @@ def test_what_the_host_kept_is_there_once_with_its_owner_and_its_order(
     table.damage(lost["id"])
     capsys.readouterr()
 
-    assert main(["import-conversations", str(config)]) == 0
+    assert main(["import", str(config)]) == 0
     assert capsys.readouterr().out == (
-        "Imported 3 conversations with 15 items; 0 were there already; 1 could not be read and were left out: "
+        "Imported 3 conversations with 15 items and 0 responses; 0 were there already or deleted since; "
+        "0 are older than 'retention_days'; 0 had not ended; 1 could not be read and were left out: "
         f"{lost['id']}.\n"
     )
     shown, items = read(tmp_path, ALICE, hers["id"])
@@ -147,8 +148,8 @@ def test_what_the_host_kept_is_there_once_with_its_owner_and_its_order(
     assert refused.value.status == 404
 
     later = table.fill(ALICE, {}, [message(1)])
-    assert main(["import-conversations", str(config)]) == 0
-    assert "Imported 1 conversation with 1 item; 3 were there already; 0 could not" in capsys.readouterr().out
+    assert main(["import", str(config)]) == 0
+    assert "Imported 1 conversation with 1 item and 0 responses; 3 were there already" in capsys.readouterr().out
     assert texts(read(tmp_path, ALICE, later["id"])[1]) == ["said 1"]
     assert len(read(tmp_path, ALICE, hers["id"])[1]) == 12
 
@@ -190,6 +191,6 @@ def test_what_cannot_be_done_is_one_sentence(
         target.write_text(yaml.safe_dump(changed))
         HostTable(host, config).fill(None, {}, [message(1)])
     capsys.readouterr()
-    assert main(["import-conversations", str(target)]) == 2
+    assert main(["import", str(target)]) == 2
     [said] = [line for line in capsys.readouterr().err.splitlines() if line.startswith("llama-stack-responses: ")]
     assert says in said

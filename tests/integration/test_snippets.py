@@ -124,6 +124,7 @@ BUILT: Final = (POSTGRES, PRIVATE_TLS)
 NOT_RUN: Final = {
     "README.md, Two commands, console": "tests/demo runs `make demo`; `make serve` does not end",
     "README.md, Two commands, console 2": "`make serve` does not end",
+    "README.md, In a stack that you have, console": "installs a host: tests/wheels/try_wheels.py does",
     "README.md, Tests, console": "these tests",
     "docs/architecture.md, The path of a request, text": "a picture",
     "docs/gpt-oss.md, Start it, console": "installs torch and starts on a checkpoint: tests/gpt_oss/test_stack.py does",

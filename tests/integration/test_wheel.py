@@ -1,12 +1,14 @@
 """The wheel, outside the checkout: its command, the configuration that this writes, and a server that runs on it."""
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import venv
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import rmtree
 
 import pytest
 
@@ -18,6 +20,11 @@ pytestmark = pytest.mark.live
 
 REPOSITORY = Path(__file__).parents[2]
 HOST_COMMANDS = {"llama_stack": "llama", "ogx": "ogx"}
+RUNS = {"llama_stack": "llama stack run {}", "ogx": "ogx run {} --insecure"}
+MCP_NEEDED = {
+    "llama_stack": ("llama-stack needs the package mcp in version 1", "llama-stack", "mcp>=1.23,<2"),
+    "ogx": ("ogx needs the package mcp in version 2", "ogx", "mcp>=2.3,<3"),
+}
 DIGITS = "01234567"
 
 
@@ -27,6 +34,7 @@ class Installed:
 
     python: Path
     cwd: Path
+    packages: Path
 
     def command(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run the package's command."""
@@ -70,7 +78,7 @@ def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed
     _, _, script = Path(sys.executable).with_name(command).read_text().partition("\n")
     python.with_name(command).write_text(f"#!{python}\n{script}")
     python.with_name(command).chmod(0o755)
-    return Installed(python, folder)
+    return Installed(python, folder, own)
 
 
 def test_what_the_wheel_writes_runs(host: Host, installed: Installed, upstream: Upstream, tmp_path: Path) -> None:
@@ -78,13 +86,54 @@ def test_what_the_wheel_writes_runs(host: Host, installed: Installed, upstream: 
     assert Path(where).is_relative_to(installed.cwd)
     said = installed.command("init", "starter", str(tmp_path / "my stack"))
     config = tmp_path / "my stack" / "config.yaml"
-    assert f"llama stack run '{config}'" in said.stdout
+    assert said.stdout.endswith(f"Start it with:\n\n  {RUNS[host].format(f"'{config}'")}\n")
     # A key of digits only cannot come from the environment: the host would make a number of it.
     config.write_text(config.read_text().replace("${env.INFERENCE_API_KEY:=}", f'"{DIGITS}"'))
     env = {"INFERENCE_URL": upstream.base_url, "PYTHONPATH": ""}
     with LiveStack(config, env, tmp_path / "state", host=host, python=installed.python) as stack, Wire(stack) as wire:
         assert output_text(wire.create(model="local/echo", input="from a wheel")) == "from a wheel"
     assert upstream.requests("echo")[0].headers["authorization"] == f"Bearer {DIGITS}"
+
+
+def test_init_gpt_oss_without_its_package_names_the_package(host: Host, installed: Installed, tmp_path: Path) -> None:
+    said = installed.command("init", "gpt-oss", str(tmp_path)).stdout
+    assert "needs the package llama-stack-gpt-oss, which is not installed here: pip install llama-stack-gpt-oss" in said
+    assert f"Then start it with:\n\n  {RUNS[host].format(tmp_path / 'config.yaml')}" in said
+
+
+def test_a_version_of_mcp_that_the_host_cannot_use_is_one_sentence(
+    host: Host, installed: Installed, tmp_path: Path
+) -> None:
+    other = installed.packages / "mcp-9.1.0.dist-info"
+    other.mkdir()
+    try:
+        (other / "METADATA").write_text("Metadata-Version: 2.1\nName: mcp\nVersion: 9.1.0\n")
+        said = installed.command("init", "starter", str(tmp_path))
+        starts = call(installed.python, "-c", f"import {host}, llama_stack_responses.provider", cwd=tmp_path)
+    finally:
+        rmtree(other)
+    needs, extra, requirement = MCP_NEEDED[host]
+    sentence = (
+        f"{needs}, and version 9.1.0 is installed: "
+        f"pip install 'llama-stack-responses[{extra}]', or pip install '{requirement}'."
+    )
+    assert (said.returncode, said.stdout.splitlines()[1]) == (0, sentence)
+    assert (starts.returncode, starts.stderr.splitlines()[-1]) == (1, f"RuntimeError: {sentence}")
+
+
+def test_the_wheel_has_licence_authors_docs_and_a_description_without_relative_links(installed: Installed) -> None:
+    [metadata] = installed.packages.glob("llama_stack_responses-*.dist-info/METADATA")
+    head, _, description = metadata.read_text().partition("\n\n")
+    assert {
+        "License-Expression: Apache-2.0",
+        "License-File: LICENSE",
+        "Description-Content-Type: text/markdown",
+    } <= set(head.splitlines())
+    assert "\nAuthor: " in head
+    assert re.findall(r"\]\((?!https://)", description) == []
+    named = set(re.findall(r"`docs/([a-z-]+\.md)`", description))
+    assert {"scaling.md", "tools.md"} <= named
+    assert named <= {path.name for path in (installed.packages / "llama_stack_responses" / "docs").iterdir()}
 
 
 def test_what_the_command_cannot_do_it_says_in_one_line(installed: Installed, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 
 LAYERS: Final = {
     PACKAGE: (
-        {"core", "logs"},
+        {"core", "installed", "logs"},
         {"workers"},
         {"documents", "fetch", "sandbox", "telemetry"},
         {"access", "admission", "chat", "closing", "large_base64", "sealing", "signals", "store", "tools"},
@@ -31,7 +31,7 @@ LAYERS: Final = {
         {"connections"},
         {"attachments", "containers", "history", "prompts", "reasoning", "replays", "stores"},
         {"conversations", "importing", "intake", "surroundings"},
-        {"workshop"},
+        {"importing_responses", "workshop"},
         {"background", "compaction", "counting"},
         {"health", "keeping"},
         {"impl"},

@@ -1,0 +1,84 @@
+"""The responses in the table of the host's builtin provider, for the import of them into our store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from llama_stack_responses.importing import CannotImport
+from llama_stack_responses.importing_responses import FoundResponse
+
+from .conversations import owner_of
+from .platform import ResponsesStore, ResponsesStoreReference
+
+_AT_ONCE: Final = 50
+"""Rows that are read together. llama-stack writes a response's whole history into its row."""
+
+
+@asynccontextmanager
+async def stored_responses(reference: ResponsesStoreReference) -> AsyncIterator[StoredResponses]:
+    """The responses of every user, from below the host's access policy.
+
+    Raises:
+        CannotImport: the database cannot be read.
+    """
+    store = ResponsesStore(reference, [])
+    try:
+        # Makes the table as the builtin provider does when it starts, and brings an older one up to date.
+        await store.initialize()
+    except Exception as error:
+        raise _unreadable(error) from error
+    tables = store.sql_store.sql_store
+    try:
+        yield StoredResponses(tables, reference.table_name)
+    finally:
+        await tables.shutdown()
+
+
+class StoredResponses:
+    """The rows of the table, as an import takes them."""
+
+    def __init__(self, tables: Any, name: str) -> None:
+        self._tables = tables
+        self._name = name
+
+    async def pages(self) -> AsyncGenerator[Sequence[FoundResponse]]:
+        """All responses, the oldest first."""
+        after: dict[str, Any] = {}
+        where = "created_at > :at OR (created_at = :at AND id > :id)"
+        while True:
+            behind = {"where_sql": where, "where_sql_params": after} if after else {}
+            order = [("created_at", "asc"), ("id", "asc")]
+            try:
+                found = await self._tables.fetch_all(self._name, order_by=order, limit=_AT_ONCE, **behind)
+            except Exception as error:
+                # Each database has errors of its own.
+                raise _unreadable(error) from error
+            if not found.data:
+                return
+            after = {"at": found.data[-1]["created_at"], "id": found.data[-1]["id"]}
+            yield [_response(row) for row in found.data]
+
+    async def find(self, response_id: str) -> FoundResponse | None:
+        """The response with this id."""
+        try:
+            row = await self._tables.fetch_one(self._name, where={"id": response_id})
+        except Exception as error:
+            raise _unreadable(error) from error
+        return _response(row) if row else None
+
+
+def _response(row: dict[str, Any]) -> FoundResponse:
+    stored = row["response_object"]
+    body = stored if isinstance(stored, dict) else {}
+    given, above = body.get("input"), row.get("previous_response_id")
+    # OGX may store what is new in a turn alone. All others have their whole history in `input`.
+    continues = above if row.get("input_storage_mode") == "incremental" else None
+    return FoundResponse(
+        row["id"], owner_of(row), row["created_at"], body, given if isinstance(given, list) else [], continues
+    )
+
+
+def _unreadable(error: Exception) -> CannotImport:
+    return CannotImport(f"The host's responses cannot be read ({type(error).__name__}).")

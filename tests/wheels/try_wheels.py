@@ -1,0 +1,82 @@
+"""The wheels in empty environments, without pins: each Python that is here, with each host.
+
+A Python that is not here is named and not tried.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.upstream import UpstreamProcess
+from tests.support.wire import Wire, output_text
+
+PYTHONS: Final = ("3.12", "3.13", "3.14")
+EXTRAS: Final[dict[Host, str]] = {"llama_stack": "llama-stack", "ogx": "ogx"}
+WRONG_MCP: Final[dict[Host, str]] = {"llama_stack": "mcp>=2", "ogx": "mcp<2"}
+
+
+def find_python(version: str) -> str | None:
+    """A Python of this version that runs, from the path or from pyenv."""
+    roots = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*"))
+    for found in (shutil.which(f"python{version}"), *(str(root / "bin" / "python") for root in roots)):
+        if found and subprocess.run([found, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
+            return found
+    return None
+
+
+FOUND: Final = {version: found for version in PYTHONS if (found := find_python(version))}
+
+
+def uv(*arguments: str | Path) -> None:
+    """Runs uv to a good end, with the environment of none of ours."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    command = [sys.executable, "-m", "uv", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this package, and what is not tried on the way."""
+    for version in PYTHONS:
+        if version not in FOUND:
+            print(f"\nPython {version} is not installed here: the wheels are not tried on it.")
+    folder = tmp_path_factory.mktemp("wheels")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamProcess]:
+    """The model server."""
+    with UpstreamProcess(tmp_path_factory.mktemp("upstream") / "upstream.log") as process:
+        yield process
+
+
+@pytest.mark.parametrize("host", list(EXTRAS))
+@pytest.mark.parametrize("version", list(FOUND))
+def test_the_wheel_with_a_hosts_extra_in_an_empty_environment_makes_a_response(
+    version: str, host: Host, wheels: Path, upstream: UpstreamProcess, tmp_path: Path
+) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    uv("venv", "--python", FOUND[version], tmp_path / "venv")
+    [wheel] = wheels.glob("llama_stack_responses-*.whl")
+    uv("pip", "install", "--python", python, f"llama-stack-responses[{EXTRAS[host]}] @ {wheel.as_uri()}")
+    init = [str(python.with_name("llama-stack-responses")), "init", "starter", str(tmp_path / "stack")]
+    said = subprocess.run(init, capture_output=True, text=True, check=True).stdout
+    assert "needs the package" not in said
+    env = {"INFERENCE_URL": upstream.client.base_url, "PYTHONPATH": ""}
+    config = tmp_path / "stack" / "config.yaml"
+    with LiveStack(config, env, tmp_path / "state", host=host, python=python) as stack, Wire(stack) as wire:
+        assert output_text(wire.create(model="local/echo", input=f"on {version}")) == f"on {version}"
+    uv("pip", "install", "--python", python, "--no-deps", WRONG_MCP[host])
+    said = subprocess.run([*init, "--force"], capture_output=True, text=True, check=True).stdout
+    assert f"pip install 'llama-stack-responses[{EXTRAS[host]}]'" in said
