@@ -7,6 +7,9 @@ MAKEFLAGS += --jobs=2
 PYTHON := .venv/bin/python
 # A stamp says that an environment is up to date with the files that describe it.
 READY := .venv/.ready
+READY_RUN := .venv-run/.ready
+READY_RUN_SEARCH := .venv-run/.search
+READY_RUN_MODEL := .venv-run/.model
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
@@ -22,6 +25,20 @@ $(READY): pyproject.toml constraints/llama-stack.txt constraints/standalone.txt 
 	@scripts/install .venv constraints/llama-stack.txt llama-stack,test,test-starter,test-fuzz,dev constraints/standalone.txt
 	@touch $@
 
+RUN_NEEDS := pyproject.toml constraints/llama-stack.txt constraints/standalone.txt scripts/install-run scripts/find-python
+
+$(READY_RUN): $(RUN_NEEDS)
+	@scripts/install-run .venv-run server
+	@touch $@
+
+$(READY_RUN_SEARCH): $(READY_RUN)
+	@scripts/install-run .venv-run search
+	@touch $@
+
+$(READY_RUN_MODEL): $(READY_RUN)
+	@scripts/install-run .venv-run model
+	@touch $@
+
 $(READY_OGX): pyproject.toml constraints/ogx.txt constraints/standalone.txt scripts/install scripts/find-python
 	@scripts/install .venv-ogx constraints/ogx.txt ogx,test,test-starter constraints/standalone.txt
 	@touch $@
@@ -34,13 +51,17 @@ $(READY_CLIENTS): constraints/clients/*.txt scripts/install-clients scripts/find
 	@scripts/install-clients .venv/bin/uv
 	@touch $@
 
+# Without a model server of yours there is a small model; to search the web takes packages of its own.
+SEARCHES := $(WEB_SEARCH)$(SEARXNG_URL)$(TAVILY_SEARCH_API_KEY)$(BRAVE_SEARCH_API_KEY)
+SERVE_NEEDS := $(if $(INFERENCE_URL),,$(READY_RUN_MODEL)) $(if $(SEARCHES),$(READY_RUN_SEARCH))
+
 .PHONY: demo
-demo: $(READY) ## Hold a short conversation with a real small model, then clean up
-	@$(PYTHON) demo/demo.py
+demo: $(READY_RUN) $(READY_RUN_MODEL) ## Hold a short conversation with a real small model, then clean up
+	@.venv-run/bin/python demo/demo.py
 
 .PHONY: serve
-serve: $(READY) ## Start a server and leave it running (INFERENCE_URL=... uses your own model server)
-	@$(PYTHON) demo/serve.py
+serve: $(READY_RUN) $(SERVE_NEEDS) ## Start a server and leave it running (INFERENCE_URL=... uses your own model server)
+	@.venv-run/bin/python demo/serve.py
 
 .PHONY: test
 test: test-llama-stack test-ogx ## Run all tests: unit, contract and integration, and beside them the live ones on ogx
@@ -102,4 +123,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets made, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-ogx .venv-gpt-oss .clients dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .clients dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

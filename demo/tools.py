@@ -1,0 +1,56 @@
+"""Which hosted tools `make serve` has, and how to turn on the others."""
+
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+from llama_stack_responses.config import CodeInterpreter
+from llama_stack_responses.containers import open_containers
+from llama_stack_responses.core.owner import ANONYMOUS
+
+SERVICES = {
+    "WEB_SEARCH": "public search engines, by ddgs",
+    "SEARXNG_URL": "SearXNG",
+    "TAVILY_SEARCH_API_KEY": "Tavily",
+    "BRAVE_SEARCH_API_KEY": "Brave",
+}
+"""What searches the web, by the variable that turns it on."""
+
+
+def check_search() -> None:
+    """Refuses a word that WEB_SEARCH cannot be."""
+    asked = os.environ.get("WEB_SEARCH")
+    if asked not in (None, "", "ddgs"):
+        raise ValueError(f"WEB_SEARCH is {asked!r}; it can be 'ddgs', or be left out.")
+
+
+async def _try(folder: Path) -> str | None:
+    containers = open_containers(CodeInterpreter(folder=folder, seconds=20))
+    try:
+        entry = await containers.create(ANONYMOUS)
+        ran = await entry.container.command("echo works", 20, 100)
+        return None if ran.stdout.strip() == "works" else (ran.stderr.strip() or ran.stopped or "it says nothing")
+    finally:
+        await containers.close()
+
+
+def why_no_sandbox() -> str | None:
+    """Why code cannot run in a sandbox on this machine; None where it can."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="llama-stack-responses-") as folder:
+            why = asyncio.run(_try(Path(folder)))
+    except Exception as problem:  # noqa: BLE001 (systems refuse in many ways)
+        why = str(problem) or type(problem).__name__
+    return why.splitlines()[0] if why else None
+
+
+def described(no_sandbox: str | None) -> list[str]:
+    """A line for each hosted tool."""
+    service = next((name for variable, name in SERVICES.items() if os.environ.get(variable)), None)
+    return [
+        f"  web_search        on, {service}" if service else "  web_search        off; WEB_SEARCH=ddgs make serve",
+        f"  code_interpreter  off; {no_sandbox}" if no_sandbox else "  code_interpreter  on, in a sandbox",
+        "  mcp               on, with the MCP servers that a request names",
+        "  file_search       off; it needs a vector store and an embedding model: docs/tools.md",
+    ]

@@ -1,0 +1,76 @@
+"""`make serve` as a newcomer meets it: what it says when it runs, and one sentence for each thing that is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.process import Child, free_port
+from tests.support.stack import READY_SECONDS, REPOSITORY
+from tests.support.web import Answer, Web
+
+SERVE = [sys.executable, str(REPOSITORY / "demo" / "serve.py")]
+READ = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEARCH", "SEARXNG", "TAVILY", "BRAVE")
+
+
+def environment(folder: Path, **changes: str) -> dict[str, str]:
+    """This process's environment with nothing that the program reads but `changes` and a folder."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
+    return {**kept, "STATE_DIR": str(folder / "state"), "LLAMA_STACK_PORT": str(free_port()), **changes}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        (
+            "RESPONSES_SECRET",
+            "abc",
+            "RESPONSES_SECRET is no secret of 32 bytes in base64. Make one with: openssl rand -base64 32",
+        ),
+        ("RESPONSES_SECRET", "YWJj", "RESPONSES_SECRET is no secret of 32 bytes"),
+        ("WEB_SEARCH", "google", "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out."),
+        ("INFERENCE_URL", "localhost", "INFERENCE_URL is 'localhost'; it must begin with http:// or https://."),
+        ("LLAMA_STACK_PORT", "80", "LLAMA_STACK_PORT is '80'; it must be a number from 1024 to 65535."),
+    ],
+)
+def test_a_setting_that_is_wrong_is_one_sentence(tmp_path: Path, variable: str, value: str, said: str) -> None:
+    ran = subprocess.run(
+        SERVE, env=environment(tmp_path, **{variable: value}), capture_output=True, text=True, timeout=240, check=False
+    )
+    assert ran.returncode == 1
+    [line] = ran.stderr.strip().splitlines()
+    assert line.startswith(said)
+
+
+def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        env = environment(tmp_path, LLAMA_STACK_PORT=str(port))
+        ran = subprocess.run(SERVE, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert ran.stderr.strip() == f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400"
+
+
+def test_a_running_server_names_its_tools_and_a_refused_key(tmp_path: Path) -> None:
+    with Web() as model_server:
+        model_server.answer_all = lambda _: Answer(b'{"error": {"message": "Incorrect API key provided"}}', 401)
+        url = model_server.url("/v1")
+        env = environment(tmp_path, INFERENCE_URL=url, WEB_SEARCH="ddgs")
+        child = Child(SERVE, log=tmp_path / "serve.log", env=env, cwd=tmp_path)
+        try:
+            child.wait_ready(lambda: "Ctrl-C ends it." in child.log.read_text() or None, seconds=READY_SECONDS)
+        finally:
+            child.signal(signal.SIGINT)
+            child.stop()
+    said = child.log.read_text()
+    assert f"The model server at {url} refuses the key (status 401): set INFERENCE_API_KEY to the right one." in said
+    tools = dict(re.findall(r"^  (\w+) +(on|off)\b", said, re.MULTILINE))
+    assert (tools["web_search"], tools["mcp"], tools["file_search"]) == ("on", "on", "off")
+    assert "code_interpreter" in tools
+    assert "Traceback" not in said
