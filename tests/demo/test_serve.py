@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.process import Child, free_port
 from tests.support.stack import READY_SECONDS, REPOSITORY
+from tests.support.waiting import wait_until
 from tests.support.web import Answer, Web
 
 SERVE = [sys.executable, str(REPOSITORY / "demo" / "serve.py")]
@@ -65,9 +66,11 @@ def test_a_running_server_names_its_tools_and_a_refused_key(tmp_path: Path) -> N
         child = Child(SERVE, log=tmp_path / "serve.log", env=env, cwd=tmp_path)
         try:
             child.wait_ready(lambda: "Ctrl-C ends it." in child.log.read_text() or None, seconds=READY_SECONDS)
-        finally:
             child.signal(signal.SIGINT)
-            child.stop()
+            wait_until(lambda: child.returncode is not None)
+        finally:
+            child.kill()
+    assert child.returncode == 0
     said = child.log.read_text()
     assert f"The model server at {url} refuses the key (status 401): set INFERENCE_API_KEY to the right one." in said
     tools = dict(re.findall(r"^  (\w+) +(on|off)\b", said, re.MULTILINE))

@@ -103,7 +103,8 @@ PROGRAMS: Final = {
     ),
 }
 CODEX: Final = "docs/clients.md, Codex CLI"
-OF_CODEX: Final = (f"{CODEX}, toml", f"{CODEX}, python", f"{CODEX}, toml 2")
+THREE_LINES: Final = f"{CODEX}, toml"
+OF_CODEX: Final = (f"{CODEX}, toml 2", f"{CODEX}, python", f"{CODEX}, toml 3")
 IN_THE_STACK: Final = (
     "README.md, In a stack that you have, yaml",
     "docs/configuration.md, Configuration, yaml",
@@ -111,7 +112,9 @@ IN_THE_STACK: Final = (
     "docs/configuration.md, Moderation, yaml",
     "docs/configuration.md, Moderation, yaml 2",
     "docs/gpt-oss.md, When one GPU is not enough, yaml",
+    "docs/tools.md, Tools that a stack does not have, yaml",
     "docs/tools.md, web_search, yaml",
+    "docs/tools.md, web_search, yaml 2",
     "docs/tools.md, file_search, yaml",
     "docs/tools.md, code_interpreter, yaml",
 )
@@ -142,7 +145,7 @@ SHELL: Final = ("console", "sh", "bash")
 
 
 def test_each_block_is_run_or_has_a_reason() -> None:
-    listed = [*PROGRAMS, *OF_CODEX, *IN_THE_STACK, *BUILT, *NOT_RUN]
+    listed = [*PROGRAMS, THREE_LINES, *OF_CODEX, *IN_THE_STACK, *BUILT, *NOT_RUN]
     assert sorted(listed) == sorted(BLOCKS)
 
 
@@ -306,20 +309,20 @@ def test_a_program_runs_as_it_stands(
 def test_codex_takes_its_blocks(
     documented: LiveStack, upstream: Upstream, replacements: dict[str, str], home: Path, tmp_path: Path
 ) -> None:
-    """Without the entry for its model, and with it."""
+    """In three lines, as a provider without the entry for its model, and with it."""
     upstream.script("NAME", SAID)
     here = {**replacements, "http://localhost:8321": documented.base_url}
-    first, pattern, catalog = (substituted(BLOCKS[name].text, here) for name in OF_CODEX)
+    three, first, pattern, catalog = (substituted(BLOCKS[name].text, here) for name in (THREE_LINES, *OF_CODEX))
     folder = home / ".codex"
     folder.mkdir()
     offered = []
-    for config in (first, catalog + first):
+    for config in (three, first, catalog + first):
         (folder / "config.toml").write_text(config)
         assert "It snows." in codex(home, tmp_path)
         offered.append({tool["function"]["name"] for tool in upstream.requests("NAME")[-1].body["tools"]})
         if config == first:
             output_of(run_block(BLOCKS[OF_CODEX[1]], None, pattern, tmp_path, home))
-    assert ["apply_patch" in names for names in offered] == [False, True]
+    assert ["apply_patch" in names for names in offered] == [False, False, True]
 
 
 def codex_program() -> Path:
@@ -332,7 +335,7 @@ def codex(home: Path, folder: Path) -> str:
     found = subprocess.run(
         [str(codex_program()), "exec", "--skip-git-repo-check", "Say hello."],
         cwd=folder,
-        env=environment(home, installed("node") / "bin"),
+        env={**environment(home, installed("node") / "bin"), "CODEX_API_KEY": "none"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,

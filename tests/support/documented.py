@@ -13,6 +13,7 @@ ENTRY: Final = {"provider_id", "provider_type", "module", "config"}
 OWN_MODULES: Final = {
     "inline::kv": "llama_stack_responses",
     "remote::searxng": "llama_stack_responses",
+    "remote::ddgs": "llama_stack_responses",
     "remote::openai-chat": "llama_stack_responses",
 }
 """Providers that no host knows by itself: an entry without its module does not start."""
