@@ -18,6 +18,7 @@ from llama_stack_responses.wire.router import create_router
 from .gate import HostGate
 from .platform import fastapi_router_registry
 from .provider_data import guard_provider_data
+from .websocket_frames import bound_websocket_frames
 
 
 def enter_router() -> None:
@@ -40,6 +41,7 @@ def enter_router() -> None:
     def build(impl: Any) -> APIRouter:
         if isinstance(impl, OpenAIResponsesImpl):
             guard_provider_data()
+            bound_websocket_frames()
             with suppress(RuntimeError):
                 # OGX builds routes in the loop that serves, too late for a router to have a lifespan of its own.
                 asyncio.get_running_loop().call_soon(impl.start)

@@ -8,7 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.support.leaver import Leaver
+from tests.support.leaver import HEAD_OF_A_MESSAGE, UNFINISHED, Leaver, handshake, leave_after
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, error, reasoning, reply, text, tool_call
 from tests.support.waiting import wait_until
@@ -167,41 +167,26 @@ def test_a_reader_that_stalls_stalls_the_model_server(stack: LiveStack, wire: Wi
 
 
 HASTY = 400
-REQUESTS = {
-    "a body": ("POST /v1/responses", "application/json", b"{"),
-    "a form": ("POST {files}", "multipart/form-data; boundary=b", b"--b\r\n"),
-    "items": ("POST /v1/conversations", "application/json", b"{"),
-}
 
 
-@pytest.mark.parametrize("kind", REQUESTS)
+@pytest.mark.parametrize("kind", UNFINISHED)
 def test_clients_that_leave_in_the_middle_of_a_body_hold_up_nobody(
     stack: LiveStack, client: openai.OpenAI, wire: Wire, kind: str
 ) -> None:
     """Each is a debug line: a traceback of each would take the server minutes."""
-    line, media, begin = REQUESTS[kind]
-    container = client.containers.create(name="left") if "{files}" in line else None
-    path = line.replace("{files}", f"/v1/containers/{container.id}/files" if container else "")
-    head = f"{path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: {media}\r\ncontent-length: 1000\r\n\r\n".encode()
+    container = client.containers.create(name="left")
+    begin = UNFINISHED[kind](container.id, {})
     for _ in range(HASTY):
-        with socket.create_connection(("127.0.0.1", stack.port), 60) as hasty:
-            hasty.sendall(head + begin)
+        leave_after(stack, begin)
     began = time.monotonic()
     assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
     assert time.monotonic() - began < SOON
-    if container:
-        client.containers.delete(container.id)
+    client.containers.delete(container.id)
 
 
 def test_handshakes_and_messages_that_break_off_hold_up_nobody(stack: LiveStack, wire: Wire) -> None:
-    head = b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-    head += b"sec-websocket-version: 13\r\nsec-websocket-key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
     for number in range(HASTY):
-        with socket.create_connection(("127.0.0.1", stack.port), 60) as hasty:
-            hasty.sendall(head)
-            if number % 2:
-                hasty.recv(65_536)
-                hasty.sendall(b"\x81\xfe\x10\x00")  # the head of a message of 4,096 bytes
+        leave_after(stack, handshake({}), HEAD_OF_A_MESSAGE if number % 2 else b"")
     assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
 
 

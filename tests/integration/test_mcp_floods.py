@@ -1,23 +1,28 @@
 """MCP servers that send without end, with whichever version of the `mcp` package the host brings."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any, Final
+from collections.abc import AsyncIterator, Iterable
+from typing import Final
 
-import orjson
 import pytest
 
 from llama_stack_responses.mcp_client import door
 from llama_stack_responses.mcp_client.sessions import Session
-from tests.integration.test_mcp_sessions import (
+from tests.integration.test_mcp_sessions import Json, address, call, failure, servers
+from tests.support.hostile_mcp import (
+    DONE,
+    ENDLESS_STREAMS,
+    EVENTS,
+    JSON,
+    OVERFULL,
+    PROGRESS,
     Hostile,
-    Json,
-    address,
-    call,
+    answer,
+    endless,
+    event,
     events,
-    failure,
+    overfull,
     said,
-    servers,
 )
 from tests.support.web import Answer, Asked, Web
 
@@ -54,45 +59,14 @@ async def error_of(session: Session) -> str:
     return message
 
 
-def event(message: Json, *fields: bytes) -> bytes:
-    return b"\n".join([*fields, b"data: " + orjson.dumps({"jsonrpc": "2.0", **message}), b"", b""])
-
-
-def answer(asked: Json, result: Json) -> bytes:
-    return event({"id": asked["id"], "result": result})
-
-
-EVENTS: Final = {"content-type": "text/event-stream"}
-DONE: Final = {"content": [{"type": "text", "text": "done"}]}
-PROGRESS: Final = {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
-
-
-def endless(piece: bytes) -> Iterator[bytes]:
-    while True:
-        yield piece
-
-
-@pytest.mark.parametrize(
-    "pieces",
-    [
-        lambda: endless(b"data: " + b"x" * 10_000),
-        lambda: endless(b"x" * 10_000),
-        lambda: endless(b"data: x\n" * 1_000),
-        lambda: endless(b": ping\n\n" * 1_000),
-        lambda: endless(b"\n" * 10_000),
-        lambda: endless(b"event: other\ndata: {}\n\n" * 500),
-        lambda: endless(event(PROGRESS) * 100),
-    ],
-    ids=["line", "no field", "lines", "comments", "empty", "other events", "progress"],
-)
-async def test_a_stream_without_end_fails_the_call(hostile: Hostile, session: Session, pieces: Any) -> None:
-    hostile.answers["tools/call"] = lambda _: Answer(pieces(), 200, EVENTS)
+@pytest.mark.parametrize("piece", ENDLESS_STREAMS.values(), ids=ENDLESS_STREAMS)
+async def test_a_stream_without_end_fails_the_call(hostile: Hostile, session: Session, piece: bytes) -> None:
+    hostile.answers["tools/call"] = lambda _: Answer(endless(piece), 200, EVENTS)
     assert "larger than this server takes" in await error_of(session)
 
 
 async def test_json_without_end_fails_the_call(hostile: Hostile, session: Session) -> None:
-    kind = {"content-type": "application/json"}
-    hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, kind)
+    hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, JSON)
     assert "larger than this server takes" in await error_of(session)
 
 
@@ -122,17 +96,14 @@ async def test_a_flood_of_pings_fails_the_call(hostile: Hostile, session: Sessio
     assert "sends more pings" in await error_of(session)
 
 
-@pytest.mark.parametrize("body", [b'{"a":' * 15_000, b"[" * 90_000, b"[]," * 30_000])
+@pytest.mark.parametrize("body", OVERFULL.values(), ids=OVERFULL)
 @pytest.mark.parametrize("kind", ["json", "events"])
 async def test_a_message_with_too_much_in_it_fails_the_call(
     hostile: Hostile, session: Session, body: bytes, kind: str
 ) -> None:
     def deep(asked: Json) -> Answer:
-        text = (
-            b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": ' % asked["id"] + body
-        )
-        headers = {"content-type": "application/json"}
-        return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, headers)
+        text = overfull(asked, body)
+        return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, JSON)
 
     hostile.answers["tools/call"] = deep
     assert "larger than this server takes" in await error_of(session)
@@ -232,8 +203,7 @@ async def test_a_call_asks_for_no_list_of_tools(hostile: Hostile) -> None:
 
 async def test_an_integer_over_64_bits_becomes_a_number(hostile: Hostile, session: Session) -> None:
     text = b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": %d}}}'
-    kind = {"content-type": "application/json"}
-    hostile.answers["tools/call"] = lambda asked: Answer(text % (asked["id"], 10**30), 200, kind)
+    hostile.answers["tools/call"] = lambda asked: Answer(text % (asked["id"], 10**30), 200, JSON)
     assert (await call(session))["structuredContent"] == {"a": 1e30}
 
 

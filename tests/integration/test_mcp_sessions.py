@@ -3,25 +3,23 @@
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from ipaddress import ip_network
 from threading import Event
-from types import MappingProxyType
 from typing import Any, Final
 
-import orjson
 import pytest
 
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.mcp_client.incoming import IncomingLimits
 from llama_stack_responses.mcp_client.sessions import Servers, Session, SessionLimits
 from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
+from tests.support.hostile_mcp import Hostile, Method, events, said
 from tests.support.mcp_server import McpServers
 from tests.support.waiting import wait_until
 from tests.support.web import Answer, Asked, Web
 
 type Json = dict[str, Any]
-type Method = Callable[[Json], Answer | Json]
 
 # They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
 pytestmark = pytest.mark.live
@@ -40,60 +38,6 @@ class NoConnectors:
     async def url(self, connector_id: str) -> str | None:
         """Where it is."""
         return self._url
-
-
-class Hostile:
-    """An MCP server that answers as it is told.
-
-    Attributes:
-        answers: by method: the result, or the whole HTTP answer.
-    """
-
-    def __init__(self, web: Web) -> None:
-        self.answers: dict[str, Method] = {
-            "initialize": lambda asked: {
-                "protocolVersion": asked["params"]["protocolVersion"],
-                "capabilities": {"tools": {}},
-                "serverInfo": {"name": "hostile", "version": "1"},
-            },
-            "tools/list": lambda _: {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
-            "tools/call": lambda _: {"content": [{"type": "text", "text": "3"}]},
-        }
-        self.web = web
-        web.answer_all = self._answer
-
-    @property
-    def methods(self) -> list[str]:
-        """What it was asked for by JSON-RPC, notes not counted."""
-        bodies = [asked.json() for asked in self.web.seen if asked.method == "POST"]
-        return [body["method"] for body in bodies if "id" in body]
-
-    def _answer(self, asked: Asked) -> Answer:
-        if asked.method != "POST":
-            return Answer(status=405)
-        message = asked.json()
-        if "id" not in message:
-            return Answer(status=202)
-        method = self.answers.get(message["method"])
-        if method is None:
-            return said(
-                {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "No such method."}}
-            )
-        answer = method(message)
-        if isinstance(answer, Answer):
-            return answer
-        session = {"mcp-session-id": "s1"} if message["method"] == "initialize" else {}
-        return said({"jsonrpc": "2.0", "id": message["id"], "result": answer}, headers=session)
-
-
-def said(body: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """A JSON answer."""
-    return Answer(orjson.dumps(body), status, {"content-type": "application/json", **headers})
-
-
-def events(*pieces: bytes) -> Answer:
-    """A stream of events."""
-    return Answer(pieces, 200, {"content-type": "text/event-stream"})
 
 
 def address(url: str, **headers: str) -> McpAddress:

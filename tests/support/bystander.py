@@ -69,10 +69,14 @@ class Bystander:
         """Each request during the block, and those of a round after it, has the right answer in time."""
         before = len(self._answered)
         yield
-        self._wait_for_rounds(self._rounds + 2)  # the round that goes on now, and the one after it
+        self.wait_for_a_round()
         took = [(self._net(each), each.what) for each in self._answered[before:]]
         late = [f"{what}: {seconds:.2f} s" for seconds, what in took if seconds > SECONDS]
         assert not late, f"the other user waited: {late}"
+
+    def wait_for_a_round(self) -> None:
+        """Return when a round has begun and ended since the call."""
+        self._wait_for_rounds(self._rounds + 2)  # the round that goes on now, and the one after it
 
     def _net(self, answered: Answered) -> float:
         # Twice: the threads of a process that are not counted, such as those that write to the store, wait as long.

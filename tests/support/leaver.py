@@ -1,14 +1,16 @@
-"""A client with a socket of its own, which reads as little as it likes.
+"""Clients with sockets of their own, which read as little as they like, and leave when they like.
 
 with Leaver(stack, {"model": "local/m", "input": "Hi", "stream": True}, buffer=32_768) as client:
     client.read_until(b"event: response.created")
     client.leave()
+
+leave_after(stack, UNFINISHED["json"]("", {}))
 """
 
 import json
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, Self
 
 from tests.support.stack import LiveStack
@@ -73,3 +75,45 @@ class Leaver:
         now = time.monotonic()
         self._socket.close()
         return now
+
+
+def request(line: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
+    """A request with this head, and so much of its body."""
+    lines = [f"{line} HTTP/1.1", "host: localhost", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + body
+
+
+def unfinished(path: str, media_type: str, begin: bytes) -> Callable[[str, Mapping[str, str]], bytes]:
+    """What makes a POST of which no more comes, of a container and headers."""
+
+    def made(container: str, headers: Mapping[str, str]) -> bytes:
+        sent = {"content-type": media_type, "content-length": "1000", **headers}
+        return request(f"POST {path.replace('{}', container)}", sent, begin)
+
+    return made
+
+
+UNFINISHED: Final[Mapping[str, Callable[[str, Mapping[str, str]], bytes]]] = {
+    "json": unfinished("/v1/responses", "application/json", b"{"),
+    "form": unfinished("/v1/containers/{}/files", "multipart/form-data; boundary=b", b"--b\r\n"),
+    "items": unfinished("/v1/conversations", "application/json", b"{"),
+}
+"""Requests of which no more comes, by what they begin with."""
+
+HEAD_OF_A_MESSAGE: Final = b"\x81\xfe\x10\x00"
+"""The head of a WebSocket message of 4,096 bytes."""
+
+
+def handshake(headers: Mapping[str, str]) -> bytes:
+    """The request that opens a WebSocket."""
+    upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
+    return request("GET /v1/responses", {**upgrade, "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==", **headers})
+
+
+def leave_after(stack: LiveStack, begin: bytes, then: bytes = b"") -> None:
+    """Send this, and what comes after the first bytes of an answer if there is such, and leave."""
+    with socket.create_connection(("127.0.0.1", stack.port), SECONDS) as connection:
+        connection.sendall(begin)
+        if then:
+            connection.recv(65_536)
+            connection.sendall(then)

@@ -9,7 +9,14 @@ from tests.support.strict import check_stream, read_sse, validate_response
 
 type Json = dict[str, Any]
 
-ERROR_TYPES = ("invalid_request_error", "authentication_error", "permission_error", "rate_limit_error", "server_error")
+ERROR_TYPES = (
+    "invalid_request_error",
+    "authentication_error",
+    "permission_error",
+    "rate_limit_error",
+    "server_error",
+    "external_connector_error",
+)
 
 
 class Served(Protocol):

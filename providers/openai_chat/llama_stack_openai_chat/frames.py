@@ -7,6 +7,8 @@ from typing import Final
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST: Final = 1 << 24
 """Bytes of one event, at most."""
+_MOST_SILENT: Final = 1 << 20
+"""Bytes of comments, blank lines and events without data between two events, at most."""
 
 
 class FrameSplitter:
@@ -20,6 +22,7 @@ class FrameSplitter:
         self._rest = b""
         self._parts: list[bytes] = []  # what came of the line that `_rest` begins, without its end
         self._held = 0
+        self._silent = 0
         self._data: list[bytes] = []
         self._after_cr = False
         self._at_start = True
@@ -28,7 +31,7 @@ class FrameSplitter:
         """The data of the events that this piece ends.
 
         Raises:
-            ValueError: an event is far longer than any that a model server sends.
+            ValueError: an event is far longer than any that a model server sends, or too much is between two of them.
         """
         if self._parts or self._data or self._after_cr or piece.find(b"\r") >= 0:
             return self._lines(piece)
@@ -38,7 +41,7 @@ class FrameSplitter:
         events = text[6:end].split(b"\n\ndata: ")
         if end < 0 or not text.startswith(b"data: ") or text.count(b"\n") != 2 * len(events):
             return self._lines(piece)
-        self._at_start, self._rest = False, text[end + 2 :]
+        self._at_start, self._rest, self._silent = False, text[end + 2 :], 0
         return events
 
     def end(self) -> list[bytes]:
@@ -86,7 +89,10 @@ class FrameSplitter:
             self._data.append(b"")
 
     def _finish(self, events: list[bytes]) -> list[bytes]:
+        self._silent = 0 if self._data else self._silent + self._held
         self._held = 0
+        if self._silent > _MOST_SILENT:
+            raise ValueError("The model server's stream goes on without any data.")
         if self._data:
             events.append(b"\n".join(self._data))
             self._data.clear()

@@ -98,6 +98,22 @@ def test_an_event_without_an_end_is_not_kept(piece: bytes) -> None:
         [splitter.feed(piece) for _ in range(2)]
 
 
+@pytest.mark.parametrize("line", [b": x\n\n", b"\n", b"id: 1\n\n", b": x\r\n\r\n"])
+def test_stream_without_data_is_refused_after_a_megabyte(line: bytes) -> None:
+    splitter, piece = FrameSplitter(), line * (60_000 // len(line))
+    for _ in range(17):
+        assert splitter.feed(piece) == []
+    with pytest.raises(ValueError, match="without any data"):
+        [splitter.feed(piece) for _ in range(3)]
+
+
+def test_comments_between_events_do_not_add_up() -> None:
+    splitter = FrameSplitter()
+    for _ in range(40):
+        assert splitter.feed(b": x\n\n" * 10_000) == []
+        assert splitter.feed(b"data: a\n\n") == [b"a"]
+
+
 def test_an_event_comes_out_with_the_piece_that_ends_it() -> None:
     splitter = FrameSplitter()
     assert splitter.feed(b"data: a\r\n\r") == [b"a"]

@@ -1,0 +1,337 @@
+"""Odd values in every place of a request, on each store: each is taken, or refused with a 4xx that says why."""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.support.database import DatabaseServer
+from tests.support.hostile.words import FIELDS
+from tests.support.postgres import Postgres
+from tests.support.stack import REPOSITORY, Host, LiveStack
+from tests.support.upstream import UpstreamProcess
+from tests.support.valkey import Valkey
+from tests.support.variants import add_containers, variant
+from tests.support.wire import Json, Wire, error_of
+
+pytestmark = pytest.mark.live
+
+TEMPLATES: Final = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
+"""Each on one host, one on both: stores know nothing of the host."""
+SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
+
+
+@pytest.fixture(scope="module")
+def stacks(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, LiveStack]]:
+    """A stack on each store, with containers."""
+    folder = tmp_path_factory.mktemp("odd")
+    with ExitStack() as running:
+        made: dict[str, LiveStack] = {}
+        for name in TEMPLATES:
+            env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
+            if name in SERVERS:
+                env |= running.enter_context(SERVERS[name](folder / f"{name}-server")).environment
+            template = REPOSITORY / "templates" / name / "config.yaml"
+            config = variant(template, folder / name / "config.yaml", add_containers)
+            made[name] = LiveStack(config, env, folder / name / "state", host=host)
+        starters = running.enter_context(ThreadPoolExecutor(len(made)))  # a child ends with the thread that started it
+        for stack in made.values():
+            running.callback(stack.stop)
+        list(starters.map(LiveStack.start, made.values()))
+        yield made
+
+
+@pytest.fixture(params=TEMPLATES)
+def wire(request: pytest.FixtureRequest, stacks: dict[str, LiveStack]) -> Iterator[Wire]:
+    """A client of one of them; nothing that it asks makes the server log a traceback."""
+    stack = stacks[request.param]
+    before = stack.log.stat().st_size
+    with Wire(stack, idle_seconds=2.0) as wire:
+        yield wire
+    assert b"Traceback" not in stack.log.read_bytes()[before:], stack.tail()
+
+
+class Problems:
+    """What is wrong with answers, told all at once at the end of a `with` block."""
+
+    def __init__(self) -> None:
+        self._found: list[str] = []
+
+    def __enter__(self) -> "Problems":
+        """Nothing was asked yet."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Fail if there are any."""
+        assert kind is not None or not self._found, "\n".join(self._found)
+
+    def judge(self, what: str, answer: httpx.Response) -> bool:
+        """Whether it was taken; that, or a 4xx in OpenAI's form, is well."""
+        if answer.status_code == 200:
+            return True
+        try:
+            error_of(answer, answer.status_code)
+            assert 400 <= answer.status_code < 500
+        except (AssertionError, ValueError) as error:
+            self._found.append(f"{what[:200]}: {answer.status_code} {answer.text[:200]} {error!s:.100}")
+        return False
+
+
+def sent(wire: Wire, method: str, path: str, body: bytes | None = None, **headers: bytes) -> httpx.Response:
+    """The answer to a request whose path goes as it is."""
+    head = {"content-type": "application/json"} if body is not None else {}
+    encoded = [(name.replace("_", "-").encode(), value) for name, value in headers.items()]
+    return wire.http.request(
+        method,
+        "/",
+        content=body,
+        headers=[*((name.encode(), value.encode()) for name, value in head.items()), *encoded],
+        extensions={"target": f"/v1{path}".encode()},
+    )
+
+
+def ascii_json(value: Json) -> bytes:
+    """As JSON that can be sent: UTF-8 has no lone surrogates."""
+    return json.dumps(value).encode()
+
+
+def read_back(wire: Wire, problems: Problems, what: str, answer: httpx.Response) -> None:
+    """Retrieve, list, replay and delete the response, if one was made."""
+    if not problems.judge(what, answer):
+        return
+    made = answer.json()
+    for path in ("", "?stream=true", "/input_items"):
+        assert problems.judge(f"{what}, GET {path}", wire.http.get(f"/responses/{made['id']}{path}"))
+    following = ascii_json({"model": "local/echo", "input": "On.", "previous_response_id": made["id"]})
+    problems.judge(f"{what}, continued", wire.post(following))
+    problems.judge(f"{what}, listed", wire.get("", model=made["model"].encode(errors="replace").decode()[:500]))
+    problems.judge(f"{what}, deleted", wire.http.delete(f"/responses/{made['id']}"))
+
+
+CHARACTERS: Final = (
+    "a\0b",
+    "\0",
+    "\ud800",
+    "x\udfff\ud800",
+    "\ufffe\uffff",
+    "\u202e\u2028",
+    "\U0010ffff",
+    "\x7f\x1b[2J",
+)
+
+
+@pytest.mark.parametrize("odd", CHARACTERS, ids=ascii)
+def test_odd_characters_in_a_response(wire: Wire, odd: str) -> None:
+    with Problems() as problems:
+        for number, fields in enumerate(FIELDS):
+            body = ascii_json({"model": "local/echo", "input": "x", **fields(odd)})
+            read_back(wire, problems, f"field {number} with {odd!a}", wire.post(body))
+
+
+@pytest.mark.parametrize("odd", CHARACTERS, ids=ascii)
+def test_odd_characters_in_a_conversation(wire: Wire, odd: str) -> None:
+    items: list[Json] = [
+        {"role": "user", "content": odd},
+        {"type": "function_call", "call_id": odd, "name": odd, "arguments": odd},
+        {"type": "function_call_output", "call_id": odd, "output": odd},
+        {"type": "reasoning", "id": odd, "summary": [{"type": "summary_text", "text": odd}]},
+        {"role": "user", "content": "x", "id": odd},
+    ]
+    with Problems() as problems:
+        bodies: list[Json] = [{"metadata": {odd: odd}}, *({"items": [item]} for item in items)]
+        for body in bodies:
+            answer = sent(wire, "POST", "/conversations", ascii_json(body))
+            if not problems.judge(f"created with {body!a}", answer):
+                continue
+            path = f"/conversations/{answer.json()['id']}"
+            problems.judge("updated", sent(wire, "POST", path, ascii_json({"metadata": {"a": odd}})))
+            listed = sent(wire, "GET", f"{path}/items?limit=100")
+            assert problems.judge("listed", listed)
+            for item in listed.json()["data"]:
+                problems.judge(f"item {item['id']!a}", wire.http.get(f"{path}/items/{quoted(item['id'])}"))
+            for item in items:
+                problems.judge(f"added {item!a}", sent(wire, "POST", f"{path}/items", ascii_json({"items": [item]})))
+            used = {"model": "local/echo", "input": odd, "conversation": answer.json()["id"]}
+            problems.judge("used", wire.post(ascii_json(used)))
+            problems.judge("deleted", sent(wire, "DELETE", path))
+
+
+def quoted(item_id: str) -> str:
+    """For a path; every byte is escaped."""
+    return "".join(f"%{byte:02x}" for byte in item_id.encode(errors="surrogatepass"))
+
+
+NUMBERS: Final = (
+    *("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1e-400", "-0", "-0.0", "0.5"),
+    *(str(2**31), str(2**53 + 1), str(2**63), str(-(2**63) - 1), str(2**64), str(2**70), "9" * 400, "1" + "0" * 5_000),
+)
+PLACES: Final = (
+    *('"temperature": %s', '"top_p": %s', '"max_output_tokens": %s', '"max_tool_calls": %s', '"top_logprobs": %s'),
+    *('"metadata": {"a": %s}', '"seed": %s', '"top_k": %s', '"priority": %s', '"logit_bias": {"1": %s}', '"user": %s'),
+    *('"unknown": %s', '"input": %s', '"input": [%s]', '"chat_template_kwargs": {"a": [%s]}', '"truncation": %s'),
+    '"tools": [{"type": "function", "name": "f", "parameters": {"type": "object", "minimum": %s}}]',
+    '"text": {"format": {"type": "json_schema", "name": "s", "schema": {"type": "object", "maximum": %s}}}',
+    '"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}", "extra": %s}]',
+    '"input": [{"type": "reasoning", "id": "r", "summary": [], "extra": {"a": %s}}]',
+    '"prompt": {"id": "p", "version": %s}',
+    '"context_management": [{"type": "compaction", "compact_threshold": %s}]',
+)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_odd_numbers(wire: Wire, place: str) -> None:
+    with Problems() as problems:
+        for number in NUMBERS:
+            body = '{"model": "local/echo", "input": "x", %s}' % (place % number)
+            read_back(wire, problems, body, wire.post(body))
+
+
+DEPTHS: Final = (10, 60, 120, 250, 500, 900, 1_100, 100_000)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_deep_json(wire: Wire, place: str) -> None:
+    with Problems() as problems:
+        for depth, (opening, closing) in product(DEPTHS, (("[", "]"), ('{"a":', "}"))):
+            value = opening * depth + "1" + closing * depth
+            body = '{"model": "local/echo", "input": "x", %s}' % (place % value)
+            read_back(wire, problems, f"{place}, {depth} {opening}", wire.post(body))
+
+
+IDS: Final = (
+    *(
+        "%00",
+        "resp_%00",
+        "conv_%00",
+        "..",
+        "%2e%2e",
+        "%2f",
+        "..%2f..%2fetc",
+        "%",
+        "%zz",
+        "%ff",
+        "%ed%a0%80",
+        "%0d%0ax:y",
+    ),
+    *("resp_%ff", "conv_%ed%a0%80", "%20", "a+b", "a;b", "*", "resp_" + "0" * 24, "conv_" + "0" * 24, "x" * 10_000),
+    *("resp_" + "0" * 10_000, "%00" * 3_000, "resp_%d9%a3", "-1", "null", "[]", "{}", "'", '%22"', "$", "\\"),
+)
+ROUTES: Final = (
+    *("GET /responses/{}", "GET /responses/{}?stream=true", "DELETE /responses/{}", "POST /responses/{}/cancel"),
+    *("GET /responses/{}/input_items", "GET /responses/{}/input_items?after={}", "GET /responses?after={}&model={}"),
+    *("POST /responses/{}", "GET /conversations/{}", "POST /conversations/{}", "DELETE /conversations/{}"),
+    *("GET /conversations/{}/items", "POST /conversations/{}/items", "GET /conversations/{}/items/{}"),
+    *("GET /conversations/[conversation]/items/{}", "DELETE /conversations/[conversation]/items/{}"),
+    *("DELETE /conversations/{}/items/{}", "GET /conversations/[conversation]/items?after={}", "GET /containers/{}"),
+    *(
+        "DELETE /containers/{}",
+        "GET /containers/{}/files",
+        "GET /containers/{}/files/{}",
+        "DELETE /containers/{}/files/{}",
+    ),
+    *("GET /containers/[container]/files/{}", "GET /containers/[container]/files/{}/content"),
+    *(
+        "DELETE /containers/[container]/files/{}",
+        "GET /containers?after={}",
+        "GET /containers/[container]/files?after={}",
+    ),
+)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_odd_ids(wire: Wire, route: str) -> None:
+    method, path = route.split(" ")
+    for kind in ("conversation", "container"):
+        if f"[{kind}]" in path:
+            made = sent(wire, "POST", f"/{kind}s", b'{"name": "c"}' if kind == "container" else b"{}")
+            path = path.replace(f"[{kind}]", made.json()["id"])
+    with Problems() as problems:
+        for odd in IDS:
+            body = b'{"metadata": {}, "items": []}' if method == "POST" else None
+            answer = sent(wire, method, path.replace("{}", odd.encode().decode()), body)
+            # A path that a client or a proxy makes shorter may name a list.
+            taken = problems.judge(f"{route} of {odd[:40]}", answer)
+            assert not taken or odd in ("..", "%2e%2e") or "?" in path, f"{route} of {odd}: {answer.text[:200]}"
+        problems.judge("the list", sent(wire, "GET", "/responses?limit=1"))
+
+
+QUERIES: Final = (
+    *(
+        "limit=1e9",
+        "limit=0",
+        "limit=-1",
+        "limit=",
+        "limit=1.5",
+        "limit=%d9%a3",
+        "limit=" + "9" * 400,
+        "limit=1&limit=x",
+    ),
+    *("after=garbage", "after=%00", "after=%ff", "after=" + "x" * 10_000, "after=..%2f", "order=up", "order=%00"),
+    *("include[]=nonsense", "include=%00", "include[]=", "include" + "[]" * 1_000 + "=x", "stream=maybe", "stream=%ff"),
+    *("stream=true&starting_after=-1", "stream=true&starting_after=" + "9" * 30, "starting_after=x", "model=%00"),
+    *("model=%ff", "model=%ed%a0%80", "%00=%00", "%ff=%ff", "=", "&&&&", "a" * 10_000, "&".join(["limit=1"] * 5_000)),
+)
+
+
+def test_odd_queries(wire: Wire) -> None:
+    made = wire.create(model="local/echo", input="x")["id"]
+    conversation = sent(wire, "POST", "/conversations", b"{}").json()["id"]
+    container = sent(wire, "POST", "/containers", b'{"name": "c"}').json()["id"]
+    item = f"/conversations/{conversation}/items/msg_0"
+    with Problems() as problems:
+        for path, query in product(
+            (
+                *("/responses", f"/responses/{made}", f"/responses/{made}/input_items", "/containers", item),
+                *(f"/conversations/{conversation}/items", f"/containers/{container}/files"),
+            ),
+            QUERIES,
+        ):
+            problems.judge(f"GET {path}?{query}", sent(wire, "GET", f"{path}?{query}"))
+
+
+HEADERS: Final[dict[str, bytes]] = {
+    "latin_1": b"\xe4",
+    "no UTF-8": b"\xff\xfe\x80",
+    "a surrogate": b"\xed\xa0\x80",
+    "wide": "\u20ac\u3042\U0001f600".encode(),
+    "long": b"x" * 60_000,
+    "too long": b"x" * 70_000,
+    "spaces": b"a  \t b",
+    "signs": b"\"';<>&%00\\",
+}
+NAMES: Final = (
+    *("idempotency-key", "x-request-id", "user-agent", "accept", "content-type", "content-encoding", "traceparent"),
+    *(
+        "tracestate",
+        "openai-organization",
+        "openai-beta",
+        "authorization",
+        "cookie",
+        "origin",
+        "x-forwarded-for",
+        "expect",
+    ),
+    *("if-none-match", "range", "baggage", "x-stainless-retry-count", "accept-encoding", "forwarded", "referer"),
+)
+
+
+@pytest.mark.parametrize("value", HEADERS.values(), ids=HEADERS)
+def test_odd_headers(wire: Wire, value: bytes) -> None:
+    body = b'{"model": "local/echo", "input": "x", "store": false}'
+    with Problems() as problems:
+        for name in NAMES:
+            headers = [(b"content-type", b"application/json"), (name.encode(), value)]
+            answer = wire.http.post("/responses", content=body, headers=headers)
+            problems.judge(f"POST with {name}", answer)
+            problems.judge(f"GET with {name}", wire.http.get("/responses?limit=1", headers=[(name.encode(), value)]))
+            conversation = wire.http.post("/conversations", content=b"{}", headers=headers)
+            problems.judge(f"conversation with {name}", conversation)

@@ -1,0 +1,1 @@
+"""Attacks on a live stack, by where they come from."""

@@ -1,0 +1,77 @@
+"""MCP servers that list, answer and stream without end."""
+
+from functools import partial
+from typing import Any, Final
+
+import httpx
+
+from tests.support.hostile_mcp import ENDLESS_STREAMS, EVENTS, JSON, OVERFULL, Hostile, endless, event, events, overfull
+from tests.support.web import Answer
+from tests.support.wire import Json
+
+from .attacker import DONE, Attacker, Attacks, calling, ended, refused
+
+ATTACKS: Final = Attacks()
+PATH: Final = "/mcp"
+
+
+def use(at: Attacker) -> httpx.Response:
+    """The answer to a request whose model calls a tool of the server."""
+    at.upstream.script("calls", [calling("s__add", {}), DONE])
+    tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
+    return at.ask(model="local/calls", tools=[tool])
+
+
+def answered(at: Attacker, method: str, answer: Any) -> None:
+    """The server's answer to a method is refused: to the client, or as the outcome of the call."""
+    hostile = Hostile(at.web, PATH)
+    hostile.answers[method] = answer
+    response = use(at)
+    if method != "tools/call":
+        refused(response, 424)
+        return
+    [call] = [item for item in ended(response)["output"] if item["type"] == "mcp_call"]
+    assert call["status"] == "failed"
+    assert call["error"]
+
+
+@ATTACKS.add(**ENDLESS_STREAMS)
+def mcp_stream_without_end(at: Attacker, case: bytes) -> None:
+    answered(at, "tools/call", lambda _: Answer(endless(case), 200, EVENTS))
+
+
+@ATTACKS.add(initialize="initialize", tools="tools/list")
+def mcp_greeting_or_list_of_tools_in_a_line_without_end(at: Attacker, case: str) -> None:
+    answered(at, case, lambda _: Answer(endless(ENDLESS_STREAMS["line"]), 200, EVENTS))
+
+
+@ATTACKS.add(pages=100, large=200_000)
+def mcp_list_of_tools_without_end(at: Attacker, case: int) -> None:
+    tool = {"name": "add", "description": "x" * case, "inputSchema": {"type": "object"}}
+    answered(at, "tools/list", lambda _: {"tools": [tool] * 5, "nextCursor": "again"})
+
+
+@ATTACKS.add(**OVERFULL, text=b'"' + b"x" * 3_000_000, digits=b"1" * 900_000, escapes=b'"' + b"\\u0000" * 150_000)
+def mcp_answer_with_too_much_in_it(at: Attacker, case: bytes) -> None:
+    answered(at, "tools/call", lambda asked: Answer(overfull(asked, case), 200, JSON))
+    answered(at, "tools/call", lambda asked: events(b"data: " + overfull(asked, case) + b"\n\n"))
+
+
+@ATTACKS.add(ping="ping", sampling="sampling/createMessage")
+def mcp_requests_without_end(at: Attacker, case: str) -> None:
+    requests = b"".join(event({"id": number, "method": case, "params": {}}) for number in range(1_000))
+    answered(at, "tools/call", lambda _: Answer(endless(requests), 200, EVENTS))
+
+
+@ATTACKS.add()
+def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
+    Hostile(at.web, PATH).answers["tools/call"] = partial(said, "x" * 900_000)
+    at.upstream.script("calls", [*[calling("s__add", {})] * 8, DONE])
+    tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
+    calls = [item for item in ended(at.ask(model="local/calls", tools=[tool]))["output"] if item["type"] == "mcp_call"]
+    assert {call["status"] for call in calls} == {"completed", "failed"}
+
+
+def said(words: str, _: Json) -> Json:
+    """A result of these words."""
+    return {"content": [{"type": "text", "text": words}]}

@@ -1,0 +1,150 @@
+"""WebSockets: broken frames, and messages that say odd things."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import chain, repeat
+from socket import SHUT_WR, socket
+from typing import Any, Final
+
+from websockets.exceptions import ConnectionClosed
+
+from tests.support.leaver import handshake
+from tests.support.talk import Talk
+from tests.support.wire import output_text
+
+from .attacker import Attacker, Attacks
+
+ATTACKS: Final = Attacks()
+MASK: Final = b"\0\0\0\0"
+"""With which the bytes of a frame stay as they are."""
+TEXT: Final = 0x1
+BINARY: Final = 0x2
+PING: Final = 0x9
+END: Final = 0x80
+
+
+def frame(opcode: int, payload: bytes = b"", *, last: bool = True, length: int | None = None) -> bytes:
+    """A frame, which may say that it is longer than it is."""
+    size = len(payload) if length is None else length
+    if size < 126:
+        sized = bytes([END | size])
+    elif size < 2**16:
+        sized = bytes([END | 126]) + size.to_bytes(2)
+    else:
+        sized = bytes([END | 127]) + size.to_bytes(8)
+    return bytes([opcode | (END if last else 0)]) + sized + MASK + payload
+
+
+BROKEN: Final[dict[str, bytes]] = {
+    "no_mask": b"\x81\x02{}",
+    "reserved_opcode": frame(0x3, b"x"),
+    "reserved_bits": frame(0x71, b"{}"),
+    "continues_nothing": frame(0x0, b"x"),
+    "starts_twice": frame(TEXT, b"{", last=False) + frame(TEXT, b"}"),
+    "ping_in_pieces": frame(PING, b"x", last=False),
+    "long_ping": frame(PING, b"x" * 1_000),
+    "close_of_one_byte": frame(0x8, b"x"),
+    "odd_close_code": frame(0x8, b"\x00\x01"),
+    "no_utf_8": frame(TEXT, b"\xff\xfe"),
+    "surrogate": frame(TEXT, b'"\xed\xa0\x80"'),
+    "too_long": frame(TEXT, length=2**62),
+    "longer_than_there_is": frame(TEXT, length=2**63 + 1),
+    "http": b"GET / HTTP/1.1\r\n\r\n",
+    "noise": bytes(range(256)) * 100,
+}
+
+
+@ATTACKS.add(**BROKEN)
+def broken_websocket_frames(at: Attacker, case: bytes) -> None:
+    with opened(at) as connection:
+        connection.sendall(case)
+        connection.shutdown(SHUT_WR)
+        with suppress(ConnectionError):
+            while connection.recv(65_536):
+                pass  # to the end: a server that keeps it open lets this run into the socket's timeout
+
+
+@ATTACKS.add(
+    pings=repeat(frame(PING, b"x" * 100) * 1_000, 20),
+    empty_pieces=chain([frame(TEXT, last=False)], repeat(frame(0x0, last=False) * 10_000, 30)),
+    small_pieces=chain([frame(TEXT, last=False)], repeat(frame(0x0, b" ", last=False) * 10_000, 30)),
+    large_pieces=chain([frame(TEXT, last=False)], repeat(frame(0x0, b" " * 2**20, last=False), 40)),
+    half_a_message=[frame(TEXT, b"[" * 2**20, length=15 * 2**20)],
+)
+def websocket_frames_without_end(at: Attacker, case: Any) -> None:
+    with opened(at) as connection, suppress(ConnectionError):
+        connection.setblocking(True)
+        connection.settimeout(5)  # pongs that nobody reads stop the server from reading
+        with suppress(TimeoutError):
+            for piece in case:
+                connection.sendall(piece)
+        at.others_turn()
+
+
+@contextmanager
+def opened(at: Attacker) -> Iterator[socket]:
+    """A connection on which the handshake was made."""
+    with at.connect() as connection:
+        connection.sendall(handshake(at.headers))
+        said = b""
+        while b"\r\n\r\n" not in said:
+            said += connection.recv(1)
+        assert said.startswith(b"HTTP/1.1 101"), said
+        yield connection
+
+
+ODD: Final[dict[str, str | bytes]] = {
+    "deep_arrays": "[" * 1_000_000,
+    "deep_objects": '{"a":' * 500_000,
+    "deep_and_whole": "[" * 100_000 + "]" * 100_000,
+    "deep_input": '{"type": "response.create", "model": "local/done", "input": ' + "[" * 100_000,
+    "values": "[" + "[]," * 600_000 + "[]]",
+    "digits": "1" * 1_000_000,
+    "escapes": '"' + "\\ud800" * 500_000 + '"',
+    "binary": b"\xff" * 1_000_000,
+    "null": "null",
+    "empty": "",
+    "no_type": "{}",
+    "type": '{"type": {"a": 1}}',
+    "long_type": json.dumps({"type": "x" * 1_000_000}),
+    "steer": '{"type": "response.steer", "previous_response_id": [], "input": {}}',
+    "steer_of_none": '{"type": "response.steer", "previous_response_id": "resp_\\u0000", "input": "x"}',
+    "lane": '{"type": "response.create", "stream_id": {"a": []}}',
+    "long_lane": json.dumps({"type": "response.create", "stream_id": "x" * 1_000_000}),
+    "nul_lane": '{"type": "response.create", "stream_id": "\\u0000"}',
+    "fields": '{"type": "response.create", "model": [], "input": 5, "stream": "x", "tools": {}}',
+    "infinite": '{"type": "response.create", "model": "local/done", "input": "x", "temperature": 1e999}',
+}
+
+
+@ATTACKS.add(**ODD)
+def odd_websocket_messages(at: Attacker, case: str | bytes) -> None:
+    with Talk(at.stack, at.token) as talk:
+        talk.socket.send(case)
+        event = json.loads(talk.socket.recv(60))
+        assert event["type"] in ("error", "response.steer.failed"), event
+        assert event["error"]["type"] == "invalid_request_error"
+        talk.ask(model="local/done", input="x", store=False)
+        assert output_text(talk.response()) == "Done."
+
+
+@ATTACKS.add(
+    empty=lambda _: "{}",
+    lanes=lambda number: json.dumps({"type": "response.create", "stream_id": f"lane-{number}"}),
+    requests=lambda _: json.dumps({"type": "response.create", "model": "local/done", "input": "x", "store": False}),
+    binary=lambda _: b"x",
+)
+def thousands_of_websocket_messages(at: Attacker, case: Callable[[int], str | bytes]) -> None:
+    """None of their answers is read."""
+    with Talk(at.stack, at.token) as talk, suppress(ConnectionClosed, TimeoutError):
+        for number in range(3_000):
+            talk.socket.send(case(number))
+        at.others_turn()
+
+
+@ATTACKS.add(larger_than_a_frame=17 * 2**20, text=15 * 2**20)
+def huge_websocket_message(at: Attacker, case: int) -> None:
+    with Talk(at.stack, at.token) as talk, suppress(ConnectionClosed):
+        talk.socket.send("x" * case)
+        assert json.loads(talk.socket.recv(60))["status"] in (400, 413)

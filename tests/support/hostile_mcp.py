@@ -1,0 +1,119 @@
+"""An MCP server whose every answer is the test's.
+
+hostile = Hostile(web)
+hostile.answers["tools/call"] = lambda asked: events(*[message(PROGRESS)] * 500, result(asked, DONE))
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import orjson
+
+from tests.support.web import Answer, Asked, Web
+
+type Json = dict[str, Any]
+type Method = Callable[[Json], Answer | Json]
+
+EVENTS: Final = {"content-type": "text/event-stream"}
+JSON: Final = {"content-type": "application/json"}
+DONE: Final = {"content": [{"type": "text", "text": "done"}]}
+PROGRESS: Final = {"method": "notifications/progress", "params": {"progressToken": 1, "progress": 1}}
+
+
+class Hostile:
+    """An MCP server that answers as it is told, at one path of a web, or at all of them.
+
+    Attributes:
+        answers: by method: the result, or the whole HTTP answer.
+    """
+
+    def __init__(self, web: Web, path: str | None = None) -> None:
+        """It lists one tool, `add`, which says 3."""
+        self.answers: dict[str, Method] = {
+            "initialize": lambda asked: {
+                "protocolVersion": asked["params"]["protocolVersion"],
+                "capabilities": {"tools": {}},
+                "serverInfo": {"name": "hostile", "version": "1"},
+            },
+            "tools/list": lambda _: {"tools": [{"name": "add", "inputSchema": {"type": "object"}}]},
+            "tools/call": lambda _: {"content": [{"type": "text", "text": "3"}]},
+        }
+        self.web = web
+        if path is None:
+            web.answer_all = self._answer
+        else:
+            web.answers[path] = self._answer
+
+    @property
+    def methods(self) -> list[str]:
+        """What it was asked for by JSON-RPC, notes not counted."""
+        bodies = [asked.json() for asked in self.web.seen if asked.method == "POST"]
+        return [body["method"] for body in bodies if "id" in body]
+
+    def _answer(self, asked: Asked) -> Answer:
+        if asked.method != "POST":
+            return Answer(status=405)
+        message = asked.json()
+        if "id" not in message:
+            return Answer(status=202)
+        method = self.answers.get(message["method"])
+        if method is None:
+            return said(
+                {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "No such method."}}
+            )
+        answer = method(message)
+        if isinstance(answer, Answer):
+            return answer
+        session = {"mcp-session-id": "s1"} if message["method"] == "initialize" else {}
+        return said({"jsonrpc": "2.0", "id": message["id"], "result": answer}, headers=session)
+
+
+def said(body: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
+    """A JSON answer."""
+    return Answer(orjson.dumps(body), status, {**JSON, **headers})
+
+
+def events(*pieces: bytes) -> Answer:
+    """A stream of events."""
+    return Answer(pieces, 200, EVENTS)
+
+
+def event(message: Json, *fields: bytes) -> bytes:
+    """A message in an event of a stream, behind these lines."""
+    return b"\n".join([*fields, b"data: " + orjson.dumps({"jsonrpc": "2.0", **message}), b"", b""])
+
+
+def answer(asked: Json, result: Json) -> bytes:
+    """The event that answers a request."""
+    return event({"id": asked["id"], "result": result})
+
+
+def endless(piece: bytes) -> Iterator[bytes]:
+    """This, again and again."""
+    while True:
+        yield piece
+
+
+ENDLESS_STREAMS: Final[Mapping[str, bytes]] = {
+    "line": b"data: " + b"x" * 10_000,
+    "no_field": b"x" * 10_000,
+    "lines": b"data: x\n" * 1_000,
+    "comments": b": ping\n\n" * 1_000,
+    "empty": b"\n" * 10_000,
+    "other_events": b"event: other\ndata: {}\n\n" * 500,
+    "progress": event(PROGRESS) * 100,
+}
+"""What a stream may say without end, and never answer."""
+
+OVERFULL: Final[Mapping[str, bytes]] = {
+    "objects": b'{"a":' * 15_000,
+    "arrays": b"[" * 90_000,
+    "values": b"[]," * 30_000,
+}
+"""JSON with too much in it, for the place of a value."""
+
+
+def overfull(asked: Json, body: bytes) -> bytes:
+    """The beginning of an answer that holds this."""
+    return b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": ' % asked["id"] + body
