@@ -19,6 +19,9 @@ _FRAMES: Final = 12
 _SHOWN: Final = 6_000
 """Characters of a traceback in a log line: the last ones."""
 
+_LONGEST: Final = 2_000
+"""Characters of a value in a log line: the first ones."""
+
 
 @contextmanager
 def about(**names: str) -> Iterator[None]:
@@ -36,11 +39,12 @@ def get_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
 
 
 def bound_tracebacks() -> None:
-    """Has all installed handlers write tracebacks as plain text of a bounded length, for every logger.
+    """Has all installed handlers write tracebacks and long values in bounded lengths, for every logger.
 
     The host, uvicorn and asyncio too log exceptions that a client can cause, such as a WebSocket message that is not
-    UTF-8. The handlers of the hosts draw an exception with `rich`, its source code in colours. That holds the event
-    loop for a quarter of a second and more; plain text takes less than a millisecond.
+    UTF-8, and the path of each request, which may have 64 KiB. The handlers of the hosts draw lines with `rich`, an
+    exception with its source code in colours. That holds the event loop for a quarter of a second and more; a short
+    plain text takes less than a millisecond.
     """
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
     for handler in {handler for logger in (logging.root, *loggers) for handler in logger.handlers}:
@@ -48,10 +52,17 @@ def bound_tracebacks() -> None:
             handler.addFilter(_PlainTracebacks())
 
 
+def _cut(value: Any) -> Any:
+    """The value, or its beginning if it is a long text."""
+    return f"{value[:_LONGEST]}..." if isinstance(value, str) and len(value) > _LONGEST else value
+
+
 class _PlainTracebacks(logging.Filter):
-    """Puts a record's exception into its message, as text, before a handler draws it."""
+    """Puts a record's exception into its message, as text, and cuts long values, before a handler draws it."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        if isinstance(record.args, tuple):
+            record.args = tuple(map(_cut, record.args))
         fields = record.msg if isinstance(record.msg, dict) else None
         error = _raised(record.exc_info) or _raised((fields or {}).get("exc_info"))
         if error is None:

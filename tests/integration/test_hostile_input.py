@@ -117,10 +117,19 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
 
 
 @pytest.fixture(scope="module")
-def bystander(attacked: LiveStack, issuer: Issuer, upstream_process: UpstreamProcess) -> Iterator[Bystander]:
+def clock() -> Iterator[MachineClock]:
+    """The machine's clock."""
+    with MachineClock() as clock:
+        yield clock
+
+
+@pytest.fixture
+def bystander(
+    attacked: LiveStack, issuer: Issuer, upstream_process: UpstreamProcess, clock: MachineClock
+) -> Iterator[Bystander]:
     """The other user."""
     token, model_server = issuer.token("bob", "blue"), upstream_process.child.pid
-    with MachineClock() as clock, Bystander(attacked, token, clock, model_server) as bystander:
+    with Bystander(attacked, token, clock, model_server) as bystander:
         yield bystander
 
 

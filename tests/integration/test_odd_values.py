@@ -78,10 +78,12 @@ class Problems:
         """Whether it was taken; that, or a 4xx in OpenAI's form, is well."""
         if answer.status_code == 200:
             return True
+        if answer.status_code == 307:  # a slash too many
+            return False
         try:
             error_of(answer, answer.status_code)
             assert 400 <= answer.status_code < 500
-        except (AssertionError, ValueError) as error:
+        except (AssertionError, ValueError, KeyError) as error:
             self._found.append(f"{what[:200]}: {answer.status_code} {answer.text[:200]} {error!s:.100}")
         return False
 
@@ -105,28 +107,16 @@ def ascii_json(value: Json) -> bytes:
 
 
 def read_back(wire: Wire, problems: Problems, what: str, answer: httpx.Response) -> None:
-    """Retrieve, list, replay and delete the response, if one was made."""
+    """Retrieve, replay and delete the response, if one was made."""
     if not problems.judge(what, answer):
         return
     made = answer.json()
     for path in ("", "?stream=true", "/input_items"):
         assert problems.judge(f"{what}, GET {path}", wire.http.get(f"/responses/{made['id']}{path}"))
-    following = ascii_json({"model": "local/echo", "input": "On.", "previous_response_id": made["id"]})
-    problems.judge(f"{what}, continued", wire.post(following))
-    problems.judge(f"{what}, listed", wire.get("", model=made["model"].encode(errors="replace").decode()[:500]))
     problems.judge(f"{what}, deleted", wire.http.delete(f"/responses/{made['id']}"))
 
 
-CHARACTERS: Final = (
-    "a\0b",
-    "\0",
-    "\ud800",
-    "x\udfff\ud800",
-    "\ufffe\uffff",
-    "\u202e\u2028",
-    "\U0010ffff",
-    "\x7f\x1b[2J",
-)
+CHARACTERS: Final = ("a\0b", "\0", "\ud800", "\u202e\u2028\ufffe\U0010ffff\x7f\x1b[2J")
 
 
 @pytest.mark.parametrize("odd", CHARACTERS, ids=ascii)
@@ -135,6 +125,11 @@ def test_odd_characters_in_a_response(wire: Wire, odd: str) -> None:
         for number, fields in enumerate(FIELDS):
             body = ascii_json({"model": "local/echo", "input": "x", **fields(odd)})
             read_back(wire, problems, f"field {number} with {odd!a}", wire.post(body))
+        made = wire.post(ascii_json({"model": "local/echo", "input": odd, "metadata": {"a": odd}}))
+        if problems.judge("made", made):
+            following = {"model": "local/echo", "input": odd, "previous_response_id": made.json()["id"]}
+            problems.judge("continued", wire.post(ascii_json(following)))
+        problems.judge("listed", wire.http.get("/responses"))
 
 
 @pytest.mark.parametrize("odd", CHARACTERS, ids=ascii)
@@ -171,8 +166,8 @@ def quoted(item_id: str) -> str:
 
 
 NUMBERS: Final = (
-    *("NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1e-400", "-0", "-0.0", "0.5"),
-    *(str(2**31), str(2**53 + 1), str(2**63), str(-(2**63) - 1), str(2**64), str(2**70), "9" * 400, "1" + "0" * 5_000),
+    *("NaN", "Infinity", "1e400", "-1e400", "1e-400", "-0.0"),
+    *(str(2**53 + 1), str(-(2**63) - 1), str(2**64), "9" * 400, "1" + "0" * 5_000),
 )
 PLACES: Final = (
     *('"temperature": %s', '"top_p": %s', '"max_output_tokens": %s', '"max_tool_calls": %s', '"top_logprobs": %s'),
@@ -195,7 +190,9 @@ def test_odd_numbers(wire: Wire, place: str) -> None:
             read_back(wire, problems, body, wire.post(body))
 
 
-DEPTHS: Final = (10, 60, 120, 250, 500, 900, 1_100, 100_000)
+DEPTHS: Final = (10, 120, 250, 900, 1_100, 100_000)
+ONE: Final = pytest.mark.parametrize("wire", TEMPLATES[:1], indirect=True)
+"""For what reaches no store."""
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -257,7 +254,7 @@ def test_odd_ids(wire: Wire, route: str) -> None:
     with Problems() as problems:
         for odd in IDS:
             body = b'{"metadata": {}, "items": []}' if method == "POST" else None
-            answer = sent(wire, method, path.replace("{}", odd.encode().decode()), body)
+            answer = sent(wire, method, path.replace("{}", odd), body)
             # A path that a client or a proxy makes shorter may name a list.
             taken = problems.judge(f"{route} of {odd[:40]}", answer)
             assert not taken or odd in ("..", "%2e%2e") or "?" in path, f"{route} of {odd}: {answer.text[:200]}"
@@ -324,6 +321,7 @@ NAMES: Final = (
 )
 
 
+@ONE
 @pytest.mark.parametrize("value", HEADERS.values(), ids=HEADERS)
 def test_odd_headers(wire: Wire, value: bytes) -> None:
     body = b'{"model": "local/echo", "input": "x", "store": false}'
