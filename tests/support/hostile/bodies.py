@@ -115,12 +115,8 @@ def bodies_that_never_come(at: Attacker, case: bytes) -> None:
 
 def status(connection: socket.socket) -> int:
     """That of the answer, behind those that only say that there will be one."""
-    said = b""
     with suppress(ConnectionError):
         while piece := connection.recv(65_536):
-            said += piece
-            found = int(said.split(b" ", 2)[1])
-            if found != 100:
-                return found
-            said = said.partition(b"\r\n\r\n")[2]
+            if said := piece.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n"):
+                return int(said.split(b" ", 2)[1])
     return 0
