@@ -52,6 +52,18 @@ def bound_tracebacks() -> None:
             handler.addFilter(_PlainTracebacks())
 
 
+def leave_out(name: str, message: str) -> None:
+    """Has the logger of this name leave out this message, which a client can cause; it becomes a debug line of ours."""
+
+    def others(record: logging.LogRecord) -> bool:
+        if record.msg != message:
+            return True
+        get_logger(__name__).debug("%s: %s", name, message)
+        return False
+
+    logging.getLogger(name).addFilter(others)
+
+
 def _cut(value: Any) -> Any:
     """The value, or its beginning if it is a long text."""
     return f"{value[:_LONGEST]}..." if isinstance(value, str) and len(value) > _LONGEST else value

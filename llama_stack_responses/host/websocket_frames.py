@@ -9,12 +9,11 @@ their turn in between, and the connection is closed where a message has too many
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from llama_stack_responses.logs import get_logger
+from llama_stack_responses.logs import get_logger, leave_out
 
 logger = get_logger(__name__)
 
@@ -39,15 +38,7 @@ def bound_websocket_frames() -> None:
         logger.debug("this uvicorn speaks WebSocket in another way")
         return
     bound(WebSocketsSansIOProtocol)
-    logging.getLogger("uvicorn.error").addFilter(without_client_errors)
-
-
-def without_client_errors(record: logging.LogRecord) -> bool:
-    """Whether uvicorn's log may have this: what a client sent is a debug line."""
-    if record.msg != _NO_UTF_8:
-        return True
-    logger.debug("a client sent a WebSocket message that is not UTF-8")
-    return False
+    leave_out("uvicorn.error", _NO_UTF_8)
 
 
 def bound(protocol: Any) -> None:
