@@ -256,6 +256,9 @@ class _Reading:
         return "previous_response_id" if self.request.previous_response_id else "input"
 
 
+_DATA_HEAD: Final = 1_000
+"""Characters of a data URL within which its data begins."""
+
 _TAKEN: Final = {
     "input_image": "images",
     "computer_screenshot": "images",
@@ -287,9 +290,9 @@ async def _image(document: Document) -> Json:
 
 async def _of_data(source: _Source) -> Document:
     """The file in `file_data`: a data URL, or plain base64."""
-    head, comma, data = source.value.partition(",")
-    if not comma:
-        head, data = "", source.value
+    # A comma is no character of base64, and the head of a data URL is short.
+    comma = source.value.find(",", 0, _DATA_HEAD)
+    head, data = source.value[: max(comma, 0)], source.value[comma + 1 :]
     parameters = head.removeprefix("data:").split(";")
     try:
         content = await decoded(data)

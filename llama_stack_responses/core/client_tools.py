@@ -64,7 +64,7 @@ _SKILL: Final = record({"name": TEXT, "description": TEXT, "path": TEXT}, "name"
 _LOCAL: Final = record({"skills": array(_SKILL)})
 
 AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
-    "file_ids": array(string(1, 512)),
+    "file_ids": array(string(1, 512), high=50),
     "memory_limit": one_of("1g", "4g", "16g", "64g"),
     "network_policy": tagged("network policy", {"disabled": record({}), "allowlist": record({})}),
 }

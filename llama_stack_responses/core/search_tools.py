@@ -67,9 +67,12 @@ _RANKING: Final = record(
     }
 )
 
+_VECTOR_STORES: Final = 50
+"""Vector stores that one tool searches, at most: each query of a call goes to each of them."""
+
 _FILE_SEARCH: Final = record(
     {
-        "vector_store_ids": array(string(1, 256), low=1),
+        "vector_store_ids": array(string(1, 256), low=1, high=_VECTOR_STORES),
         "filters": _FILTER,
         "max_num_results": integer(1, 50),
         "ranking_options": _RANKING,

@@ -274,17 +274,21 @@ def an_object(value: Any, at: At) -> dict[str, Any]:
 # Checks of values made of values
 
 
-def array(entry: Check, low: int = 0) -> Check:
-    """An array of `low` (0 or 1) to `max_items` entries, each as `entry` says."""
+def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
+    """An array of `low` (0 or 1) to `high` entries, or to `max_items` if that is less, each as `entry` says."""
+    bounds = {"minItems": low} if low else {}
+    if high is not None:
+        bounds["maxItems"] = high
 
-    @takes({"type": "array", "items": schema_of(entry), **({"minItems": low} if low else {})})
+    @takes({"type": "array", "items": schema_of(entry), **bounds})
     def check(value: Any, at: At) -> list[Any]:
         if not isinstance(value, list):
             raise invalid_type(value, at, "an array")
         if len(value) < low:
             why = f"empty array. Expected an array with minimum length {low}, but got an empty array instead."
             raise invalid(at, why, "empty_array")
-        check_count(value, at, at.limits.max_items)
+        most = at.limits.max_items
+        check_count(value, at, most if high is None else min(most, high))
         return [entry(one, at.index(position)) for position, one in enumerate(value)]
 
     return check

@@ -6,6 +6,8 @@ import asyncio
 import re
 import ssl
 import zlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,8 +85,6 @@ class Fetcher:
                 return await self._read(client, url)
         except TimeoutError:
             raise Refused(f"The server did not answer within {self._limits.seconds:g} seconds.") from None
-        except httpx.TooManyRedirects:
-            raise Refused(f"The URL redirects more than {self._limits.redirects} times.") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
             # UnicodeError: a host that is no domain name in IDNA (RFC 5891), or a lone surrogate.
             raise Refused("This is no URL to fetch: it must begin with http:// or https:// and a host.") from None
@@ -103,13 +103,11 @@ class Fetcher:
             transport=transport,
             headers=_HEADERS,
             timeout=None,  # noqa: S113 (the bound is on all of it)
-            follow_redirects=True,
-            max_redirects=self._limits.redirects,
             trust_env=False,
         )
 
     async def _read(self, client: httpx.AsyncClient, url: str) -> Fetched:
-        async with client.stream("GET", url) as response:
+        async with self._answer(client, url) as response:
             if not response.is_success:
                 raise Refused(f"The server answered {response.status_code} {response.reason_phrase}".rstrip() + ".")
             body = await self._body(response)
@@ -118,6 +116,22 @@ class Fetcher:
             charset = _CHARSET.search(content_type)
             media_type = content_type.partition(";")[0].strip().lower()
             return Fetched(str(response.url), media_type, charset and charset[1], body)
+
+    @asynccontextmanager
+    async def _answer(self, client: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
+        """The answer behind all redirects. The bodies of redirects are not read: httpx reads them without a bound."""
+        request: httpx.Request | None = client.build_request("GET", url)
+        for _ in range(self._limits.redirects + 1):
+            assert request is not None
+            response = await client.send(request, stream=True)
+            try:
+                request = response.next_request
+                if request is None:
+                    yield response
+                    return
+            finally:
+                await response.aclose()
+        raise Refused(f"The URL redirects more than {self._limits.redirects} times.")
 
     async def _body(self, response: httpx.Response) -> bytes:
         inflate = _inflater(response.headers.get("content-encoding", ""))

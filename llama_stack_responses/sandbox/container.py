@@ -27,6 +27,9 @@ Json = dict[str, Any]
 _LOOK: Final = 0.05
 """Seconds between two looks at what a container uses."""
 
+_STILL_SECONDS: Final = 1.0
+"""Seconds between two looks whether anything runs in a container that is not in a call."""
+
 _SLACK: Final = 5.0
 """Seconds that a command's own end may take longer than the command may."""
 
@@ -175,6 +178,7 @@ class Container:
         with suppress(ProcessLookupError):
             inside.process.kill()
         await inside.process.wait()
+        inside.called.set()
         if inside.lingering:
             await asyncio.wait([inside.lingering])
         inside.channel.close()
@@ -245,7 +249,7 @@ class Container:
         return answer
 
     async def _leave(self, inside: _Inside, processes: Processes) -> None:
-        """Ends what the call left running, now or after its time.
+        """Ends what the call left running, now or after its time, and has the container watched until the next call.
 
         Raises:
             Stopped: it cannot be ended alone.
@@ -256,6 +260,8 @@ class Container:
             inside.lingering = asyncio.create_task(self._linger(inside, processes))
         elif left := await asyncio.to_thread(self._settled, processes):
             raise Stopped(left)
+        else:
+            inside.lingering = asyncio.create_task(self._keep_still(inside, processes))
 
     def _settled(self, processes: Processes) -> str | None:
         """Ends what a call left; what hinders it, or what the call took too much of since the last look."""
@@ -272,9 +278,18 @@ class Container:
         if not overused and not inside.called.is_set():
             overused = await asyncio.to_thread(self._settled, processes) is not None
         if overused:
-            with suppress(ProcessLookupError):
-                inside.process.kill()
-            await inside.process.wait()
+            await _end(inside.process)
+        else:
+            await self._keep_still(inside, processes)
+
+    async def _keep_still(self, inside: _Inside, processes: Processes) -> None:
+        """Ends the container if anything in it runs before the next call: code may have found a way to be woken."""
+        while not inside.called.is_set() and inside.process.returncode is None:
+            if not await asyncio.to_thread(processes.are_still):
+                await _end(inside.process)
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(inside.called.wait(), _STILL_SECONDS)
 
     @contextmanager
     def _watched(self, inside: _Inside, processes: Processes) -> Iterator[asyncio.Task[str]]:
@@ -307,6 +322,12 @@ class Container:
         if processes.memory_bytes(bounds.memory_bytes) > bounds.memory_bytes:
             return self._memory()
         return self.volume.excess()
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
 
 
 async def _greeted(inside: _Inside) -> Processes:

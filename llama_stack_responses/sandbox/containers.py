@@ -42,6 +42,9 @@ _NAME_BYTES: Final = 255
 _FILES: Final = 10_000
 """Files of one container that are listed, at most."""
 
+_CONTROLS: Final = {number: chr(number).encode("unicode_escape").decode() for number in (*range(32), 127)}
+"""Escapes of control characters. Others that cannot be printed are escaped one by one, which takes longer."""
+
 _REMOVAL: Final = 5.0
 """Seconds for which the end of a container waits until its files are gone. More of them are removed afterwards."""
 
@@ -281,12 +284,12 @@ def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:
 
 async def files(entry: Entry) -> list[File]:
     """The files in a container, by path."""
-    found = await asyncio.to_thread(_found, entry.container.volume)
+    return await asyncio.to_thread(_files, entry)
+
+
+def _files(entry: Entry) -> list[File]:
+    found = listed_files(entry.container.volume.data, _FILES)
     return [_file(entry, each) for each in sorted(found, key=lambda each: each.path)]
-
-
-def _found(volume: Volume) -> list[Found]:
-    return listed_files(volume.data, _FILES)
 
 
 async def open_file(entry: Entry, file: File) -> tuple[IO[bytes], int] | None:
@@ -339,7 +342,9 @@ def _shown(path: str) -> str:
 
     The code names its files by any bytes, and no JSON holds those: `os` makes lone surrogates of them.
     """
-    text = os.fsencode(path).decode(errors="backslashreplace")
+    text = os.fsencode(path).decode(errors="backslashreplace").translate(_CONTROLS)
+    if text.isprintable():
+        return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 

@@ -22,9 +22,17 @@ _DEPTH: Final = 32
 _ENTRIES: Final = 100_000
 """Entries of all kinds that are looked at."""
 
+_PATH_BYTES: Final = 1_024
+"""Bytes of a path that is listed, at most."""
+
+_ALL_BYTES: Final = 2**20
+"""Bytes of all paths that are listed together, at most."""
+
 
 def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _ENTRIES) -> list[Found]:
     """At most `most` regular files, the outer ones first; folders that cannot be read are left out.
+
+    Files with very long paths are left out too, and all further files once the paths together are very long.
 
     Args:
         depth: levels of folders below `folder` that are read.
@@ -32,13 +40,17 @@ def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int =
     """
     found: list[Found] = []
     waiting: deque[Parts] = deque([()])
-    while waiting and len(found) < most and entries > 0:
+    left = _ALL_BYTES
+    while waiting and len(found) < most and entries > 0 and left > 0:
         parts = waiting.popleft()
         with suppress(OSError), opened(folder, parts) as descriptor, os.scandir(descriptor) as inside:
             for entry in islice(inside, entries):
                 entries -= 1
                 if not entry.is_dir(follow_symlinks=False):
-                    found += _regular(entry, parts)
+                    for file in _regular(entry, parts):
+                        left -= len(file.path)
+                        if left > 0:
+                            found.append(file)
                 elif len(parts) < depth:
                     waiting.append((*parts, entry.name))
     return found[:most]
@@ -49,5 +61,6 @@ def _regular(entry: os.DirEntry[str], parts: Parts) -> list[Found]:
         about = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(about.st_mode):
             path = "/".join((*parts, entry.name))
-            return [Found(path, about.st_size, about.st_blocks * 512, about.st_mtime_ns)]
+            if len(os.fsencode(path)) <= _PATH_BYTES:
+                return [Found(path, about.st_size, about.st_blocks * 512, about.st_mtime_ns)]
     return []

@@ -43,11 +43,13 @@ class _Process:
     Attributes:
         pid: its id inside the container.
         ended: whether it waits only for its parent.
+        stopped: whether none of its threads runs.
         resident_bytes: pages that it shares with others count whole.
     """
 
     pid: int
     ended: bool
+    stopped: bool
     resident_bytes: int
 
 
@@ -75,17 +77,26 @@ class Processes:
         return resident if resident <= most else sockets + sum(map(self._proportional_bytes, seen))
 
     def settle(self) -> bool:
-        """Stops those that are kept and kills all others, for up to ten seconds; False if some are still there."""
-        # The first process collects the dead: while it stands still, no process can hide by forking and leaving.
-        self._signal(self._kept, signal.SIGSTOP)
+        """Stops those that are kept and kills all others, for up to ten seconds; False if some are still running."""
         deadline, (pause, longest) = time.monotonic() + _ENDING_SECONDS, _PAUSES
-        while others := [each.pid for each in self._seen() if each.pid not in self._kept and not each.ended]:
+        while True:
+            # The first process collects the dead: while it stands still, no process can hide by forking and leaving.
+            self._signal(self._kept, signal.SIGSTOP)
+            seen = self._seen()
+            self._signal((each.pid for each in seen if each.pid not in self._kept and not each.ended), signal.SIGKILL)
+            if self._all_still(seen):
+                return True
             if time.monotonic() > deadline:
                 return False
-            self._signal(others, signal.SIGKILL)
             time.sleep(pause)
             pause = min(pause * 2, longest)
-        return True
+
+    def are_still(self) -> bool:
+        """Whether those that are kept are stopped, and no others live: so it is from `settle` until `resume`."""
+        return self._all_still(self._seen())
+
+    def _all_still(self, seen: Iterable[_Process]) -> bool:
+        return all(each.ended or (each.stopped and each.pid in self._kept) for each in seen)
 
     def resume(self) -> None:
         """Lets those that are kept go on."""
@@ -115,10 +126,11 @@ class Processes:
         try:
             fields = self._stat(f"{pid}/stat")
             if fields[_STATE] not in "ZX":
-                return _Process(int(pid), ended=False, resident_bytes=int(fields[_RSS]) * _PAGE)
+                resident = int(fields[_RSS]) * _PAGE
+                return _Process(int(pid), ended=False, stopped=fields[_STATE] in "Tt", resident_bytes=resident)
             if int(fields[_THREADS]) <= 1:
-                return _Process(int(pid), ended=True, resident_bytes=0)
-            return _Process(int(pid), ended=False, resident_bytes=self._of_threads(pid))
+                return _Process(int(pid), ended=True, stopped=True, resident_bytes=0)
+            return _Process(int(pid), ended=False, stopped=False, resident_bytes=self._of_threads(pid))
         except (FileNotFoundError, ProcessLookupError):
             return None
 

@@ -5,8 +5,9 @@ that ordinary programs do not need and attacks on the kernel do. They fail as if
 programs do without. Sockets are opened between processes of the container only (AF_UNIX): others, such as AF_VSOCK,
 leave its network namespace or lead to large parts of the kernel. Pipes and sockets keep the size of their buffers, and
 memory that processes share without a file is refused: no limit of a process counts either. Space on a disk is not
-reserved: a limit of file sizes does not bound that. The same calls by the numbers of another ABI (x32, 32
-bits) are refused as well. The filter's form is that of seccomp(2): eight bytes an instruction.
+reserved: a limit of file sizes does not bound that. Signals that the kernel sends later (timer_create(2), F_SETSIG) are
+refused: a SIGCONT would let a stopped process go on after its call. The same calls by the numbers of another ABI (x32,
+32 bits) are refused as well. The filter's form is that of seccomp(2): eight bytes an instruction.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ _ARCHITECTURE: Final = 4
 _ARGUMENTS: Final = (16, 24, 32, 40)
 """Places in what the kernel gives the filter to look at. Of an argument, the lower half: those looked at are `int`s."""
 
-_SET_PIPE_SIZE: Final = 1031
+_REFUSED_FCNTL: Final = (10, 1024, 1026, 1031)
 _BUFFER_SIZES: Final = (7, 8, 32, 33)
 _SHARED_WITHOUT_FILE: Final = 0x01 | 0x20
-"""F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and their FORCE of socket(7); MAP_SHARED, MAP_ANONYMOUS of mmap(2)."""
+"""F_SETSIG, F_SETLEASE, F_NOTIFY and F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and their FORCE of socket(7);
+MAP_SHARED and MAP_ANONYMOUS of mmap(2)."""
 
 _OTHER_TABLE: Final = 0x40000000
 """On x86-64, numbers from here on are the same calls by other numbers."""
@@ -81,6 +83,7 @@ _REFUSED: Final[Mapping[str, dict[str, int]]] = {
         "swapon": 167,
         "init_module": 175,
         "quotactl": 179,
+        "timer_create": 222,
         "remap_file_pages": 216,
         "mbind": 237,
         "set_mempolicy": 238,
@@ -118,6 +121,7 @@ _REFUSED: Final[Mapping[str, dict[str, int]]] = {
         "vmsplice": 75,
         "acct": 89,
         "unshare": 97,
+        "timer_create": 107,
         "kexec_load": 104,
         "init_module": 105,
         "syslog": 116,
@@ -180,7 +184,7 @@ _DECISIONS: Final[Sequence[str | _Step]] = [
     (_RETURN, _NO_SUCH_FAMILY, ""),
     "pipe",
     (_LOAD, _ARGUMENTS[1], ""),
-    (_JUMP_IF_EQUAL, _SET_PIPE_SIZE, "forbid"),
+    *((_JUMP_IF_EQUAL, each, "forbid") for each in _REFUSED_FCNTL),
     (_RETURN, _ALLOW, ""),
     "option",
     (_LOAD, _ARGUMENTS[1], ""),

@@ -63,12 +63,14 @@ class Volume(Protocol):
         place: the folder that it is made in, as the jail reaches it.
         namespaces: descriptors of the namespaces in which the jail reaches it; none if that is where the server is.
         room: what the files may take.
+        uploading: held while room is looked for and a file is put there.
     """
 
     data: Path
     place: Path
     namespaces: tuple[int, ...]
     room: Room
+    uploading: threading.Lock
 
     def used(self) -> tuple[int, int]:
         """Bytes and files that are in use."""
@@ -93,6 +95,7 @@ class MemoryVolume:
     def __init__(self, jail: Jail, place: Path, room: Room) -> None:
         self.place = place
         self.room = room
+        self.uploading = threading.Lock()
         plan = {"place": str(place.resolve()), "bytes": room.bytes, "files": room.files, **jail.identity(place)}
         command = [sys.executable, "-I", "-S", str(_LAUNCHER), "volume", json.dumps(plan)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -135,6 +138,7 @@ class DiskVolume:
         jail.admit(place)
         self.data = self.place = place
         self.room = self._most = room
+        self.uploading = threading.Lock()
 
     def used(self) -> tuple[int, int]:
         """Bytes and files that are in use."""
@@ -196,12 +200,15 @@ def put(volume: Volume, name: str, content: IO[bytes]) -> int:
     Raises:
         NoRoom: it does not fit.
     """
-    size, (taken, files) = content.seek(0, os.SEEK_END), volume.used()
+    size = content.seek(0, os.SEEK_END)
     content.seek(0)
-    if taken + size > volume.room.bytes or files >= volume.room.files:
-        raise _no_room(name, volume.room)
     try:
-        return write_regular(volume.data, name, content)
+        # Two uploads at once would both find the same room.
+        with volume.uploading:
+            taken, files = volume.used()
+            if taken + size > volume.room.bytes or files >= volume.room.files:
+                raise _no_room(name, volume.room)
+            return write_regular(volume.data, name, content)
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _no_room(name, volume.room) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ class ContainerChoice:
         self.container_id = asked if isinstance(asked, str) else ""
         self._site = site
         self._asked = asked
+        self._opening = asyncio.Lock()
         if isinstance(asked, dict) and asked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
             message = "Containers of this server have no network: leave 'network_policy' out."
             raise bad_request(message, "tools", "unsupported_value")
@@ -64,7 +66,9 @@ class ContainerChoice:
         Raises:
             ToolError: it is not there, or there is no room for it.
         """
-        entry = await self._open()
+        # Calls of one round run at once, and the first one makes the container.
+        async with self._opening:
+            entry = await self._open()
         entry.users += 1
         try:
             yield entry

@@ -23,6 +23,7 @@ Json = dict[str, Any]
 _NAME: Final = "file_search"
 _MOST_QUERIES: Final = 5
 _RESULTS: Final = 10
+_AT_ONCE: Final = 8
 """Results of a search, where the request does not say how many it wants."""
 _PREFIX: Final = "F"
 _CITE: Final = (
@@ -53,6 +54,7 @@ class FileSearch:
 
     def __init__(self, declared: Json, request: CreateRequest, stores: VectorStores) -> None:
         self._declared = declared
+        self._store_ids = list(dict.fromkeys(declared["vector_store_ids"]))
         self._shows_results = "file_search_call.results" in request.include
         self._stores = stores
         self._sources = Sources(_PREFIX)
@@ -69,7 +71,7 @@ class FileSearch:
 
     async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
         """Finds the files again that the model has been told of, and looks whether the stores are there."""
-        for store_id in self._declared["vector_store_ids"]:
+        for store_id in self._store_ids:
             await self._stores.check(store_id)
         for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
             if exchange["name"] == _NAME and isinstance(exchange["output"], str):
@@ -104,11 +106,13 @@ class FileSearch:
             name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
         }
         options["max_num_results"] = most = self._declared.get("max_num_results") or _RESULTS
-        searches = (
-            self._stores.search(store_id, query, options)
-            for store_id in self._declared["vector_store_ids"]
-            for query in queries
-        )
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def search(store_id: str, query: str) -> Sequence[Passage]:
+            async with places:
+                return await self._stores.search(store_id, query, options)
+
+        searches = (search(store_id, query) for store_id in self._store_ids for query in queries)
         found = chain.from_iterable(await asyncio.gather(*searches))
         best = sorted(found, key=lambda each: each.score, reverse=True)
         return list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:most]

@@ -237,3 +237,8 @@ async def test_base64_of_any_size_is_decoded() -> None:
 @pytest.mark.parametrize("data", ["A", "AA=A" * 100_000, "AAAA" * 100_000 + "*", "AAAA" * 100_000 + "A"])
 async def test_what_is_not_base64_is_refused(data: str) -> None:
     assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message
+
+
+async def test_data_behind_a_very_long_head_is_refused() -> None:
+    data = f"data:text/plain{';' * 1_000_000},QUFB"
+    assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message

@@ -118,6 +118,7 @@ def test_names_that_are_taken(name: str) -> None:
         ({"type": "image_generation"}, ".type", "unsupported_value"),
         ({"type": "file_search"}, ".vector_store_ids", "missing_required_parameter"),
         ({**FILE_SEARCH, "vector_store_ids": []}, ".vector_store_ids", "empty_array"),
+        ({**FILE_SEARCH, "vector_store_ids": ["vs_1"] * 51}, ".vector_store_ids", "array_above_max_length"),
         ({**FILE_SEARCH, "max_num_results": 51}, ".max_num_results", "integer_above_max_value"),
         ({**FILE_SEARCH, "ranking_options": {"ranker": "x"}}, ".ranking_options.ranker", "invalid_value"),
         ({**FILE_SEARCH, "filters": {"type": "eq", "key": "k"}}, ".filters.value", "missing_required_parameter"),

@@ -71,6 +71,16 @@ async def test_redirects_have_a_bound(web: Web, fetcher: Fetcher) -> None:
     assert len(web.seen) == 4
 
 
+async def test_body_of_a_redirect_is_not_read(web: Web, fetcher: Fetcher) -> None:
+    never = Event()
+    web.answers["/a"] = Answer(status=302, headers={"location": "/b"}, body=[b"endless", never])
+    web.say("/b", "here")
+    try:
+        assert (await fetcher.get(web.url("/a"))).body == b"here"
+    finally:
+        never.set()
+
+
 @pytest.mark.parametrize(
     ("location", "why"),
     [

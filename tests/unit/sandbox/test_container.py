@@ -492,6 +492,34 @@ async def test_between_calls_everything_inside_stands_still(container: Container
     assert int((await container.run("ticks")).printed) > first > 0
 
 
+WAKING = """
+import ctypes, errno, fcntl, os, struct
+libc = ctypes.CDLL(None, use_errno=True)
+event = (ctypes.c_byte * 64)()
+struct.pack_into("=Qii", event, 0, 0, 18, 0)
+print(libc.timer_create(1, event, ctypes.byref(ctypes.c_void_p())), errno.errorcode[ctypes.get_errno()])
+for command in (10, 1024, 1026):
+    try:
+        fcntl.fcntl(os.pipe()[0], command, 18)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+async def test_code_cannot_have_the_kernel_wake_it_after_its_call(container: Container) -> None:
+    assert (await container.run(WAKING)).printed == "-1 ENOSYS\nEPERM\nEPERM\nEPERM\n"
+
+
+async def test_container_that_is_woken_between_calls_is_ended(container: Container) -> None:
+    await container.run(TICKING)
+    running = container._running
+    assert running
+    assert running.processes
+    running.processes.resume()
+    await until(lambda: running.process.returncode is not None)
+    assert (await container.run("'ticks' in dir()")).printed == "False\n"
+
+
 async def test_what_is_left_may_run_on_for_as_long_as_the_setting_says(container: Container) -> None:
     container._bounds = replace(BOUNDS, background_seconds=1000)
     await container.run("import subprocess; left = subprocess.Popen(['sleep', '1000'])")

@@ -325,3 +325,23 @@ async def test_an_upload_counts_and_one_that_does_not_fit_is_refused(tmp_path: P
     finally:
         await made.close()
     assert not any(root.iterdir())
+
+
+async def test_uploads_at_once_take_no_more_than_there_is_room_for(tmp_path: Path) -> None:
+    root = tmp_path / "containers"
+    made = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=Places(2, 2))
+    try:
+        entry = await made.create(ANNA)
+        uploads = (write_file(entry, f"file {number}", BytesIO(bytes(9 * 2**20))) for number in range(6))
+        done = await asyncio.gather(*uploads, return_exceptions=True)
+        assert [type(each) for each in done].count(File) == 1
+        assert [each.bytes for each in await files(entry)] == [9 * 2**20]
+    finally:
+        await made.close()
+
+
+async def test_files_with_very_long_paths_are_not_listed(containers: Containers) -> None:
+    entry = await containers.create(ANNA)
+    code = "import os\nos.makedirs('/mnt/data/' + '/'.join(['a' * 200] * 5))\nopen('/mnt/data/' + '/'.join(['a' * 200] * 5) + '/' + 'b' * 200, 'w')\nopen('/mnt/data/c\\n', 'w')"
+    assert not (await entry.container.run(code)).failed
+    assert [each.path for each in await files(entry)] == ["/mnt/data/c\\n"]
