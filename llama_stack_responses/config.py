@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from .chat.profile import Profile
 from .core import shapes
+from .core.mcp import Approval
 from .core.request import DEFAULT_PASSTHROUGH
 from .sealing import SECRET_BYTES
 from .tools.unavailable import HostedTool, Policy, Unavailable
@@ -329,6 +330,8 @@ class McpServers(BaseModel):
         session_bytes: size of all that one may send for one response.
         repeatable: calls that may be run once more when a server of ours died while they ran, as shell-style patterns
             on `label/tool`. Those that an MCP server calls read-only or idempotent always may.
+        require_approval: whether calls need the client's approval where a request does not say: `always`, as at OpenAI,
+            or `never`, as with the hosts' own provider.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -338,6 +341,7 @@ class McpServers(BaseModel):
     answer_values: int = Field(default=32_768, ge=1)
     session_bytes: int = Field(default=64 * 2**20, ge=1)
     repeatable: list[str] = Field(default_factory=list)
+    require_approval: Approval = "always"
 
 
 def _given(secrets: Any) -> Any:

@@ -377,9 +377,12 @@ class OpenAIResponsesImpl:
         return await self.retrieve(response_id)
 
     async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
-        """The caller's responses by time of creation."""
+        """The caller's responses by time of creation, each with the `input` that the hosts' clients require."""
         page = await self._archive.list(self.access.who(), limit=limit, after=after, order=order, model=model)
-        return Page([(await self._current(stored)).response for stored in page.items], page.has_more)
+        inputs = await self._archive.own_inputs(page.items)
+        current = [await self._current(stored) for stored in page.items]
+        made = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=True)]
+        return Page(made, page.has_more)
 
     async def input_items(self, response_id: str, *, limit: int, after: str | None, order: Order) -> Page:
         """All items that the response was made from, the history included, each with its id."""

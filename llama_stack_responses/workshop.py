@@ -17,6 +17,7 @@ from .connections.beside import OnConnection
 from .core.assembler import Assembler
 from .core.compaction import continued
 from .core.ids import new_id
+from .core.mcp import Approval
 from .core.moderation import policy_of
 from .core.owner import Owner
 from .core.request import CreateRequest
@@ -65,6 +66,7 @@ class Workshop:
         turnstile: where streams take turns.
         telemetry: is told what is done.
         unavailable: what becomes of tools that there are not.
+        mcp_approval: `require_approval` of the MCP servers for which a request does not say.
     """
 
     inference: Inference
@@ -79,11 +81,18 @@ class Workshop:
     turnstile: Turnstile = field(default_factory=Turnstile)
     telemetry: Telemetry = field(default_factory=Telemetry)
     unavailable: Unavailable = field(default_factory=Unavailable)
+    mcp_approval: Approval = "always"
 
     def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
         """The response to a request, before anything has happened but the moderation of its input."""
         context = profile_for(request.model, self.profiles).replayed_reasoning(request.reasoning)
-        response = new_response(request, id=new_id("resp"), created_at=int(time.time()), reasoning_context=context)
+        response = new_response(
+            request,
+            id=new_id("resp"),
+            created_at=int(time.time()),
+            reasoning_context=context,
+            mcp_approval=self.mcp_approval,
+        )
         return response | {"moderation": moderation}
 
     def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
@@ -124,6 +133,7 @@ def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer
         Checks(surroundings.moderator, moderation.seconds, moderation.held_characters),
         telemetry=surroundings.telemetry,
         unavailable=surroundings.services.unavailable,
+        mcp_approval=config.mcp.require_approval,
     )
 
 

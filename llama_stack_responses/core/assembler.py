@@ -104,6 +104,7 @@ class Assembler:
         self._blanks: list[Text] = []
         self._message: _OpenItem | None = None
         self._reasoning: _OpenItem | None = None
+        self._held: list[Text | Reasoning | Refusal | Annotation] = []
 
     # the response's life
 
@@ -180,9 +181,17 @@ class Assembler:
         out: list[Event] = []
         phase: Phase = "commentary" if self.calls.being_written else "final_answer"
         out += self._release_blanks(phase)
+        self._close_words(out, status, phase)
+        out += self.calls.close(status)
+        if self._held:
+            self._say_held(out)
+            out += self._release_blanks(phase)
+            self._close_words(out, status, phase)
+        return out
+
+    def _close_words(self, out: list[Event], status: ItemStatus, phase: Phase) -> None:
         self._close_reasoning(out, status)
         self._close_message(out, status, phase)
-        return out + self.calls.close(status)
 
     def settle(
         self,
@@ -228,7 +237,10 @@ class Assembler:
         out: list[Event] = []
         part = item.part if item and not item.overtaken else None
         if item is None or part is None or part.kind is not OUTPUT_TEXT:
-            item, part, out = self._open_message_part(OUTPUT_TEXT, phase)
+            if self._holds(out, delta):
+                return out
+            item, part, opened = self._open_message_part(OUTPUT_TEXT, phase)
+            out += opened
         part.fragments.append(delta.text)
         logprobs: list[Json] = []
         if delta.logprobs and self._show_logprobs:
@@ -243,14 +255,18 @@ class Assembler:
         return self._say(_joined(blanks), {"phase": phase}) if blanks else []
 
     def _refuse(self, delta: Refusal) -> list[Event]:
-        blanks = self._release_blanks("final_answer")
-        item, part, out = self._open_message_part(REFUSAL, {})
-        out = blanks + out
+        out = self._release_blanks("final_answer")
+        if self._holds(out, delta):
+            return out
+        item, part, opened = self._open_message_part(REFUSAL, {})
+        out += opened
         self._append(out, item, part, delta.text)
         return out
 
     def _reason(self, delta: Reasoning) -> list[Event]:
         out: list[Event] = []
+        if self._holds(out, delta):
+            return out
         if self._message:
             self._message.overtaken = True
         if self._reasoning is None:
@@ -264,6 +280,8 @@ class Assembler:
 
     def _annotate(self, delta: Annotation) -> list[Event]:
         item = self._message
+        if self._held:
+            self._held.append(delta)
         if item is None or item.part is None or item.part.kind is not OUTPUT_TEXT:
             return []
         part = item.part
@@ -341,7 +359,22 @@ class Assembler:
             out += self._release_blanks("commentary")
             self._close_reasoning(out, "completed")
             self._close_message(out, "completed", "commentary")
-        return out + self.calls.feed(delta)
+        out += self.calls.feed(delta)
+        if self._held and self.calls.pause(out):
+            self._say_held(out)
+        return out
+
+    def _holds(self, out: list[Event], delta: Text | Reasoning | Refusal) -> bool:
+        """Whether this waits because a call before it is not whole yet: no item opens while another is open."""
+        if not self.calls.being_written or (not self._held and self.calls.pause(out)):
+            return False
+        self._held.append(delta)
+        return True
+
+    def _say_held(self, out: list[Event]) -> None:
+        held, self._held = self._held, []
+        for delta in held:
+            out += self.feed(delta)
 
     def _open(self, out: list[Event], id_prefix: str, blank: Json) -> _OpenItem:
         index = self._output.add(out, id_prefix, blank)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 from .errors import bad_request
 
 Json = dict[str, Any]
+Approval = Literal["always", "never"]
 
 _LONGEST: Final = 64
 """Characters of a function's name that every model server takes."""
@@ -39,7 +40,7 @@ def qualified_name(server_label: str, name: str) -> str:
     return f"{fitting[: _LONGEST - len(digest) - 1]}-{digest}"
 
 
-def echoed(tool: Json) -> Json:
+def echoed(tool: Json, require_approval: Approval = "always") -> Json:
     """A request's tool as its response repeats it.
 
     A function has a `description`, which may be null. An MCP server has its address without the path and no secret.
@@ -51,7 +52,7 @@ def echoed(tool: Json) -> Json:
     shown = {name: value for name, value in tool.items() if name not in _SECRETS}
     if "server_url" in shown:
         shown["server_url"] = _without_path(shown["server_url"])
-    return {"allowed_tools": None, "headers": None, "require_approval": "always", **shown}
+    return {"allowed_tools": None, "headers": None, "require_approval": require_approval, **shown}
 
 
 def holds_secrets(tool: Json) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from . import events
 from .deltas import Usage
 from .events import Event
-from .mcp import echoed
+from .mcp import Approval, echoed
 from .request import CreateRequest
 
 _BILLING: Final = {"payer": "developer"}
@@ -28,6 +28,7 @@ def new_response(
     id: str,  # noqa: A002 - the field's name
     created_at: float,
     reasoning_context: str = "current_turn",
+    mcp_approval: Approval = "always",
 ) -> dict[str, Any]:
     """The response to `request` before anything happened: in progress, without output.
 
@@ -39,6 +40,7 @@ def new_response(
         id: the response's id, `resp_...`.
         created_at: Unix time in seconds.
         reasoning_context: whose reasoning the model sees again, `current_turn` or `all_turns`.
+        mcp_approval: `require_approval` of the MCP servers for which the request does not say.
     """
     return {
         "id": id,
@@ -52,6 +54,7 @@ def new_response(
         "incomplete_details": None,
         "input_transformations": None,
         **_echo(request, reasoning_context),
+        "tools": [echoed(tool, mcp_approval) for tool in request.tools],
         "output": [],
         "prompt_cache_diagnostics": None,
         "tool_usage": None,
@@ -103,7 +106,6 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": {"type": "text"}, "verbosity": "medium", **(request.text or {})},
         "tool_choice": request.tool_choice or "auto",
-        "tools": [echoed(tool) for tool in request.tools],
         "top_logprobs": request.top_logprobs or 0,
         "top_p": 1.0 if request.top_p is None else request.top_p,
         "truncation": request.truncation,

@@ -2,10 +2,14 @@
 
 The part of the assembler that knows calls. A call of the client's is done when the model has written it. One that the
 server runs stays open until its tool has ended, and comes out of `server_calls` meanwhile.
+
+One call at a time is shown as it is written. Where the model server sends fragments of several in turn, the later ones
+wait until the first one's arguments are a whole JSON object, or the round ends.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,13 +19,14 @@ from .deltas import ToolCall
 from .events import Event, Json
 from .ids import new_id
 from .output import Output
+from .whole_object import WholeObject
 
 ItemStatus = Literal["completed", "incomplete"]
 
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call that is still being written; it has an item once its name is known to be whole."""
+    """A call that is being written; it has an item once its name is known to be whole and no other call is open."""
 
     name: str = ""
     call_id: str = ""
@@ -31,6 +36,12 @@ class _OpenCall:
     index: int | None = None
     decoder: Decoder | None = None
     decoded: list[str] = field(default_factory=list)
+    closed: bool = False
+    arguments: WholeObject = field(default_factory=WholeObject)
+
+    def is_whole(self) -> bool:
+        """Whether nothing can follow."""
+        return bool(self.name) and self.arguments.reached(self.fragments)
 
 
 class ToolCalls:
@@ -53,6 +64,7 @@ class ToolCalls:
         self._output = output
         self._kind_of = kind_of
         self._writing: dict[Hashable, _OpenCall] = {}
+        self._line: deque[_OpenCall] = deque()
         self._running: set[int] = set()
         self._call_ids: set[str] = set()
         self._told: set[tuple[int, str]] = set()
@@ -78,22 +90,34 @@ class ToolCalls:
     def feed(self, delta: ToolCall) -> list[Event]:
         """Takes a fragment."""
         out: list[Event] = []
-        call = self._writing.setdefault(delta.key, _OpenCall())
+        call = self._writing.get(delta.key) or self._queue(delta.key)
+        if call.closed:
+            return out
         if not call.opened:
             call.call_id = call.call_id or delta.call_id
             call.name += delta.name if delta.name != call.name else ""
         if delta.arguments:
             # A name can come in pieces, so it is whole only when arguments follow it.
-            if call.name and not call.opened:
+            if call.name and not call.opened and call is self._line[0]:
                 self._open(out, call)
             self._append(out, call, delta.arguments)
+        if len(self._line) > 1:
+            self._take_turns(out)
         return out
+
+    def pause(self, out: list[Event]) -> bool:
+        """Closes the calls that are whole, since the model says something else; False if one is not whole."""
+        self._take_turns(out)
+        if self._line and self._line[0].is_whole():
+            self._finish_first(out)
+        return not self._line
 
     def close(self, status: ItemStatus) -> list[Event]:
         """Closes the calls that are being written, and if they were cut off, also those that run."""
         out: list[Event] = []
-        writing, self._writing = self._writing, {}
-        for call in writing.values():
+        line, self._line = self._line, deque()
+        self._writing = {}
+        for call in line:
             if call.name or call.fragments:
                 self._close(out, call, status)
         if status == "incomplete":
@@ -148,6 +172,24 @@ class ToolCalls:
         self._append(out, call, arguments)
         self._close(out, call, "completed")
         return out
+
+    def _queue(self, key: Hashable) -> _OpenCall:
+        self._writing[key] = call = _OpenCall()
+        self._line.append(call)
+        return call
+
+    def _take_turns(self, out: list[Event]) -> None:
+        """Closes whole calls in front of others, and shows what the next one said while it waited."""
+        while len(self._line) > 1 and self._line[0].is_whole():
+            self._finish_first(out)
+            first = self._line[0]
+            if first.name and first.fragments:
+                self._open(out, first)
+
+    def _finish_first(self, out: list[Event]) -> None:
+        call = self._line.popleft()
+        self._close(out, call, "completed")
+        call.closed = True
 
     def _open(self, out: list[Event], call: _OpenCall) -> None:
         self._begin(out, call, self._kind_of(call.name))

@@ -110,4 +110,4 @@ def _mcp_servers(config: ResponsesConfig, connectors: Any | None) -> Servers:
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)
     guard = Guard(config.fetch.allowed_networks)
-    return Servers(guard, HostConnectors(connectors), limits, mcp.repeatable)
+    return Servers(guard, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)

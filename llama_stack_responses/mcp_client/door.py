@@ -21,7 +21,7 @@ from llama_stack_responses.fetch.guard import Refused
 from llama_stack_responses.telemetry.trace_context import trace_headers
 
 from .answers import AnswerEvents, Body, SessionEvents
-from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, Broken, Failure, no_protocol, too_large
+from .failure import BAD_GATEWAY, GATEWAY_TIMEOUT, REFUSED, Broken, Failure, no_protocol, too_large
 from .incoming import Incoming, error_in
 from .versions import http
 
@@ -30,6 +30,7 @@ Json = dict[str, Any]
 HTTP_STATUS: Final = "http_status"
 """In the `data` of an error that is made here: the HTTP status that it stands for."""
 
+_CREDENTIALS: Final = "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
 _BESIDE: Final = "/-/"
 _HIDDEN: Final = f"{_BESIDE}mcp"
 _SERVER_ERROR: Final = -32000
@@ -174,6 +175,8 @@ class Door(http.AsyncBaseTransport):
         status = response.status_code
         if status >= http.codes.BAD_REQUEST:
             message = f"The server answered {status} {http.codes.get_reason_phrase(status)}".rstrip() + "."
+            if status in REFUSED:
+                raise Failure(status, f"{message} {_CREDENTIALS}")
             raise Failure(status, message, _error_in(await _start_of(response)))
         if response.headers.get("content-encoding", "identity") != "identity":
             raise Failure(BAD_GATEWAY, "The server compressed its answer, which was not asked for.")
@@ -182,6 +185,8 @@ class Door(http.AsyncBaseTransport):
 
     def _told(self, request: Any, request_id: Any, failure: Failure) -> Any:
         """The answer that says so to whoever waits for it."""
+        if not self._answers and failure.status in REFUSED:
+            self._failed(failure)
         if request.method != "POST":
             # The stream of an old server, without which there is no session; or one that nobody needs.
             return http.Response(405 if self._answers else failure.status, request=request)

@@ -8,6 +8,8 @@ Json = dict[str, Any]
 
 BAD_GATEWAY: Final = 502
 GATEWAY_TIMEOUT: Final = 504
+REFUSED: Final = frozenset({401, 403})
+"""What a server answers that refuses the credentials, or wants some."""
 
 
 class Failure(Exception):  # noqa: N818 (it is an answer as good as any)

@@ -11,12 +11,13 @@ from typing import Any, Final, Protocol
 
 import orjson
 
+from llama_stack_responses.core.mcp import Approval
 from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.transport import GuardedTransport
 from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
 
 from .door import HTTP_STATUS, Door
-from .failure import Failure
+from .failure import REFUSED, Failure
 from .incoming import Incoming, IncomingLimits
 from .large_texts import LargeTexts
 from .versions import Connected, RequestFailed, http, over_sse, over_streamable_http
@@ -65,15 +66,22 @@ class Servers:
         connectors: what the operator named.
         limits: what a server may cost.
         repeatable: the calls that the operator says may be run twice, as patterns on `label/tool`.
+        require_approval: whether calls need the client's approval where a request does not say.
     """
 
     def __init__(
-        self, guard: Guard, connectors: Connectors, limits: SessionLimits, repeatable: Sequence[str] = ()
+        self,
+        guard: Guard,
+        connectors: Connectors,
+        limits: SessionLimits,
+        repeatable: Sequence[str] = (),
+        require_approval: Approval = "always",
     ) -> None:
         self.guard = guard
         self.connectors = connectors
         self.limits = limits
         self.repeatable = repeatable
+        self.require_approval = require_approval
         self._trust: ssl.SSLContext | None = None
         self._lines: set[asyncio.Task[None]] = set()
 
@@ -240,7 +248,8 @@ class _Line:
                         self._ready.set_result(server)
                     await asyncio.wait([self._end])
             except Exception as error:  # noqa: BLE001 (whatever the package raises, also in groups)
-                self._first = self._first or self._reason(error)
+                reason = self._reason(error)
+                self._first = reason if self._first is None or _is_refusal(reason) else self._first
             if self._first is None or self._ready.done() or self._end.done() or not _may_be_old(self._first):
                 break
         self._ended(self._first or _http_error(502, "The server ended the session."))
@@ -305,6 +314,11 @@ def _http_error(status: int, message: str) -> McpError:
 
 def _may_be_old(error: McpError) -> bool:
     return error.error["type"] == "http_error" and error.error["code"] in _NOT_THIS_TRANSPORT
+
+
+def _is_refusal(error: McpError) -> bool:
+    """Whether the server refuses the credentials: that says more than that it has not the other transport."""
+    return error.error["type"] == "http_error" and error.error["code"] in REFUSED
 
 
 def _failed_request(error: BaseException) -> RequestFailed | None:

@@ -231,6 +231,13 @@ class Archive:
                 return Page(found[:limit], len(found) > limit)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
 
+    async def own_inputs(self, stored: Sequence[StoredResponse]) -> Sequence[Items]:
+        """What each response's request added to its history, in one round trip; nothing where that is gone."""
+        nodes = [split_input(each.input) if each.input else ("", 0) for each in stored]
+        records = await self._records.get_many(list({f"n/{node}" for node, _ in nodes if node}))
+        items = [decode(records[f"n/{node}"].value).items if f"n/{node}" in records else [] for node, _ in nodes]
+        return [list(each[: len(each) - behind]) for each, (_, behind) in zip(items, nodes, strict=True)]
+
     async def history(self, name: str | None) -> Items:
         """All items from the beginning to the history called `name`, oldest first.
 

@@ -35,6 +35,7 @@ class McpTool:
         self._declared = declared
         self._label: str = declared["server_label"]
         self._repeatable = servers.repeatable
+        self._approval = servers.require_approval
         self._session = servers.session(_address(declared))
         self._functions: dict[str, Function] = {}
 
@@ -95,8 +96,8 @@ class McpTool:
         return not allowed or _fits(tool, allowed)
 
     def _needs_approval(self, tool: Json) -> bool:
-        """Whether the client is asked first: always, but for what the request excepts."""
-        required = self._declared.get("require_approval", "always")
+        """Whether the client is asked first: as the request says, or else the stack."""
+        required = self._declared.get("require_approval", self._approval)
         if isinstance(required, str):
             return required == "always"
         always, never = (required.get(word) or {} for word in ("always", "never"))

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from llama_stack_responses.core.mcp import Approval
+
 Json = dict[str, Any]
 
 
@@ -68,6 +70,11 @@ class McpServers(Protocol):
     @property
     def repeatable(self) -> Sequence[str]:
         """The calls that may be run twice, whatever the server says of them: shell-style patterns on `label/tool`."""
+        ...
+
+    @property
+    def require_approval(self) -> Approval:
+        """Whether calls need the client's approval where a request does not say."""
         ...
 
     def session(self, address: McpAddress) -> McpSession:

@@ -227,7 +227,7 @@ def test_a_server_that_cannot_be_reached(client: openai.OpenAI, wire: Wire, mcp:
 @pytest.mark.usefixtures("calm")
 def test_a_server_that_refuses_the_token(client: openai.OpenAI, mcp: McpServers) -> None:
     for more in ({}, {"authorization": "wrong-token-canary"}):
-        with pytest.raises(openai.APIStatusError, match="The server answered 401 Unauthorized"):
+        with pytest.raises(openai.APIStatusError, match=r"401 Unauthorized. Send credentials .* 'authorization'"):
             client.responses.create(model=MODEL, input="Echo.", tools=[server(mcp, "locked/mcp", **more)])
 
 

@@ -299,6 +299,19 @@ async def test_a_server_of_neither_kind(web: Web) -> None:
     session.release()
 
 
+@pytest.mark.parametrize(("status", "reason"), [(401, "Unauthorized"), (403, "Forbidden")])
+async def test_refused_credentials_are_reported_and_not_the_transport(web: Web, status: int, reason: str) -> None:
+    web.answer_all = lambda asked: Answer(status=405 if asked.method == "POST" else status)
+    session = servers().session(address(web.url("/")))
+    error = await failure(session.list_tools())
+    assert (error["type"], error["code"]) == ("http_error", status)
+    assert error["message"] == (
+        f"The server answered {status} {reason}. "
+        "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
+    )
+    session.release()
+
+
 # Logs
 
 

@@ -102,6 +102,8 @@ def test_the_list_goes_page_by_page_in_both_orders(wire: Wire, upstream: Upstrea
         "last_id": of_a[0],
         "has_more": False,
     }
+    [given] = whole["data"][0].pop("input")
+    assert given["content"] == [{"type": "input_text", "text": "5"}]
     assert whole["data"][0] == wire.retrieve(of_a[-1])
 
     for order, expected in (("asc", of_a), ("desc", of_a[::-1])):

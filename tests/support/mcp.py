@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llama_stack_responses.core.mcp import Approval
 from llama_stack_responses.core.request import CreateRequest
 from llama_stack_responses.tools.mcp import McpTool
 from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
@@ -34,6 +35,7 @@ class FakeMcp:
         tools: what it has; an error says that it does not tell, an event is waited for.
         answers: of each tool, in the order of its calls; an event is waited for before the next one is given.
         repeatable: what the operator says may be run twice.
+        require_approval: what the operator says of requests that do not say.
 
     Attributes:
         opened: the addresses of all sessions.
@@ -48,8 +50,10 @@ class FakeMcp:
         *tools: Json | McpError | asyncio.Event,
         answers: Mapping[str, Sequence[Answer]] | None = None,
         repeatable: Sequence[str] = (),
+        require_approval: Approval = "always",
     ) -> None:
         self.repeatable = repeatable
+        self.require_approval: Approval = require_approval
         self.opened: list[McpAddress] = []
         self.listed = 0
         self.ran: list[tuple[str, Json]] = []

@@ -48,6 +48,7 @@ PROGRESS: Final = {
 IDENTITY: Final = ("id", "type", "role", "call_id", "name", "server_label", "namespace")
 UNFINISHED: Final = ("in_progress", "searching", "interpreting", "generating", "calling", "queued")
 OPENS_IN_PROGRESS: Final = ("message", "reasoning", "function_call")
+WRITTEN: Final = ("function_call", "custom_tool_call")  # the model writes one of these at a time
 
 
 def require(holds: bool, what: str) -> None:
@@ -327,6 +328,9 @@ class Replay:
 
     def _add(self, event: Event) -> None:
         same(len(self.items), event["output_index"], "output_index")
+        # What a server's tool makes stays open while the tool runs.
+        still = [each.type for each in self.items if each.done is None and each.type in WRITTEN]
+        require(not still, f"an item is added while {still} is open")
         item = Item(event["item"])
         require(item.added["id"] not in [each.added["id"] for each in self.items], "another item has this id")
         self.items.append(item)

@@ -99,10 +99,11 @@ class Wire:
         }
 
     def listed(self, **query: Any) -> list[Json]:
-        """The stored responses on the first page of the list."""
+        """The stored responses on the first page of the list, without the `input` that each has there."""
         answer = self.get("", **query)
         assert answer.status_code == 200, answer.text
         data: list[Json] = answer.json()["data"]
+        assert all(isinstance(response.pop("input"), list) for response in data)
         return data
 
     def pages(self, path: str = "", **query: Any) -> list[Json]:

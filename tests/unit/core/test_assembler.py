@@ -243,6 +243,63 @@ def test_parallel_calls_interleave() -> None:
     }
 
 
+def test_call_is_closed_when_the_next_one_begins() -> None:
+    driver = Driver()
+    driver.feed(call(0, "f", "a", '{"a": "}'), call(0, arguments='\\"{"}'))
+    events = driver.feed(call(1, "g", "b", "{"))
+    assert types(events) == [
+        "function_call_arguments.done",
+        "output_item.done",
+        "output_item.added",
+        "function_call_arguments.delta",
+    ]
+    driver.feed(call(1, arguments="}"), STOP)
+    assert [item["arguments"] for item in driver.end()["output"]] == ['{"a": "}\\"{"}', "{}"]
+
+
+def test_call_waits_until_the_one_before_it_is_whole() -> None:
+    driver = Driver()
+    driver.feed(call(0, "f", "a", "{"))
+    assert driver.feed(call(1, "g", "b", "{"), call(2, "h", "c", "{}"), call(1, arguments="}")) == []
+    assert types(driver.feed(call(0, arguments="}"))) == [
+        "function_call_arguments.delta",
+        *("function_call_arguments.done", "output_item.done", "output_item.added"),
+        *("function_call_arguments.delta", "function_call_arguments.delta"),
+        *("function_call_arguments.done", "output_item.done", "output_item.added"),
+        "function_call_arguments.delta",
+    ]
+    driver.feed(STOP)
+    assert [item["call_id"] for item in driver.end()["output"]] == ["a", "b", "c"]
+
+
+def test_call_that_never_is_whole_is_followed_by_the_next_at_the_end() -> None:
+    output = run(call(0, "f", "a", "{"), call(1, "g", "b", "{}"), Finish("length"), status="incomplete")
+    assert [(item["arguments"], item["status"]) for item in output] == [("{", "incomplete"), ("{}", "incomplete")]
+
+
+def test_fragment_of_a_call_that_was_whole_is_dropped() -> None:
+    output = run(call(0, "f", "a", "{}"), call(1, "g", "b", "{"), call(0, arguments=" "), call(1, arguments="}"), STOP)
+    assert [item["arguments"] for item in output] == ["{}", "{}"]
+
+
+@pytest.mark.parametrize("word", [Text("So."), Reasoning("So."), Refusal("No.")])
+def test_words_wait_until_the_call_before_them_is_whole(word: Delta) -> None:
+    driver = Driver()
+    driver.feed(call(0, "f", "a", "{"))
+    assert driver.feed(word) == []
+    assert types(driver.feed(call(0, arguments="}")))[:4] == [
+        *("function_call_arguments.delta", "function_call_arguments.done", "output_item.done", "output_item.added")
+    ]
+    driver.feed(STOP)
+    assert len(driver.end()["output"]) == 2
+
+
+def test_words_behind_a_call_that_never_is_whole_are_said_at_the_end() -> None:
+    output = run(call(0, "f", "a"), Text("So."), Annotation(CITATION), Reasoning("Hm."), STOP)
+    assert kinds(output) == ["function_call", "commentary", "reasoning"]
+    assert output[1]["content"][0]["annotations"] == [CITATION]
+
+
 def test_an_id_that_comes_late() -> None:
     [item] = run(call(0, "f"), call(0, call_id="late"), call(0, arguments="{}"), STOP)
     assert item["call_id"] == "late"
@@ -559,6 +616,22 @@ def test_any_deltas_in_any_order(
     assert len(call_ids) == len(set(call_ids))
     assert all(call_ids)
     assert_arguments([*(deltas for deltas, _ in rounds), cut_off], output, driver.assembler.calls.server_calls)
+
+
+JSON_CALLS: Final = st.builds(
+    ToolCall,
+    key=st.integers(0, 2),
+    name=st.sampled_from(["", "f", "g", "hidden"]),
+    arguments=st.sampled_from(["", "{", "}", '"', "\\", '{"a":', "1}", "{}", "[", "]"]),
+)
+
+
+@settings(max_examples=150)
+@given(pieces=st.lists(PIECES | JSON_CALLS, max_size=16))
+def test_no_item_opens_while_another_is_open_whatever_comes(pieces: list[Delta]) -> None:
+    driver = Driver()
+    driver.feed(*pieces, STOP)
+    assert_nothing_is_lost(pieces, driver.end()["output"])
 
 
 def assert_nothing_is_lost(fed: Sequence[Delta], output: Sequence[Json]) -> None:

@@ -160,13 +160,13 @@ def test_an_item_that_was_cut_off_is_closed_as_it_stood(name: str) -> None:
     assert cut == assembler.response["output"][0] | phase
 
 
-def test_calls_that_were_written_side_by_side_are_all_closed() -> None:
+def test_call_that_is_whole_stays_so_and_the_one_behind_it_is_closed_as_incomplete() -> None:
     assembler, events = begun()
     events += feed(assembler, [ToolCall(0, "f", "a", "{"), ToolCall(1, "g", "b", "["), ToolCall(0, arguments="}")])
     output: list[Json] = []
     close_cut("resp_1", output, events[OPENING:], len(events))
     assert [(item["call_id"], item["arguments"], item["status"]) for item in output] == [
-        ("a", "{}", "incomplete"),
+        ("a", "{}", "completed"),
         ("b", "[", "incomplete"),
     ]
 

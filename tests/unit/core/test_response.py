@@ -178,3 +178,12 @@ def test_usage_counts_each_where_it_belongs() -> None:
         "output_tokens_details": {"reasoning_tokens": 4},
         "total_tokens": 15,
     }
+
+
+@pytest.mark.parametrize("default", ["always", "never"])
+def test_mcp_server_shows_the_approval_that_applies(default: Any) -> None:
+    server = {"type": "mcp", "server_label": "s", "server_url": "https://example.com/mcp"}
+    request = parse_create({"model": "m", "input": "hi", "tools": [server, {**server, "server_label": "t"}]})
+    request.tools[1]["require_approval"] = "always"
+    shown = new_response(request, id=ID, created_at=0, mcp_approval=default)["tools"]
+    assert [tool["require_approval"] for tool in shown] == [default, "always"]

@@ -23,7 +23,7 @@ type Event = dict[str, Any]
 
 
 def interleaved() -> list[Event]:
-    """Two calls whose events come in turn, after a message."""
+    """Two calls whose events come in turn, after a message: an item is added while another is open."""
     first, second = call(1), call(2)
     mixed = [first[0], second[0], first[1], second[1], first[2], second[2], first[3], first[4], second[3], second[4]]
     events = stream(message(0), mixed)
@@ -48,7 +48,6 @@ def of(events: list[Event], name: str) -> Event:
         stream(),
         stream(message(), call(1)),
         stream(reasoning(0), message(1, logprobs=True), call(2), search(3), shell(4)),
-        interleaved(),
         stream(message(), end=failed("context_length_exceeded")),
         stream(message(), [{"type": "error", "code": None, "message": "x", "param": None}], end=failed()),
         numbered(
@@ -225,6 +224,7 @@ def test_bent_messages(bend: Callable[[list[Event]], list[Event]], says: str) ->
         (drop("reasoning_text.done")(stream(reasoning())), "the part is done before its text"),
         (put("reasoning_summary_text.delta", summary_index=1)(stream(reasoning())), "no summary part 1"),
         (stream([done(0, message()[-1]["item"])]), "no item 0 was added"),
+        (interleaved(), "an item is added while ['function_call'] is open"),
         (stream([{"type": "error", "code": None, "message": "x", "param": None}]), "after an error event comes"),
         (stream([{"type": "error", "code": None, "message": "x", "param": None}], message(), end=failed()), "error"),
     ],
@@ -236,7 +236,7 @@ def test_bent_items(events: list[Event], says: str) -> None:
 
 
 def test_an_item_missing_from_the_end() -> None:
-    events = interleaved()
+    events = stream(message(), call(1))
     events[-1]["response"]["output"].reverse()
     with pytest.raises(WireError, match="the final response's output"):
         check_stream(events)

@@ -520,3 +520,20 @@ async def test_an_item_without_what_was_kept_with_it(fields: Json, told: str) ->
     made = setting(ANSWER, server=FakeMcp(tool("add")), input=[item])
     await made.end()
     assert made.told() == [told]
+
+
+# The default of `require_approval`
+
+
+@pytest.mark.parametrize(("default", "kind"), [("always", "mcp_approval_request"), ("never", "mcp_call")])
+async def test_stack_says_whether_calls_need_approval_where_the_request_does_not(default: Any, kind: str) -> None:
+    server = FakeMcp(tool("add"), answers={"add": [said("42")]}, require_approval=default)
+    silent = {name: value for name, value in SERVER.items() if name != "require_approval"}
+    events = await setting(CALLS, ANSWER, server=server, tools=[silent]).end()
+    assert items_of(events)[1]["type"] == kind
+
+
+async def test_request_that_says_always_is_asked_whatever_the_stack_says() -> None:
+    server = FakeMcp(tool("add"), require_approval="never")
+    events = await setting(CALLS, ANSWER, server=server, tools=[ASKING]).end()
+    assert items_of(events)[1]["type"] == "mcp_approval_request"

@@ -1,0 +1,52 @@
+"""Whether a JSON object that comes in fragments is whole."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+_MARK: Final = re.compile(r'["\\{}\[\]]')
+
+
+class WholeObject:
+    """Counts the brackets of a JSON object outside of its strings; each fragment is read once."""
+
+    __slots__ = ("_depth", "_escaped", "_in_string", "_read", "_whole")
+
+    def __init__(self) -> None:
+        self._read = 0
+        self._depth = 0
+        self._in_string = False
+        self._escaped = False
+        self._whole = False
+
+    def reached(self, fragments: Sequence[str]) -> bool:
+        """Whether these fragments, each time the ones before and perhaps more, have reached the object's end."""
+        while self._read < len(fragments) and not self._whole:
+            self._take(fragments[self._read])
+            self._read += 1
+        return self._whole
+
+    def _take(self, fragment: str) -> None:
+        escaped_at = 0 if self._escaped else -1
+        self._escaped = False
+        for mark in _MARK.finditer(fragment):
+            if mark.start() == escaped_at:
+                continue
+            if self._in_string:
+                if mark[0] == "\\":
+                    escaped_at = mark.end()
+                self._in_string = mark[0] != '"'
+            else:
+                self._count(mark[0])
+        self._escaped = escaped_at == len(fragment) > 0
+
+    def _count(self, mark: str) -> None:
+        if mark == '"':
+            self._in_string = True
+        elif mark in "{[":
+            self._depth += 1
+        elif mark in "}]":
+            self._depth -= 1
+            self._whole = self._depth == 0

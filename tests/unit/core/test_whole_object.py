@@ -1,0 +1,28 @@
+"""When a JSON object that comes in fragments is whole."""
+
+import json
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.core.whole_object import WholeObject
+
+VALUES = st.recursive(st.text('{}[]"\\a', max_size=4) | st.integers(), lambda inner: st.lists(inner, max_size=3))
+
+
+@given(st.dictionaries(st.text('{"\\', max_size=3), VALUES, max_size=3), st.randoms())
+def test_object_is_whole_with_its_last_character_however_it_is_cut(value: dict[str, object], random: Random) -> None:
+    characters = json.dumps(value, ensure_ascii=False)
+    cuts = sorted({random.randrange(len(characters)) for _ in range(3)} | {0})
+    pieces = [characters[start:end] for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
+    whole, fragments = WholeObject(), list[str]()
+    for piece in [*pieces[:-1], pieces[-1][:-1]]:
+        fragments.append(piece)
+        assert not whole.reached(fragments)
+    fragments.append(characters[-1])
+    assert whole.reached(fragments)
+
+
+def test_text_without_an_object_is_never_whole() -> None:
+    assert not WholeObject().reached(["", "12", '"{}"', " "])
