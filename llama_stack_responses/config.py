@@ -457,6 +457,7 @@ class ResponsesConfig(BaseModel):
         stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so that
             all of its users read those of all; OGX does.
         passthrough: request fields that OpenAI does not have and that go to the provider as they are.
+        unknown_fields: whether other request fields that OpenAI does not have are refused, as at OpenAI, or ignored.
         secrets: seal what is kept for users and must not be read, such as keys of their own: each 32 bytes in base64.
             The first one seals, all of them open.
         background: how background responses are made.
@@ -483,6 +484,7 @@ class ResponsesConfig(BaseModel):
     stored_prompts: bool = True
     profiles: list[Profile] = Field(default_factory=list)
     passthrough: frozenset[str] = DEFAULT_PASSTHROUGH
+    unknown_fields: Literal["refuse", "ignore"] = "refuse"
     secrets: Annotated[list[Annotated[SecretStr, AfterValidator(_secret)]], BeforeValidator(_given)] = Field(
         default_factory=list
     )

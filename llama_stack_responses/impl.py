@@ -114,7 +114,7 @@ class OpenAIResponsesImpl:
             self._workshop,
             bounds=CrewBounds.of(config.background),
             keep_journal=config.background.journal_seconds,
-            parse=self._parse,
+            parse=self._parse_stored,
             sealer=sealer,
         )
         self._keeper = Keeper(archive, self._crew)
@@ -223,6 +223,12 @@ class OpenAIResponsesImpl:
         return await self._run(start)
 
     def _parse(self, body: Any) -> CreateRequest:
+        config = self.config
+        refuse = config.unknown_fields == "refuse"
+        return parse_create(body, passthrough=config.passthrough, limits=config.of_requests, refuse_unknown=refuse)
+
+    def _parse_stored(self, body: Any) -> CreateRequest:
+        """A request that was taken before, perhaps by an earlier version."""
         return parse_create(body, passthrough=self.config.passthrough, limits=self.config.of_requests)
 
     async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:

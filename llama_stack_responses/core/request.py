@@ -32,6 +32,7 @@ from .shapes import (
     or_null,
     record,
     schema_of,
+    shown,
     string,
     tagged,
     takes,
@@ -140,14 +141,19 @@ class CreateRequest:
 
 
 def parse_create(
-    body: Any, *, passthrough: frozenset[str] = DEFAULT_PASSTHROUGH, limits: Limits = DEFAULT_LIMITS
+    body: Any,
+    *,
+    passthrough: frozenset[str] = DEFAULT_PASSTHROUGH,
+    limits: Limits = DEFAULT_LIMITS,
+    refuse_unknown: bool = False,
 ) -> CreateRequest:
     """The request that a decoded JSON body makes.
 
     Args:
         body: any JSON value.
-        passthrough: names of fields that are not OpenAI's and go to the engine; all others are ignored.
+        passthrough: names of fields that are not OpenAI's and go to the engine.
         limits: how much the request may hold.
+        refuse_unknown: whether other fields that are not OpenAI's are refused; else they are ignored.
 
     Raises:
         ApiError: 400; `param` is the path of what is wrong, such as `tools[1].name`.
@@ -160,6 +166,8 @@ def parse_create(
     if body.get("model") is None:
         raise missing(top.key("model"))
     _refuse_chat_fields(body, passthrough)
+    if refuse_unknown:
+        _refuse_unknown(body, passthrough)
     given = {name: check(body[name], top.key(name)) for name, check in _FIELDS.items() if body.get(name) is not None}
     _check_together(given)
     _refuse_unsupported(given)
@@ -366,6 +374,10 @@ _CHAT_FIELDS: Final[Mapping[str, str]] = {
 """Fields of the Chat Completions API that the Responses API has under another name."""
 
 
+_WITHOUT_MEANING: Final = frozenset({"client_metadata", "max_infer_iters"})
+"""Fields that clients of others send: Codex CLI's notes on itself, and the hosts' bound on rounds. They are ignored."""
+
+
 FIELDS: Final = frozenset(_FIELDS)
 """Their names."""
 
@@ -396,6 +408,18 @@ def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) ->
                 "Try again with the new parameter.",
                 name,
                 "unsupported_parameter",
+            )
+
+
+def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
+    """Refuses fields that nothing reads, as OpenAI does."""
+    for name in sorted(body.keys() - _FIELDS.keys() - passthrough - _WITHOUT_MEANING):
+        if body[name] is not None:
+            raise bad_request(
+                f"Unknown parameter: '{shown(name)}'. Leave it out, or have the operator add it to 'passthrough', the "
+                "fields that go to the model server.",
+                shown(name),
+                "unknown_parameter",
             )
 
 

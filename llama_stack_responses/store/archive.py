@@ -6,12 +6,13 @@ What conversations have in common is kept once, and goes with the last response 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
+from ..core.calls import FORMS
 from ..core.errors import bad_request
 from ..core.exchanges import with_exchanges, without_exchange
 from ..core.listing import Order
@@ -23,7 +24,7 @@ from . import codec
 from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_input, unsettled
-from .nodes import decode, read_chain
+from .nodes import Node, decode, read_chain
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .saving import Saving
@@ -35,6 +36,9 @@ logger = get_logger(__name__)
 type Items = list[Json]  # the class below has a method called list
 
 _SCAN: Final = 100
+
+_MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
+"""The types of items that a model makes, beside its messages."""
 
 _JOINS: Final = ("completed", "incomplete")
 """The statuses of responses whose input and output become part of their conversation."""
@@ -231,12 +235,25 @@ class Archive:
                 return Page(found[:limit], len(found) > limit)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
 
-    async def own_inputs(self, stored: Sequence[StoredResponse]) -> Sequence[Items]:
-        """What each response's request added to its history, in one round trip; nothing where that is gone."""
-        nodes = [split_input(each.input) if each.input else ("", 0) for each in stored]
-        records = await self._records.get_many(list({f"n/{node}" for node, _ in nodes if node}))
-        items = [decode(records[f"n/{node}"].value).items if f"n/{node}" in records else [] for node, _ in nodes]
-        return [list(each[: len(each) - behind]) for each, (_, behind) in zip(items, nodes, strict=True)]
+    async def own_inputs(self, stored: Sequence[StoredResponse]) -> list[Items]:
+        """What stands in each response's history behind what a model said before, in two round trips at most.
+
+        Nothing where that is gone.
+        """
+        ends = [split_input(each.input) if each.input else ("", 0) for each in stored]
+        nodes = await self._nodes(node for node, _ in ends)
+        # The input is in front of the output in one node, or in one of its own that the output's stands on.
+        apart = [_parent(nodes.get(node), behind) for node, behind in ends]
+        nodes |= await self._nodes(filter(None, apart))
+        holders = [
+            (parent, 0) if parent else (node, behind) for (node, behind), parent in zip(ends, apart, strict=True)
+        ]
+        return [_given(nodes.get(name), behind) for name, behind in holders]
+
+    async def _nodes(self, names: Iterable[str]) -> dict[str, Node]:
+        """Those of the nodes that are there, by name."""
+        records = await self._records.get_many(list({f"n/{name}" for name in names if name}))
+        return {key.removeprefix("n/"): decode(record.value) for key, record in records.items()}
 
     async def history(self, name: str | None) -> Items:
         """All items from the beginning to the history called `name`, oldest first.
@@ -421,6 +438,18 @@ class Archive:
         found = [(Entry.decode(records[key]), records[key].version) for key in keys if key in records]
         oldest = self._oldest()
         return [(entry, version) for entry, version in found if entry.order >= oldest]
+
+
+def _parent(node: Node | None, outputs: int) -> str | None:
+    """The node that holds the input, where this one holds nothing but the output."""
+    return node.parent if node and len(node.items) <= outputs else None
+
+
+def _given(node: Node | None, outputs: int) -> Items:
+    """The items in front of the output, behind the last one that a model made."""
+    items = list(without_stand_in(node.items[: len(node.items) - outputs])) if node else []
+    made = [index for index, item in enumerate(items) if item.get("role") == "assistant" or item["type"] in _MADE]
+    return items[made[-1] + 1 :] if made else items
 
 
 def _content_of(entry: Entry) -> set[str]:

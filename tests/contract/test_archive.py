@@ -183,6 +183,17 @@ async def test_response_of_an_earlier_version_has_the_fields_added_since(archive
     assert listed.response == kept
 
 
+async def test_own_inputs_are_what_each_request_added(archive: Archive) -> None:
+    stored = await chain(archive, 3)
+    prose = Prose()
+    said = [prose.text(20) for _ in range(6)]
+    long = await turn(archive, stored[-1], "n" * 5000, "m" * 5000)
+    inputs = await archive.own_inputs([*stored, long])
+    assert [texts(items) for items in inputs] == [[said[0]], [said[2]], [said[4]], ["n" * 5000]]
+    await archive.delete(long.response["id"])
+    assert await archive.own_inputs([long]) == [[]]
+
+
 async def test_a_history_is_the_whole_chain_in_order(archive: Archive) -> None:
     stored = await chain(archive, 40)
     prose = Prose()

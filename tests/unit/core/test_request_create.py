@@ -138,6 +138,16 @@ def test_unknown_fields_are_ignored_or_passed_through() -> None:
     assert request.reasoning == {}
 
 
+def test_unknown_field_is_refused_where_the_operator_wants_that() -> None:
+    known = {"model": "m", "input": "hi", "seed": 1, "whatever": None, "client_metadata": {}, "max_infer_iters": 3}
+    assert parse_create(known, refuse_unknown=True).passthrough == {"seed": 1}
+    with pytest.raises(ApiError) as caught:
+        parse_create({**known, "whatever": 3}, refuse_unknown=True)
+    error = caught.value
+    assert (error.status, error.code, error.param) == (400, "unknown_parameter", "whatever")
+    assert error.message.startswith("Unknown parameter: 'whatever'.")
+
+
 def test_the_engines_fields_pass_through() -> None:
     engine = {
         "seed": 1,
