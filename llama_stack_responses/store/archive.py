@@ -235,7 +235,7 @@ class Archive:
                 return Page(found[:limit], len(found) > limit)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
 
-    async def own_inputs(self, stored: Sequence[StoredResponse]) -> list[Items]:
+    async def own_inputs(self, stored: Sequence[StoredResponse]) -> Sequence[Items]:
         """What stands in each response's history behind what a model said before, in two round trips at most.
 
         Nothing where that is gone.
