@@ -23,6 +23,7 @@ SETTINGS: Final[Json] = {
     "retention_days": 2,
     "sweep_seconds": 0.2,
     "passthrough": ["top_k", "house_style"],
+    "unknown_fields": "ignore",
     "limits": {
         "rounds": 3,
         "input_items": 5,
