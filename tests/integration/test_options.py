@@ -25,6 +25,7 @@ RESPONSE: Final[Json] = {
     "object": "response",
     "status": "completed",
     "background": False,
+    "billing": {"payer": "developer"},
     "error": None,
     "incomplete_details": None,
     "input_transformations": None,
