@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
-
-from .tool import Function
 
 Json = dict[str, Any]
 
@@ -29,7 +27,7 @@ HostedTool = Literal[
 class OmittedTool:
     """A tool that is left out of what the model sees."""
 
-    def functions(self) -> Sequence[Function]:
+    def functions(self) -> tuple[()]:
         """It has none."""
         return ()
 
