@@ -29,26 +29,26 @@ from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
-from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
-from llama_stack_responses.core.transcript import Transcript
-from llama_stack_responses.files import NoFiles
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.generation.context_lengths import ContextLengths
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.factory import Workshop
+from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.run import Run
+from llama_stack_responses.generation.token_counts import TokenCounts
+from llama_stack_responses.inputs.attachments import open_attachments
+from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.moderation.checks import Checks
 from llama_stack_responses.moderation.moderator import NoModerator
-from llama_stack_responses.sealing import SECRET_BYTES, Sealer
+from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
-from llama_stack_responses.turn.context_lengths import ContextLengths
-from llama_stack_responses.turn.loop import TurnLimits
-from llama_stack_responses.turn.outbox import Outbox
-from llama_stack_responses.turn.run import Run
-from llama_stack_responses.turn.token_counts import TokenCounts
-from llama_stack_responses.wire.answers import RunAsEvents
-from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
-from llama_stack_responses.workshop import Workshop
+from llama_stack_responses.wire.responses import RunAsEvents
 from tests.support.frames import frames
 from tests.support.script import Chunk, reasoning, reply, text, tool_call
 

@@ -22,16 +22,16 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from llama_stack_responses.background.bell import Bell
-from llama_stack_responses.background.journal import Journal
-from llama_stack_responses.background.lookout import Lookout
+from llama_stack_responses.jobs.event_log import Journal
+from llama_stack_responses.jobs.listener import Lookout
+from llama_stack_responses.jobs.notifier import Bell
 from llama_stack_responses.store.records import Condition, Records, VersionIs
 from tests.contract.backends import BACKENDS, Clock, Place
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
-from tests.unit.background.office import Office
+from tests.unit.jobs.office import Office
 
 type Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ import tempfile
 from pathlib import Path
 
 from llama_stack_responses.config import CodeInterpreter
-from llama_stack_responses.containers import open_containers
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.sandbox.factory import open_containers
 
 SERVICES = {
     "WEB_SEARCH": "public search engines, by ddgs",

@@ -99,7 +99,7 @@ def bring(arguments: argparse.Namespace) -> None:
     # The host's names come from the package that is imported already.
     import_module(host.package)
     from .host.importing import import_from
-    from .importing import CannotImport
+    from .service.conversation_import import CannotImport
 
     try:
         print(import_from(arguments.config, arguments.was, lambda line: print(line, file=sys.stderr)))

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from .chat.profile import Profile
-from .core import shapes
 from .core.mcp import Approval
-from .core.request import DEFAULT_PASSTHROUGH
-from .sealing import SECRET_BYTES
-from .tools.unavailable import HostedTool, Policy, Unavailable
-from .workers.pool import PoolLimits
+from .core.schema import shapes
+from .core.schema.request import DEFAULT_PASSTHROUGH
+from .core.unavailable_tools import HostedTool, Policy, Unavailable
+from .process_pool.pool import PoolLimits
+from .sealing.sealer import SECRET_BYTES
 
 _DAY = 86_400.0
 _OF_THE_HOSTS_OWN = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})

@@ -8,8 +8,9 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.calls import CUSTOM_INPUT
-from llama_stack_responses.core.deltas import (
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
+from llama_stack_responses.core.stream.deltas import (
     Annotation,
     Delta,
     Finish,
@@ -20,7 +21,6 @@ from llama_stack_responses.core.deltas import (
     ToolCall,
     Usage,
 )
-from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
 
 from .profile import Profile

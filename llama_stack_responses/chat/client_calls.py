@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.calls import CUSTOM_INPUT
+from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
 
 Json = dict[str, Any]
 Names = Mapping[tuple[str | None, str], str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from llama_stack_responses.core.calls import CUSTOM_INPUT
-from llama_stack_responses.core.request import CreateRequest
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
 
 from .profile import Profile
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from .errors import bad_request
-from .items import COMPACTION
+from .schema.items import COMPACTION
 from .truncation import PINNED
 
 Json = dict[str, Any]

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from .calls import FORMS
 from .exchanges import without_exchange
 from .ids import new_id
+from .stream.calls import FORMS
 
 Json = dict[str, Any]
 Order = Literal["asc", "desc"]

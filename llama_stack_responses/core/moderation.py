@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .errors import ApiError
-from .items import ANSWERS
-from .request import CreateRequest
+from .schema.items import ANSWERS
+from .schema.request import CreateRequest
 
 Json = dict[str, Any]
 Mode = Literal["score", "block"]

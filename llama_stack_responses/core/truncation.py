@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from .exchanges import EXCHANGE
-from .items import ANSWERS
+from .schema.items import ANSWERS
 
 Json = dict[str, Any]
 

@@ -6,8 +6,8 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 
-from llama_stack_responses.workers.pool import Task, WorkerPool
-from llama_stack_responses.workers.time_budget import TimeBudget
+from llama_stack_responses.process_pool.pool import Task, WorkerPool
+from llama_stack_responses.process_pool.time_budget import TimeBudget
 
 from .document import Unreadable
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from .guard import Guard, Refused
+from .address_policy import Guard, Refused
 from .transport import GuardedTransport
 
 _HEADERS: Final = {

@@ -9,10 +9,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.workers.pool import Task, WorkerPool
+from llama_stack_responses.process_pool.pool import Task, WorkerPool
 
+from .address_policy import Refused
 from .fetcher import Fetched, Fetcher
-from .guard import Refused
 
 _TASK: Final = "llama_stack_responses.fetch.page_task"
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml", ""})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from .guard import Guard
+from .address_policy import Guard
 
 _PORTS: Final = {"http": 80, "https": 443}
 _NOT_CONNECTED: Final = frozenset({"ConnectError", "ConnectTimeout"})

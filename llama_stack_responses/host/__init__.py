@@ -5,27 +5,27 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import Any
 
-from llama_stack_responses.attachments import open_attachments
 from llama_stack_responses.chat.profile import profile_for
 from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
-from llama_stack_responses.containers import open_containers
+from llama_stack_responses.core.unavailable_tools import Unavailable
+from llama_stack_responses.fetch.address_policy import Guard
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
-from llama_stack_responses.files import NoFiles, uploaded_with
+from llama_stack_responses.generation.dependencies import Surroundings
+from llama_stack_responses.inputs.attachments import open_attachments
+from llama_stack_responses.inputs.files import NoFiles, uploaded_with
 from llama_stack_responses.logs import bound_tracebacks
-from llama_stack_responses.mcp_client.incoming import IncomingLimits
-from llama_stack_responses.mcp_client.sessions import Servers, SessionLimits
-from llama_stack_responses.measured import MeasuredRecords
 from llama_stack_responses.moderation.endpoint import Endpoint
 from llama_stack_responses.moderation.moderator import Moderator, NoModerator
-from llama_stack_responses.stores import open_records
-from llama_stack_responses.surroundings import Surroundings
+from llama_stack_responses.process_pool.pool import WorkerPool
+from llama_stack_responses.sandbox.factory import open_containers
+from llama_stack_responses.store.factory import open_records
+from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
+from llama_stack_responses.tools.mcp.incoming import IncomingLimits
+from llama_stack_responses.tools.mcp.sessions import Servers, SessionLimits
 from llama_stack_responses.tools.registry import Services
-from llama_stack_responses.tools.runtime import NoToolRuntime
-from llama_stack_responses.tools.unavailable import Unavailable
-from llama_stack_responses.workers.pool import WorkerPool
 
 from .connectors import HostConnectors
 from .file_processors import file_processor

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 from typing import Any, Final
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.importing import CannotImport, Found
+from llama_stack_responses.service.conversation_import import CannotImport, Found
 
 from .platform import ConversationServiceConfig, ConversationServiceImpl, StackConfig
 

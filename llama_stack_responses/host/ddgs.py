@@ -15,11 +15,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from llama_stack_responses.config import address
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.workers.pool import PoolLimits, Task, WorkerPool
+from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 
 from .search_provider import SearchFailed, SearchProvider
 
-_TASK: Final = "llama_stack_responses.tools.ddgs_task"
+_TASK: Final = "llama_stack_responses.tools.hosted.ddgs_task"
 _REQUESTS: Final = 4
 """Requests that fit into the time of a search one after the other, each with its own time-out."""
 _ANSWER_BYTES: Final = 1 << 20

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from llama_stack_responses.access import Action, Kind
+from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 
 from .platform import (

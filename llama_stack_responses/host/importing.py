@@ -13,10 +13,10 @@ import yaml
 from pydantic import ValidationError
 
 from llama_stack_responses.config import MemoryStore, ResponsesConfig
-from llama_stack_responses.importing import CannotImport, Report, import_conversations
-from llama_stack_responses.importing_responses import import_responses
+from llama_stack_responses.service.conversation_import import CannotImport, Report, import_conversations
+from llama_stack_responses.service.response_import import import_responses
 from llama_stack_responses.store.archive import Archive
-from llama_stack_responses.stores import open_records
+from llama_stack_responses.store.factory import open_records
 
 from .conversations import stored_conversations
 from .keyvalue import backend

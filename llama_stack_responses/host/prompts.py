@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any, Final
 
-from llama_stack_responses.prompts import Template
+from llama_stack_responses.inputs.prompts import Template
 
 from .failures import failed, is_missing
 from .platform import GetPromptRequest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
-from llama_stack_responses.impl import OpenAIResponsesImpl
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
 
 from .platform import Api
 

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.logs import get_logger
-from llama_stack_responses.wire.heads import request_id
+from llama_stack_responses.wire.headers import request_id
 
 from .platform import PROVIDER_DATA_HEADER, SERVER
 

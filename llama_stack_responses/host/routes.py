@@ -12,12 +12,12 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from llama_stack_responses.impl import OpenAIResponsesImpl
-from llama_stack_responses.wire.router import create_router
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.wire.response_routes import create_router
 
-from .gate import HostGate
 from .platform import fastapi_router_registry
 from .provider_data import guard_provider_data
+from .websocket_auth import HostGate
 from .websocket_frames import bound_websocket_frames
 
 

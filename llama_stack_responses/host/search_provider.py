@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.tools.search_results import is_within
+from llama_stack_responses.tools.hosted.search_results import is_within
 
 from .platform import ListToolDefsResponse, ToolDef, ToolInvocationResult
 

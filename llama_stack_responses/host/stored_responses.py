@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from llama_stack_responses.importing import CannotImport
-from llama_stack_responses.importing_responses import FoundResponse
+from llama_stack_responses.service.conversation_import import CannotImport
+from llama_stack_responses.service.response_import import FoundResponse
 
 from .conversations import owner_of
 from .platform import ResponsesStore, ResponsesStoreReference

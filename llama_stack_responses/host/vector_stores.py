@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.logs import get_logger
+from llama_stack_responses.tools.hosted.vector_stores import Passage
 from llama_stack_responses.tools.tool import ToolError
-from llama_stack_responses.tools.vector_stores import Passage
 
 from .failures import failed, is_missing
 from .platform import OpenAISearchVectorStoreRequest, SearchRankingOptions

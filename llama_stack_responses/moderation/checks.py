@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Any, Final
 
+from llama_stack_responses.concurrency import at_once
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Policy, Side, failure, merged, result
 from llama_stack_responses.logs import get_logger
-from llama_stack_responses.tools.at_once import at_once
 
 from .moderator import Moderator
 

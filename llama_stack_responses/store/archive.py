@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
-from ..core.calls import FORMS
 from ..core.errors import bad_request
 from ..core.exchanges import with_exchanges, without_exchange
 from ..core.listing import Order
 from ..core.owner import Owner
-from ..core.response import ADDED_FIELDS
-from ..core.transcript import Mark
+from ..core.stream.calls import FORMS
+from ..core.stream.response import ADDED_FIELDS
+from ..core.stream.transcript import Mark
 from ..logs import get_logger
 from . import codec
 from .conversations import ConversationStore, Joining, without_stand_in

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Any, Final
 
-from ..core.items import ANSWERS
 from ..core.owner import Owner
+from ..core.schema.items import ANSWERS
 from . import codec
 
 NAME_BYTES: Final = 16

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from ..core.owner import Owner
-from ..core.transcript import Mark
+from ..core.stream.transcript import Mark
 from . import codec
 from .hashing import Hasher
 from .records import Ensure, Op, Put, Record

@@ -9,7 +9,7 @@ from typing import Final
 
 from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
-from ..core.transcript import Mark
+from ..core.stream.transcript import Mark
 from . import codec, nodes
 from .conversations import Joining, begins_with_stand_in
 from .hashing import Hasher

@@ -18,9 +18,9 @@ from opentelemetry.metrics import Histogram
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode
 from opentelemetry.util.types import AttributeValue
 
-from llama_stack_responses.core.calls import ServerCall
-from llama_stack_responses.core.deltas import Finish
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.calls import ServerCall
+from llama_stack_responses.core.stream.deltas import Finish
 
 from . import content
 from .instruments import Instruments
@@ -193,7 +193,7 @@ class Telemetry:
         more: dict[str, AttributeValue] = {
             "gen_ai.response.id": response["id"],
             "openai.api.type": "responses",
-            "llama_stack_responses.background": bool(response["background"]),
+            "llama_stack_responses.jobs": bool(response["background"]),
         }
         if conversation := response["conversation"]:
             more["gen_ai.conversation.id"] = conversation["id"]

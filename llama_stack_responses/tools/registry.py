@@ -8,31 +8,31 @@ from functools import partial
 from typing import Any
 
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.sandbox.containers import Containers
 
-from .apply_patch import apply_patch_tool
-from .browser import Browser
-from .code_interpreter import CodeInterpreterTool
-from .computer import computer_tool
-from .container_choice import Site, Uploaded
-from .custom import CustomTool
-from .file_search import FileSearch
-from .function import FunctionTool
-from .hosted_shell import HostedShellTool
-from .mcp import McpTool
-from .mcp_servers import McpServers
-from .namespace import NamespaceTool
-from .runtime import NoToolRuntime, ToolRuntime
-from .shell import local_shell_tool, shell_tool
+from ..core.unavailable_tools import Unavailable
+from .client.apply_patch import apply_patch_tool
+from .client.computer import computer_tool
+from .client.custom import CustomTool
+from .client.function import FunctionTool
+from .client.namespace import NamespaceTool
+from .client.shell import local_shell_tool, shell_tool
+from .client.tool_search import tool_search_tool
+from .hosted.browser import Browser
+from .hosted.code_interpreter import CodeInterpreterTool
+from .hosted.container_choice import Site, Uploaded
+from .hosted.file_search import FileSearch
+from .hosted.hosted_shell import HostedShellTool
+from .hosted.runtime import NoToolRuntime, ToolRuntime
+from .hosted.vector_stores import VectorStores
+from .hosted.web_search import SearchServices, WebSearch
+from .mcp.servers import McpServers
+from .mcp.tool import McpTool
 from .tool import Tool
-from .tool_search import tool_search_tool
 from .toolset import Makers
-from .unavailable import Unavailable
-from .vector_stores import VectorStores
-from .web_search import SearchServices, WebSearch
 
 Json = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import orjson
 
-from llama_stack_responses.core.calls import CallKind, ItemForm, ServerCall, Stage
-from llama_stack_responses.core.citing import Citation
+from llama_stack_responses.core.stream.calls import CallKind, ItemForm, ServerCall, Stage
+from llama_stack_responses.core.stream.citing import Citation
 
 Json = dict[str, Any]
 Output = str | list[Json]

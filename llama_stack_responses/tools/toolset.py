@@ -9,16 +9,16 @@ from typing import Any, Final
 
 import orjson
 
-from llama_stack_responses.core.calls import CallKind, ServerCall
-from llama_stack_responses.core.citing import Citation, Citing
 from llama_stack_responses.core.errors import bad_request
-from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.core.shapes import DEFAULT_LIMITS
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
+from llama_stack_responses.core.stream.calls import CallKind, ServerCall
+from llama_stack_responses.core.stream.citing import Citation, Citing
 
-from .at_once import at_once
+from ..concurrency import at_once
+from ..core.unavailable_tools import Unavailable
 from .catalog import Catalog
 from .tool import Cites, DueCall, FindsTools, Function, HasDueCalls, HoldsConnections, NeedsPreparation, Stagehand, Tool
-from .unavailable import Unavailable
 
 Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]

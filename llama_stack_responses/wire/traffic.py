@@ -11,9 +11,9 @@ from llama_stack_responses.admission import Admission, Lease, Quota
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.owner import Owner
 
-from .answers import Json
 from .bodies import Bodies
 from .exchange import exchange_of
+from .responses import Json
 
 _SMALL: Final = 65_536
 """Bytes up to which an answer does not count."""

@@ -17,24 +17,24 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any, Final
 
-from llama_stack_responses.background.bell import Bell
-from llama_stack_responses.background.jobs import Held, Jobs
-from llama_stack_responses.background.journal import Journal
-from llama_stack_responses.background.secrets import JobSecrets
-from llama_stack_responses.background.vouching import Vouchers
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.replay import replay
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.core.thoughts import Thought
-from llama_stack_responses.core.transcript import Transcript
-from llama_stack_responses.idempotency import Claim, Keys
-from llama_stack_responses.reasoning import PrivateReasoning
-from llama_stack_responses.sealing import SECRET_BYTES, Sealer
+from llama_stack_responses.jobs.event_log import Journal
+from llama_stack_responses.jobs.foreground_leases import Vouchers
+from llama_stack_responses.jobs.notifier import Bell
+from llama_stack_responses.jobs.queue import Held, Jobs
+from llama_stack_responses.jobs.secrets import JobSecrets
+from llama_stack_responses.sealing.reasoning import PrivateReasoning
+from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
+from llama_stack_responses.sealing.summaries import PrivateSummaries
+from llama_stack_responses.service.idempotency import Claim, Keys
 from llama_stack_responses.store.archive import Archive, StoredResponse
 from llama_stack_responses.store.conversations import Conversation, stand_in
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Records
-from llama_stack_responses.summaries import PrivateSummaries
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, Json, assistant, response, user
 

@@ -15,7 +15,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.response import ADDED_FIELDS
+from llama_stack_responses.core.stream.response import ADDED_FIELDS
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive, StoredResponse
 from llama_stack_responses.store.records import Conflict, Delete, Op, Put, Record, Records, writes_of

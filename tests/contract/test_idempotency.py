@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.idempotency import Claim, Keys
+from llama_stack_responses.service.idempotency import Claim, Keys
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Records
 from tests.contract.backends import Clock

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.background.jobs import LEASE, TRIES, Held, Jobs, name_of
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.jobs.queue import LEASE, TRIES, Held, Jobs, name_of
 from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, writes_of
@@ -178,7 +178,7 @@ async def test_jobs_of_an_owner_are_passed_over_and_wait_on(desk: Desk, clock: C
 
 
 async def test_a_job_behind_many_that_are_passed_over_is_found(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_stack_responses.background.jobs._PAGE", 3)
+    monkeypatch.setattr("llama_stack_responses.jobs.queue._PAGE", 3)
     await desk.submit(*(f"resp_a{number}" for number in range(10)), owner=ANNA)
     await desk.submit(*(f"resp_b{number}" for number in range(8)), owner=BERT)
     passed_over = {name_of(BERT)}

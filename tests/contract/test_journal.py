@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.background import journal
-from llama_stack_responses.background.bell import Bell
-from llama_stack_responses.background.journal import Journal
+from llama_stack_responses.jobs import event_log as journal
+from llama_stack_responses.jobs.event_log import Journal
+from llama_stack_responses.jobs.notifier import Bell
 from llama_stack_responses.store.records import Condition, Conflict, Put, Records, VersionIs
 from tests.contract.backends import Clock
 from tests.support.records import WatchedRecords

@@ -7,15 +7,15 @@ import time
 
 import pytest
 
-from llama_stack_responses.background.crew import Crew
-from llama_stack_responses.background.jobs import LEASE
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.jobs.queue import LEASE
+from llama_stack_responses.jobs.worker import Crew
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import Clock
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords, just_before_a_commit
-from tests.unit.background.office import ID, KEEP, PATIENCE, ROUNDS, Office, turns, until
+from tests.unit.jobs.office import ID, KEEP, PATIENCE, ROUNDS, Office, turns, until
 
 pytestmark = pytest.mark.needs("work")
 
@@ -72,7 +72,7 @@ async def test_reader_that_announces_itself_after_the_delete_leaves_nothing(reco
 async def test_reader_that_was_cut_off_from_the_store_during_the_delete_leaves_nothing(
     records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_stack_responses.background.crew.RETRY", 0.001)
+    monkeypatch.setattr("llama_stack_responses.jobs.worker.RETRY", 0.001)
     cut = WatchedRecords(records)
     here, there = Server(records, clock), Server(cut, clock)
     await here.submit(here.workers)

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.background.jobs import LEASE
-from llama_stack_responses.conversations import Conversations
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.ids import new_id
-from llama_stack_responses.core.shapes import DEFAULT_LIMITS
-from llama_stack_responses.core.transcript import Transcript
-from llama_stack_responses.history import Historian
-from llama_stack_responses.intake import Stored
-from llama_stack_responses.keeping import Keeper
+from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
+from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.inputs.history import Historian
+from llama_stack_responses.inputs.resolver import Stored
+from llama_stack_responses.jobs.queue import LEASE
+from llama_stack_responses.service.conversations import Conversations
+from llama_stack_responses.service.persistence import Keeper
 from llama_stack_responses.store import outcome
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
@@ -25,7 +25,7 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.contract.test_leftovers import left
 from tests.support.records import WatchedRecords
-from tests.unit.background.office import ANNA, ID, PATIENCE, ROUNDS, Office, turns
+from tests.unit.jobs.office import ANNA, ID, PATIENCE, ROUNDS, Office, turns
 
 pytestmark = pytest.mark.needs("work")
 
@@ -261,8 +261,8 @@ async def test_cancel_whose_answer_is_lost_ends_it(here: Server, made: bool) -> 
 async def test_attempt_whose_answers_are_lost_makes_the_response_once(
     here: Server, monkeypatch: pytest.MonkeyPatch, made: bool
 ) -> None:
-    monkeypatch.setattr("llama_stack_responses.background.attempt.RETRY", 0.0)
-    monkeypatch.setattr("llama_stack_responses.background.attempt._PAUSE", 0.0)
+    monkeypatch.setattr("llama_stack_responses.jobs.runner.RETRY", 0.0)
+    monkeypatch.setattr("llama_stack_responses.jobs.runner._PAUSE", 0.0)
     await here.submit(here.workers)
     held = await here.claim()
     here.lossy.made, here.lossy.losing = made, 3

@@ -13,11 +13,11 @@ from typing import Any
 import asyncpg
 import pytest
 
-from llama_stack_responses.background.bell import Bell
-from llama_stack_responses.background.jobs import Jobs
-from llama_stack_responses.background.journal import Journal
-from llama_stack_responses.background.vouching import Vouchers
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.jobs.event_log import Journal
+from llama_stack_responses.jobs.foreground_leases import Vouchers
+from llama_stack_responses.jobs.notifier import Bell
+from llama_stack_responses.jobs.queue import Jobs
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversations import Conversation
 from llama_stack_responses.store.hashing import Hasher

@@ -15,11 +15,12 @@ import pytest
 from redis import Redis
 from redis.exceptions import OutOfMemoryError
 
-from llama_stack_responses.background import bell, lookout
-from llama_stack_responses.background.bell import Bell
-from llama_stack_responses.background.lookout import Lookout
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.jobs import listener as lookout
+from llama_stack_responses.jobs import notifier as bell
+from llama_stack_responses.jobs.listener import Lookout
+from llama_stack_responses.jobs.notifier import Bell
 from llama_stack_responses.store import postgres_watch, redis_watch
 from llama_stack_responses.store.postgres import PostgresRecords
 from llama_stack_responses.store.records import Conflict, Put, Records, Unanswered, VersionIs, Wake, Watch
@@ -32,7 +33,7 @@ from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
-from tests.unit.background.office import until
+from tests.unit.jobs.office import until
 
 KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
     "redis": (

@@ -14,8 +14,8 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.keyvalue import backend
+from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Put, Records
-from llama_stack_responses.stores import open_records
 from tests.support.authority import Authority
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres

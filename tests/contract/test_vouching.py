@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.background.jobs import LEASE, Jobs
-from llama_stack_responses.background.vouching import Vouchers
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.listing import with_ids
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.jobs.foreground_leases import Vouchers
+from llama_stack_responses.jobs.queue import LEASE, Jobs
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Put, Records, after_prefix
 from tests.contract.backends import Clock

@@ -11,15 +11,17 @@ import asyncpg
 import pytest
 from redis import Redis
 
-from llama_stack_responses.background import bell, crew, journal
-from llama_stack_responses.background.jobs import QUEUE
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.jobs import event_log as journal
+from llama_stack_responses.jobs import notifier as bell
+from llama_stack_responses.jobs import worker as crew
+from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.postgres_watch import PostgresWatch
 from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs, Wake, Watch
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import Backend, Clock, Place
 from tests.support.inference import finish, text
-from tests.unit.background.office import ID, PATIENCE, ROUNDS, SAID, Office, said, until
+from tests.unit.jobs.office import ID, PATIENCE, ROUNDS, SAID, Office, said, until
 
 pytestmark = pytest.mark.needs("wakes")
 

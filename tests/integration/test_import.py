@@ -9,13 +9,13 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from llama_stack_responses.access import Access
 from llama_stack_responses.cli import main
-from llama_stack_responses.conversations import Conversations
+from llama_stack_responses.core.access import Access
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.shapes import DEFAULT_LIMITS
-from llama_stack_responses.history import Historian
-from llama_stack_responses.sealing import Sealer
+from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
+from llama_stack_responses.inputs.history import Historian
+from llama_stack_responses.sealing.sealer import Sealer
+from llama_stack_responses.service.conversations import Conversations
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.sqlite import SqliteRecords
 from tests.support.stack import STARTER, Host

@@ -6,8 +6,8 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.mcp_client import door
-from llama_stack_responses.mcp_client.sessions import Session
+from llama_stack_responses.tools.mcp import transport as door
+from llama_stack_responses.tools.mcp.sessions import Session
 from tests.integration.test_mcp_sessions import Json, address, call, failure, servers
 from tests.support.hostile_mcp import (
     DONE,

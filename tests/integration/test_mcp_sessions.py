@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.fetch.guard import Guard
-from llama_stack_responses.mcp_client.incoming import IncomingLimits
-from llama_stack_responses.mcp_client.sessions import Servers, Session, SessionLimits
-from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
+from llama_stack_responses.fetch.address_policy import Guard
+from llama_stack_responses.tools.mcp.incoming import IncomingLimits
+from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
+from llama_stack_responses.tools.mcp.sessions import Servers, Session, SessionLimits
 from tests.support.hostile_mcp import Hostile, Method, events, said
 from tests.support.mcp_server import McpServers
 from tests.support.waiting import wait_until

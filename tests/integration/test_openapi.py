@@ -7,7 +7,7 @@ import httpx
 import pytest
 from jsonschema import Draft202012Validator
 
-from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.schema.request import parse_create
 from tests.support.asking import MODEL, NAME
 from tests.support.features import features, refused
 from tests.support.prompts import Desk

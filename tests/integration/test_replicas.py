@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 import httpx
 import pytest
 
-from llama_stack_responses.background.jobs import LEASE, TRIES
+from llama_stack_responses.jobs.queue import LEASE, TRIES
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, Host, LiveStack

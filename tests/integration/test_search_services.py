@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.tools.search_results import Result, results_of
+from llama_stack_responses.tools.hosted.search_results import Result, results_of
 from llama_stack_responses.tools.tool import ToolError
 from tests.support.certificates import Certificates
 from tests.support.search import SERVICES

@@ -59,7 +59,7 @@ def test_the_spans_of_a_streamed_response_with_a_tool_call(
         "gen_ai.response.id": response["id"],
         "gen_ai.usage.input_tokens": usage["input_tokens"],
         "gen_ai.usage.output_tokens": usage["output_tokens"],
-        "llama_stack_responses.background": False,
+        "llama_stack_responses.jobs": False,
         "llama_stack_responses.rounds": 2,
         "llama_stack_responses.status": "completed",
         "openai.api.type": "responses",
@@ -127,7 +127,7 @@ def test_a_background_response_stays_in_its_trace(stack: LiveStack, upstream: Up
     [round_, whole] = collector.spans(wire.trace_id, 2)
     assert (round_.name, round_.parent_id, whole.name) == (f"chat {MODEL}", whole.span_id, "invoke_agent")
     assert whole.attributes["gen_ai.response.id"] == response["id"]
-    assert whole.attributes["llama_stack_responses.background"] is True
+    assert whole.attributes["llama_stack_responses.jobs"] is True
     [waited] = collector.points("llama_stack_responses.queue.duration")
     assert waited.count >= 1
 

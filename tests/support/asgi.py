@@ -13,8 +13,8 @@ from starlette.types import ASGIApp, Message, Scope
 
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.wire.answers import Json
-from llama_stack_responses.wire.asked import Handler, routes_within
+from llama_stack_responses.wire.requests import Handler, routes_within
+from llama_stack_responses.wire.responses import Json
 from llama_stack_responses.wire.traffic import Traffic
 
 

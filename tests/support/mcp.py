@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from llama_stack_responses.core.mcp import Approval
-from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.tools.mcp import McpTool
-from llama_stack_responses.tools.mcp_servers import McpAddress, McpError
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
+from llama_stack_responses.tools.mcp.tool import McpTool
 
 type Json = dict[str, Any]
 type Answer = Json | McpError | asyncio.Event

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.assembler import Assembler
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, Progress, TurnLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
-from llama_stack_responses.turn.loop import NOTHING_DONE, Ending, Progress, TurnLimits
-from llama_stack_responses.turn.outbox import Outbox
 from tests.support.inference import FakeInference, Round
 from tests.support.turns import make_turn
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import orjson
 
-from llama_stack_responses.core.calls import WEB_SEARCH_CALL, CallKind
-from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.core.search_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind
 from llama_stack_responses.tools.tool import Function, Invocation, Outcome, ToolError, chat_function
 
 type Json = dict[str, Any]

@@ -6,23 +6,23 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llama_stack_responses.chat.profile import Profile
-from llama_stack_responses.core.assembler import Assembler
 from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.sealing import SECRET_BYTES, Sealer
-from llama_stack_responses.summaries import PrivateSummaries
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.generation.compaction import Compacting
+from llama_stack_responses.generation.context_fit import Fitting
+from llama_stack_responses.generation.context_lengths import ContextLengths
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.fair_yield import Turnstile
+from llama_stack_responses.generation.loop import NOTHING_DONE, Progress, Turn, TurnLimits
+from llama_stack_responses.generation.model_round import Asking
+from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.generation.token_counts import TokenCounts
+from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
+from llama_stack_responses.sealing.summaries import PrivateSummaries
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.toolset import Toolset
-from llama_stack_responses.turn.asking import Asking
-from llama_stack_responses.turn.boundary import Boundary
-from llama_stack_responses.turn.compacting import Compacting
-from llama_stack_responses.turn.context_lengths import ContextLengths
-from llama_stack_responses.turn.fitting import Fitting
-from llama_stack_responses.turn.loop import NOTHING_DONE, Progress, Turn, TurnLimits
-from llama_stack_responses.turn.outbox import Outbox
-from llama_stack_responses.turn.token_counts import TokenCounts
-from llama_stack_responses.turn.turnstile import Turnstile
 from tests.support.inference import FakeInference
 
 

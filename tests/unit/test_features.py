@@ -11,10 +11,11 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 from openai.types.responses.tool_choice_options import ToolChoiceOptions
 from openai.types.responses.tool_param import ToolParam
 
-from llama_stack_responses.core import request, transcript
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.events import TERMINAL
-from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.schema import request
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream import transcript
+from llama_stack_responses.core.stream.events import TERMINAL
 from tests.support.features import features, refused
 
 type Json = dict[str, Any]

@@ -13,7 +13,8 @@ from openai.types.chat import ChatCompletionChunk
 
 from llama_stack_responses.chat.chunks import ChunkReader
 from llama_stack_responses.chat.profile import InlineThinking, Profile
-from llama_stack_responses.core.deltas import (
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.deltas import (
     Annotation,
     Delta,
     Finish,
@@ -24,7 +25,6 @@ from llama_stack_responses.core.deltas import (
     ToolCall,
     Usage,
 )
-from llama_stack_responses.core.errors import ApiError
 
 try:
     from llama_stack_api.inference.models import OpenAIChatCompletionChunk as HostChunk

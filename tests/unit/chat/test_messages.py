@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from llama_stack_responses.chat.messages import chat_messages
 from llama_stack_responses.chat.profile import InlineThinking, Profile
-from llama_stack_responses.core.items import check_call_pairs, parse_input
+from llama_stack_responses.core.schema.items import check_call_pairs, parse_input
 
 Json = dict[str, Any]
 Role = Literal["user", "system", "developer"]

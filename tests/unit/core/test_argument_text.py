@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.argument_text import ArgumentText
+from llama_stack_responses.core.stream.argument_text import ArgumentText
 
 TEXTS = st.text(st.one_of(st.characters(exclude_categories=["Cs"]), st.sampled_from('"\\{}\n\x00\u20ac\U0001f600')))
 BLANKS = st.text(" \t\r\n", max_size=2)

@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.assembler import Assembler
-from llama_stack_responses.core.calls import FUNCTION, CallKind, ServerCall
-from llama_stack_responses.core.deltas import (
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.calls import FUNCTION, CallKind, ServerCall
+from llama_stack_responses.core.stream.deltas import (
     Annotation,
     Delta,
     Finish,
@@ -24,11 +26,9 @@ from llama_stack_responses.core.deltas import (
     ToolCall,
     Usage,
 )
-from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.replay import replay
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
-from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.transcript import Transcript
 from tests.support.strict import check_stream, rebuild, validate_response
 
 Json = dict[str, Any]

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.citing import Citation, Citing
-from llama_stack_responses.core.deltas import Annotation, Delta, Finish, Reasoning, Text
+from llama_stack_responses.core.stream.citing import Citation, Citing
+from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Text
 
 type Json = dict[str, object]
 

@@ -10,9 +10,9 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import BaseModel
 
-from llama_stack_responses.core import events
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream import events
+from llama_stack_responses.core.stream.response import new_response
 from tests.support.conform import ALLOWED_KEYS
 from tests.support.strict import validate_event
 

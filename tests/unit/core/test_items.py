@@ -42,9 +42,9 @@ from openai.types.responses.response_tool_search_output_item_param_param import 
 from pydantic import TypeAdapter
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items import ANSWERS, check_call_pairs, check_ids, parse_input
 from llama_stack_responses.core.listing import listed, with_ids
-from llama_stack_responses.core.shapes import Limits
+from llama_stack_responses.core.schema.items import ANSWERS, check_call_pairs, check_ids, parse_input
+from llama_stack_responses.core.schema.shapes import Limits
 from tests.support.conform import problems
 
 Json = dict[str, Any]

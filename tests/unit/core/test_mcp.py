@@ -19,7 +19,7 @@ from llama_stack_responses.core.mcp import (
     secrets_apart,
     secrets_back,
 )
-from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.schema.request import parse_create
 
 Json = dict[str, Any]
 

@@ -21,7 +21,7 @@ from llama_stack_responses.core.moderation import (
     result,
     without_refused,
 )
-from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.schema.request import parse_create
 from tests.support.moderation import AWAY
 
 Json = dict[str, Any]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.new_container import new_container
+from llama_stack_responses.core.schema.new_container import new_container
 
 
 @pytest.mark.parametrize(

@@ -10,17 +10,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llama_stack_responses.core import events
-from llama_stack_responses.core.assembler import Assembler
-from llama_stack_responses.core.calls import ServerCall
-from llama_stack_responses.core.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.events import Event
-from llama_stack_responses.core.recovery import close_cut
-from llama_stack_responses.core.replay import replay
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.response import new_response
-from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream import events
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.calls import ServerCall
+from llama_stack_responses.core.stream.deltas import (
+    Annotation,
+    Delta,
+    Finish,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    Usage,
+)
+from llama_stack_responses.core.stream.events import Event
+from llama_stack_responses.core.stream.recovery import close_cut
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.stream.transcript import Transcript
 from tests.support.strict import check_stream, rebuild
 from tests.unit.core.test_assembler import CITATION, LOGPROB, ROUND, ROUNDS, STATUSES, Status, kind_of
 

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.items import parse_input
-from llama_stack_responses.core.request import CreateRequest, parse_create, request_schema
-from llama_stack_responses.core.response import new_response
+from llama_stack_responses.core.schema.items import parse_input
+from llama_stack_responses.core.schema.request import CreateRequest, parse_create, request_schema
+from llama_stack_responses.core.stream.response import new_response
 
 Json = dict[str, Any]
 

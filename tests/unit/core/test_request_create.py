@@ -17,8 +17,8 @@ from openai.types.shared.reasoning_effort import ReasoningEffort
 from openai.types.shared_params import Reasoning
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.request import DEFAULT_PASSTHROUGH, CreateRequest, parse_create
-from llama_stack_responses.core.shapes import Limits
+from llama_stack_responses.core.schema.request import DEFAULT_PASSTHROUGH, CreateRequest, parse_create
+from llama_stack_responses.core.schema.shapes import Limits
 
 Json = dict[str, Any]
 

@@ -20,11 +20,11 @@ from openai.types.responses.file_search_tool_param import FileSearchToolParam
 from openai.types.responses.response_create_params import ToolChoice
 from openai.types.responses.tool_param import LocalShell
 
-from llama_stack_responses.core.client_tools import CLIENT_TOOL_NAMES
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.request import parse_create
-from llama_stack_responses.core.search_tools import SEARCH_TOOLS
-from llama_stack_responses.core.shapes import Limits
+from llama_stack_responses.core.schema.client_tools import CLIENT_TOOL_NAMES
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.schema.search_tools import SEARCH_TOOLS
+from llama_stack_responses.core.schema.shapes import Limits
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.items import check_call_pairs
+from llama_stack_responses.core.schema.items import check_call_pairs
 from llama_stack_responses.core.truncation import PINNED, droppable, without
 
 Json = dict[str, Any]

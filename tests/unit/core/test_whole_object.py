@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core.whole_object import WholeObject
+from llama_stack_responses.core.stream.whole_object import WholeObject
 
 VALUES = st.recursive(st.text('{}[]"\\a', max_size=4) | st.integers(), lambda inner: st.lists(inner, max_size=3))
 

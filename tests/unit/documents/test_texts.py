@@ -9,8 +9,8 @@ import pytest
 from llama_stack_responses.documents.document import Document, Unreadable
 from llama_stack_responses.documents.pdf import PdfLimits, Pdfs
 from llama_stack_responses.documents.texts import Reader, Texts
-from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
-from llama_stack_responses.workers.time_budget import TimeBudget
+from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.process_pool.time_budget import TimeBudget
 from tests.support.pdf import pdf
 from tests.support.waiting import until
 

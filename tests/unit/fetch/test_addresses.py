@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.fetch.address_policy import Guard
 from llama_stack_responses.fetch.addresses import is_metadata, is_public
-from llama_stack_responses.fetch.guard import Guard
 
 FORBIDDEN_IPV4 = [
     "0.0.0.0/8",

@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 
+from llama_stack_responses.fetch.address_policy import Guard, Refused
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.guard import Guard, Refused
 from tests.support.certificates import Certificates
 from tests.support.web import Answer, Web
 

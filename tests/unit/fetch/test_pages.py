@@ -5,10 +5,10 @@ from ipaddress import ip_network
 
 import pytest
 
+from llama_stack_responses.fetch.address_policy import Guard, Refused
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.guard import Guard, Refused
 from llama_stack_responses.fetch.pages import Page, Pages
-from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
+from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.web import Answer, Web
 
 OWNER = ("", "ada")

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from llama_stack_responses.config import CodeInterpreter
-from llama_stack_responses.containers import open_containers
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.sandbox import control_group
 from llama_stack_responses.sandbox.containers import Containers, Entry
 from llama_stack_responses.sandbox.control_group import ControlGroups, Share, usable
+from llama_stack_responses.sandbox.factory import open_containers
 from llama_stack_responses.sandbox.places import Places
 from llama_stack_responses.sandbox.processes import Processes
 from tests.support.descendants import descendants

@@ -9,8 +9,8 @@ import orjson
 
 from llama_stack_responses.core.exchanges import with_exchanges
 from llama_stack_responses.core.owner import ANONYMOUS
-from llama_stack_responses.core.replay import replay
-from llama_stack_responses.core.transcript import Transcript
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.tools.registry import Services, tool_makers
 from tests.support.inference import Round, call, finish
 from tests.support.setting import Setting as TurnSetting

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.fetch.address_policy import Guard
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
-from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
+from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.web import Web
 from tests.unit.tools.setting import Setting, calls

@@ -9,7 +9,7 @@ from typing import Any
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.sandbox.containers import Containers
 from llama_stack_responses.sandbox.places import Places
-from llama_stack_responses.tools.container_choice import ContainerChoice, Site
+from llama_stack_responses.tools.hosted.container_choice import ContainerChoice, Site
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 

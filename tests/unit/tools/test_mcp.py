@@ -10,12 +10,12 @@ import pytest
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.exchanges import with_exchanges
-from llama_stack_responses.core.replay import replay
-from llama_stack_responses.core.request import CreateRequest
-from llama_stack_responses.core.transcript import Transcript
-from llama_stack_responses.tools.mcp import McpTool
-from llama_stack_responses.tools.mcp_servers import McpError
-from llama_stack_responses.turn.loop import TurnLimits
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.tools.mcp.servers import McpError
+from llama_stack_responses.tools.mcp.tool import McpTool
 from tests.support.inference import Round, call, finish, text
 from tests.support.mcp import Answer, FakeMcp, said, tool
 from tests.support.setting import COMPLETED, Setting

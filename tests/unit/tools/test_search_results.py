@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.tools.search_results import Result, is_within, results_of, web_host
+from llama_stack_responses.tools.hosted.search_results import Result, is_within, results_of, web_host
 
 URL = "https://a.example/"
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.core.request import parse_create
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.unavailable_tools import Unavailable
+from llama_stack_responses.fetch.address_policy import Guard
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
-from llama_stack_responses.fetch.guard import Guard
 from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.tools.hosted.web_search import wrapped
 from llama_stack_responses.tools.tool import ToolError
-from llama_stack_responses.tools.unavailable import Unavailable
-from llama_stack_responses.tools.web_search import wrapped
-from llama_stack_responses.workers.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
 from tests.support.web import Answer, Web
 from tests.unit.tools.setting import Setting, calls

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from starlette.types import ASGIApp
 
 from llama_stack_responses.wire import forms
-from llama_stack_responses.wire.answers import Json
 from llama_stack_responses.wire.forms import uploaded
+from llama_stack_responses.wire.responses import Json
 from tests.support.asgi import App, Body, ask
 from tests.support.waiting import until
 

@@ -1,0 +1,228 @@
+"""The items of the built-in tools that the client runs: calls, their outputs, and tools that come with the input."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from .declared_tools import carried_tools
+from .item_fields import CALLER, ID, IMAGE_URL, OWN_ID, STATUS, TEXT
+from .shapes import LARGEST_INTEGER, At, Check, an_object, array, integer, missing, one_of, record, tagged
+
+_COORDINATE: Final = integer(-LARGEST_INTEGER)
+_MILLISECONDS: Final = integer(0)
+_KEYS: Final = array(TEXT)
+
+
+def _anything(value: Any, _: At) -> Any:
+    return value
+
+
+def _texts(value: Any, at: At) -> dict[str, str]:
+    """An object of strings."""
+    return {name: TEXT(text, at.key(name)) for name, text in an_object(value, at).items()}
+
+
+# Shells
+
+LOCAL_SHELL_ACTION: Final = record(
+    {
+        "type": one_of("exec"),
+        "command": array(TEXT, low=1),
+        "env": _texts,
+        "timeout_ms": _MILLISECONDS,
+        "user": TEXT,
+        "working_directory": TEXT,
+    },
+    "command",
+    defaults={"type": "exec", "env": {}},
+)
+
+_LOCAL_SHELL_CALL: Final = record(
+    {"id": OWN_ID, "call_id": ID, "action": LOCAL_SHELL_ACTION, "status": STATUS}, "call_id", "action"
+)
+
+_LOCAL_SHELL_CALL_OUTPUT: Final = record({"id": OWN_ID, "call_id": ID, "output": TEXT, "status": STATUS}, "output")
+
+
+def _local_shell_call_output(value: Any, at: At) -> dict[str, Any]:
+    """By OpenAI's type the `id` says which call this is the output of; clients send a `call_id`."""
+    checked: dict[str, Any] = _LOCAL_SHELL_CALL_OUTPUT(value, at)
+    if "call_id" in checked:
+        return checked
+    if not (call_id := checked.pop("id", "")):
+        raise missing(at.key("call_id"))
+    return {"call_id": call_id, **checked}
+
+
+SHELL_ACTION: Final = record(
+    {"commands": array(TEXT, low=1), "max_output_length": integer(0), "timeout_ms": _MILLISECONDS}, "commands"
+)
+
+_SHELL_ENVIRONMENT: Final = tagged(
+    "environment",
+    {"local": record({}), "container_reference": record({"container_id": ID}, "container_id")},
+)
+
+_SHELL_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "action": SHELL_ACTION,
+        "caller": CALLER,
+        "environment": _SHELL_ENVIRONMENT,
+        "status": STATUS,
+    },
+    "call_id",
+    "action",
+)
+
+_OUTCOME: Final = tagged(
+    "outcome", {"timeout": record({}), "exit": record({"exit_code": integer(-LARGEST_INTEGER)}, "exit_code")}
+)
+
+_SHELL_CALL_OUTPUT: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "output": array(
+            record({"stdout": TEXT, "stderr": TEXT, "outcome": _OUTCOME}, "stdout", "stderr", "outcome"),
+        ),
+        "max_output_length": integer(0),
+        "caller": CALLER,
+        "status": STATUS,
+    },
+    "call_id",
+    "output",
+)
+
+# Patches
+
+_WITH_DIFF: Final = record({"path": TEXT, "diff": TEXT}, "path", "diff")
+
+PATCH_OPERATION: Final = tagged(
+    "operation",
+    {"create_file": _WITH_DIFF, "update_file": _WITH_DIFF, "delete_file": record({"path": TEXT}, "path")},
+)
+
+_APPLY_PATCH_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "operation": PATCH_OPERATION,
+        "caller": CALLER,
+        "status": one_of("in_progress", "completed"),
+    },
+    "call_id",
+    "operation",
+    defaults={"status": "completed"},
+)
+
+_APPLY_PATCH_CALL_OUTPUT: Final = record(
+    {"id": OWN_ID, "call_id": ID, "output": TEXT, "caller": CALLER, "status": one_of("completed", "failed")},
+    "call_id",
+    "status",
+)
+
+# The computer
+
+_PLACE: Final[Mapping[str, Check]] = {"x": _COORDINATE, "y": _COORDINATE}
+
+COMPUTER_ACTION: Final = tagged(
+    "action",
+    {
+        "click": record(
+            {"button": one_of("left", "right", "wheel", "back", "forward"), **_PLACE, "keys": _KEYS},
+            "button",
+            *_PLACE,
+            defaults={"button": "left"},
+        ),
+        "double_click": record({**_PLACE, "keys": _KEYS}, *_PLACE),
+        "drag": record({"path": array(record(_PLACE, *_PLACE)), "keys": _KEYS}, "path"),
+        "keypress": record({"keys": _KEYS}, "keys"),
+        "move": record({**_PLACE, "keys": _KEYS}, *_PLACE),
+        "screenshot": record({}),
+        "scroll": record(
+            {"scroll_x": _COORDINATE, "scroll_y": _COORDINATE, **_PLACE, "keys": _KEYS},
+            "scroll_x",
+            "scroll_y",
+            *_PLACE,
+            defaults={"scroll_x": 0, "scroll_y": 0},
+        ),
+        "type": record({"text": TEXT}, "text"),
+        "wait": record({}),
+    },
+)
+
+_SAFETY_CHECKS: Final = array(record({"id": ID, "code": TEXT, "message": TEXT}, "id"))
+
+_COMPUTER_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "action": COMPUTER_ACTION,
+        "actions": array(COMPUTER_ACTION),
+        "pending_safety_checks": _SAFETY_CHECKS,
+        "status": STATUS,
+    },
+    "call_id",
+    defaults={"pending_safety_checks": []},
+)
+
+_SCREENSHOT: Final = tagged("output", {"computer_screenshot": record({"image_url": IMAGE_URL, "file_id": ID})})
+
+
+def _screenshot(value: Any, at: At) -> dict[str, Any]:
+    """The preview of this tool called its screenshots images."""
+    if isinstance(value, dict) and value.get("type") == "input_image":
+        value = {**value, "type": "computer_screenshot"}
+    checked: dict[str, Any] = _SCREENSHOT(value, at)
+    if not checked.keys() & {"image_url", "file_id"}:
+        raise missing(at.key("image_url"))
+    return checked
+
+
+_COMPUTER_CALL_OUTPUT: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "output": _screenshot,
+        "acknowledged_safety_checks": _SAFETY_CHECKS,
+        "status": one_of("in_progress", "completed", "incomplete", "failed"),
+    },
+    "call_id",
+    "output",
+)
+
+# Tools that are not in the request's list
+
+_EXECUTION: Final = one_of("server", "client")
+
+_TOOL_SEARCH_CALL: Final = record(
+    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "arguments": _anything, "status": STATUS},
+    "arguments",
+    defaults={"execution": "server"},
+)
+
+_TOOL_SEARCH_OUTPUT: Final = record(
+    {"id": OWN_ID, "call_id": ID, "execution": _EXECUTION, "tools": carried_tools, "status": STATUS},
+    "tools",
+    defaults={"execution": "server"},
+)
+
+_ADDITIONAL_TOOLS: Final = record({"id": OWN_ID, "role": one_of("developer"), "tools": carried_tools}, "role", "tools")
+
+CLIENT_ITEMS: Final[Mapping[str, Check]] = {
+    "local_shell_call": _LOCAL_SHELL_CALL,
+    "local_shell_call_output": _local_shell_call_output,
+    "shell_call": _SHELL_CALL,
+    "shell_call_output": _SHELL_CALL_OUTPUT,
+    "apply_patch_call": _APPLY_PATCH_CALL,
+    "apply_patch_call_output": _APPLY_PATCH_CALL_OUTPUT,
+    "computer_call": _COMPUTER_CALL,
+    "computer_call_output": _COMPUTER_CALL_OUTPUT,
+    "tool_search_call": _TOOL_SEARCH_CALL,
+    "tool_search_output": _TOOL_SEARCH_OUTPUT,
+    "additional_tools": _ADDITIONAL_TOOLS,
+}
+"""The items, by type."""

@@ -1,0 +1,66 @@
+"""Conversations as the API has them: what clients send, and what they are shown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..errors import ApiError, import_hint
+from .items import TRIGGER, check_input
+from .shapes import At, Limits, check_count, check_json, invalid, invalid_type, metadata, missing
+
+Json = dict[str, Any]
+
+AT_ONCE: Final = 20
+"""Items that one request may add."""
+
+
+def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
+    """The `items` of a request, in the form in which they are stored.
+
+    Raises:
+        ApiError: 400; `param` is the path of what is wrong, such as `items[1].role`.
+    """
+    at = At("items", limits)
+    items = body.get("items")
+    if items is None:
+        if required:
+            raise missing(at)
+        return []
+    check_json(items)
+    if not isinstance(items, list):
+        raise invalid_type(items, at, "an array")
+    check_count(items, at, AT_ONCE)
+    checked = check_input(items, at)
+    if any(item["type"] == TRIGGER for item in checked):
+        raise invalid(at, "a 'compaction_trigger' is no item to keep: it belongs into the request for a response.")
+    return checked
+
+
+def read_metadata(body: Json, limits: Limits, *, required: bool) -> dict[str, str]:
+    """The `metadata` of a request; null is none.
+
+    Raises:
+        ApiError: 400.
+    """
+    at = At("metadata", limits)
+    if required and "metadata" not in body:
+        raise missing(at)
+    pairs = body.get("metadata")
+    check_json(pairs)
+    return {} if pairs is None else metadata(pairs, at)
+
+
+def shown(conversation_id: str, created_at: int, pairs: Mapping[str, str]) -> Json:
+    """A conversation as `openai.types.conversations.Conversation` has it."""
+    return {"id": conversation_id, "object": "conversation", "created_at": created_at, "metadata": dict(pairs)}
+
+
+def no_conversation(conversation_id: str) -> ApiError:
+    """The 404 of a conversation that is unknown, deleted, or another user's."""
+    return ApiError(404, f"Conversation with id '{conversation_id}' not found.{import_hint(conversation_id)}")
+
+
+def no_item(item_id: str) -> ApiError:
+    """The 404 of an item that is not in its conversation."""
+    return ApiError(404, f"Item with id '{item_id}' not found in this conversation.")

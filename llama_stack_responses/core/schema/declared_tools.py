@@ -1,0 +1,167 @@
+"""The tools that a request declares, and its choice among them: which there are, and what each may say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from ..errors import bad_request
+from ..mcp import holds_secrets
+from .client_tools import AUTO_CONTAINER, CLIENT_CHOICES, CLIENT_TOOL_NAMES, CLIENT_TOOLS, COMPUTER_TYPES, check_names
+from .mcp_shapes import MCP_CHOICE, MCP_TOOL, check_labels
+from .search_tools import SEARCH_TOOLS, WEB_SEARCH_TYPES
+from .shapes import (
+    At,
+    Check,
+    any_of,
+    array,
+    check_count,
+    invalid,
+    invalid_type,
+    one_of,
+    record,
+    schema_of,
+    shown,
+    string,
+    tagged,
+    takes,
+)
+
+_NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
+
+
+@takes(any_of({"type": "string"}, schema_of(_NEW_CONTAINER)))
+def _container(value: Any, at: At) -> str | dict[str, Any]:
+    """A container's id, or what a new one is to be like."""
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    container: str | dict[str, Any] = (string(1, 128) if isinstance(value, str) else _NEW_CONTAINER)(value, at)
+    return container
+
+
+_CODE_INTERPRETER: Final = record({"container": _container}, "container")
+
+_TOOLS: Final[Mapping[str, Check]] = {
+    "code_interpreter": _CODE_INTERPRETER,
+    **CLIENT_TOOLS,
+    **SEARCH_TOOLS,
+    "mcp": MCP_TOOL,
+}
+"""The tools that this server takes, by type."""
+
+_UNSUPPORTED_TOOLS: Final = frozenset(
+    {
+        "image_generation",
+        "programmatic_tool_calling",
+    }
+)
+"""The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
+
+_KNOWN_TOOL: Final = tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS)
+
+
+@takes(schema_of(_KNOWN_TOOL))
+def _tool(value: Any, at: At) -> dict[str, Any]:
+    """A tool. One that is left out is shown to the client as it came."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if isinstance(kind, str) and kind in _UNSUPPORTED_TOOLS & at.limits.omitted_tools:
+        return dict(value)
+    tool: dict[str, Any] = _KNOWN_TOOL(value, at)
+    return tool
+
+
+_TOOL_LIST: Final = array(_tool)
+
+
+@takes(schema_of(_TOOL_LIST))
+def tools(value: Any, at: At) -> list[dict[str, Any]]:
+    """The `tools` of a request, each with a name or label of its own if it has one."""
+    declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
+    check_count(declared, at, at.limits.max_tools)
+    check_names(declared, at)
+    check_labels(declared, at)
+    return declared
+
+
+def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
+    """The `tools` of an item, which is stored as it is."""
+    carried = tools(value, at)
+    for position, tool in enumerate(carried):
+        if holds_secrets(tool):
+            why = "it holds what opens an MCP server, and items are stored. Send it in the 'tools' of the request."
+            raise invalid(at.index(position), why)
+    return carried
+
+
+_HOSTED_NAMES: Final[Mapping[str, Check]] = {
+    **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter"), record({})),
+    "mcp": MCP_CHOICE,
+}
+"""How a choice names a tool that the server runs, by the tool's type."""
+
+_TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
+"""How a list of allowed tools names one, by the tool's type."""
+
+_KINDS: Final = {**dict.fromkeys(WEB_SEARCH_TYPES, "web_search"), **dict.fromkeys(COMPUTER_TYPES, "computer")}
+"""What a tool is that has several names, by name."""
+
+_CHOICE_MODE: Final = one_of("none", "auto", "required")
+
+_CHOICES: Final[Mapping[str, Check]] = {
+    **CLIENT_CHOICES,
+    **_HOSTED_NAMES,
+    "allowed_tools": record(
+        {
+            "mode": one_of("auto", "required"),
+            "tools": array(tagged("tool", _TOOL_NAMES, _UNSUPPORTED_TOOLS), low=1),
+        },
+        "mode",
+        "tools",
+    ),
+}
+"""The choices of a tool that this server takes, by type, beside the modes."""
+
+_UNSUPPORTED_CHOICES: Final = frozenset(
+    {
+        "image_generation",
+        "programmatic_tool_calling",
+    }
+)
+"""The choices that OpenAI takes and this server does not yet; one that it learns moves to `_CHOICES`."""
+
+_CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
+
+
+@takes(any_of(schema_of(_CHOICE_MODE), schema_of(_CHOICE)))
+def tool_choice(value: Any, at: At) -> str | dict[str, Any]:
+    """The `tool_choice` of a request: a word, or an object."""
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    choice: str | dict[str, Any] = (_CHOICE_MODE if isinstance(value, str) else _CHOICE)(value, at)
+    return choice
+
+
+def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -> None:
+    """A 400 unless the tools that a choice names are there."""
+    if isinstance(choice, str):
+        if choice == "required" and not declared:
+            message = "Tool choice 'required' must be specified with 'tools' parameter."
+            raise bad_request(message, "tool_choice")
+        return
+    known = {identity for tool in declared for identity in _identities(tool)}
+    for wanted in choice["tools"] if choice["type"] == "allowed_tools" else [choice]:
+        if known.isdisjoint(_identities(wanted)):
+            name = shown(wanted.get("server_label") or wanted.get("name") or wanted["type"])
+            message = f"Tool choice '{name}' not found in 'tools' parameter."
+            raise bad_request(message, "tool_choice")
+
+
+def _identities(entry: dict[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
+    """What a tool and a choice of it have in common; a choice need not say in which namespace a tool is."""
+    if entry["type"] == "mcp":
+        yield "mcp", entry["server_label"], None
+        return
+    yield _KINDS.get(entry["type"], entry["type"]), entry.get("name"), entry.get("namespace")
+    for tool in entry.get("tools", ()):
+        yield tool["type"], tool["name"], entry["name"]
+        yield tool["type"], tool["name"], None

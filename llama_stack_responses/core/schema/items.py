@@ -1,0 +1,444 @@
+"""The items of a request's `input`, brought into the one form in which they are stored.
+
+Clients send the same item in many ways: a bare string, a message without its type, an assistant's text as
+`input_text`, a reasoning item with nulls. Afterwards there is one way: every item has its `type`, a message's content
+is a list of parts, and there are no keys but those that OpenAI declares. An item in that form is left as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ..errors import bad_request
+from ..exchanges import EXCHANGE
+from .client_items import CLIENT_ITEMS
+from .hosted_items import HOSTED_ITEMS
+from .item_fields import CALLER, FILE_URL, ID, IMAGE_URL, NAME, OWN_ID, STATUS, TEXT
+from .mcp_shapes import MCP_ITEMS
+from .shapes import (
+    DEFAULT_LIMITS,
+    At,
+    Check,
+    Limits,
+    an_object,
+    any_of,
+    array,
+    boolean,
+    check_json,
+    data,
+    integer,
+    invalid,
+    invalid_type,
+    missing,
+    number,
+    one_of,
+    record,
+    schema_of,
+    string,
+    tagged,
+    takes,
+)
+
+ANSWERS: Final[Mapping[str, str]] = {
+    "function_call": "function_call_output",
+    "custom_tool_call": "custom_tool_call_output",
+    "local_shell_call": "local_shell_call_output",
+    "shell_call": "shell_call_output",
+    "apply_patch_call": "apply_patch_call_output",
+    "computer_call": "computer_call_output",
+    "tool_search_call": "tool_search_output",
+}
+"""What answers a call that the client runs, by the type of the call."""
+COMPACTION: Final = "compaction"
+"""The item that stands for the conversation before it."""
+TRIGGER: Final = "compaction_trigger"
+"""The last item of an input whose conversation is to be compacted."""
+_ANSWERED: Final = {output: call for call, output in ANSWERS.items()}
+
+_ROLE: Final = one_of("user", "assistant", "system", "developer")
+_INDEX: Final = integer(0)
+
+
+def parse_input(value: Any, limits: Limits = DEFAULT_LIMITS) -> list[dict[str, Any]]:
+    """The items of an `input`, in the form in which they are stored.
+
+    Args:
+        value: a decoded JSON value: a string, which stands for one user message, or an array of items.
+
+    Raises:
+        ApiError: 400; `param` is the path of what is wrong, such as `input[3].content[0].type`.
+    """
+    check_json(value)
+    return check_input(value, At("input", limits))
+
+
+def check_input(value: Any, at: At) -> list[dict[str, Any]]:
+    """`parse_input` as a check, for a value that `check_json` has seen."""
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": _one_text("input_text", value, at)}]
+    if not isinstance(value, list):
+        raise invalid_type(value, at, "one of a string or an array of input items")
+    items: list[dict[str, Any]] = array(_item)(value, at)
+    for position, item in enumerate(items[:-1]):
+        if item["type"] == TRIGGER:
+            raise invalid(at.index(position), "a 'compaction_trigger' must be the last item of the input.")
+    return items
+
+
+def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str, Any]], param: str = "input") -> None:
+    """A 400 if one of `items`, which came as `param`, has the id of an item before it, in `history` or among them."""
+    known = {item.get("id") for item in history}
+    for item in items:
+        if (item_id := item.get("id")) is None:
+            continue
+        if item_id in known:
+            message = f"Duplicate item found with id {item_id}. Remove duplicate items from your input and try again."
+            raise bad_request(message, param)
+        known.add(item_id)
+
+
+def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
+    """A 400 unless every call of the client's has its output after it, and every output its call before it.
+
+    Args:
+        items: the whole conversation, oldest first: the history and the new input.
+    """
+    seen: set[tuple[str, str]] = set()
+    # An ordered set. A model that numbers its calls anew in each turn uses a call_id again: the later call is open.
+    unanswered: dict[tuple[str, str], None] = {}
+    for item in items:
+        kind, call_id = item["type"], item.get("call_id")
+        if call_id is None or item.get("execution") == "server":
+            continue
+        if kind in ANSWERS:
+            seen.add((kind, call_id))
+            if EXCHANGE not in item:  # what this server ran, it answered
+                unanswered[kind, call_id] = None
+        elif kind in _ANSWERED:
+            if (_ANSWERED[kind], call_id) not in seen:
+                what = _ANSWERED[kind].replace("_", " ")
+                raise bad_request(f"No tool call found for {what} output with call_id {call_id}.", "input")
+            unanswered.pop((_ANSWERED[kind], call_id), None)
+    for kind, call_id in unanswered:
+        raise bad_request(f"No tool output found for {kind.replace('_', ' ')} {call_id}.", "input")
+
+
+# Parts
+
+
+def _one_text(kind: str, value: str, at: At) -> list[dict[str, Any]]:
+    part = {"type": kind, "text": TEXT(value, at)}
+    return [{**part, "annotations": []} if kind == "output_text" else part]
+
+
+def _content(text_kind: str, part: Check) -> Check:
+    """A message's content: a string or an array of parts; afterwards an array of parts."""
+    parts = array(part)
+
+    @takes(any_of({"type": "string"}, schema_of(parts)))
+    def check(value: Any, at: At) -> list[dict[str, Any]]:
+        if isinstance(value, str):
+            return _one_text(text_kind, value, at)
+        if not isinstance(value, list):
+            raise invalid_type(value, at, "one of a string or an array of objects")
+        checked: list[dict[str, Any]] = parts(value, at)
+        return checked
+
+    return check
+
+
+def _needing(check: Check, *names: str) -> Check:
+    """An object that must have at least one of these members; the first is the one a message asks for."""
+
+    def check_it(value: Any, at: At) -> dict[str, Any]:
+        checked: dict[str, Any] = check(value, at)
+        if not any(checked.get(name) for name in names):
+            raise missing(at.key(names[0]))
+        return checked
+
+    return check_it
+
+
+_BREAKPOINT: Final = record({"mode": one_of("explicit"), "ttl": one_of("30m", "12h")}, "mode")
+
+_INPUT_TEXT: Final = record({"text": TEXT, "prompt_cache_breakpoint": _BREAKPOINT}, "text")
+
+_INPUT_IMAGE: Final = _needing(
+    record(
+        {
+            "detail": one_of("low", "high", "auto", "original"),
+            "image_url": IMAGE_URL,
+            "file_id": ID,
+            "prompt_cache_breakpoint": _BREAKPOINT,
+        },
+        defaults={"detail": "auto"},
+    ),
+    "image_url",
+    "file_id",
+)
+
+_INPUT_FILE: Final = _needing(
+    record(
+        {
+            "detail": one_of("auto", "low", "high"),
+            "file_data": data,
+            "file_id": ID,
+            "file_url": FILE_URL,
+            "filename": string(0, 1024),
+            "prompt_cache_breakpoint": _BREAKPOINT,
+        }
+    ),
+    "file_data",
+    "file_id",
+    "file_url",
+)
+
+_INPUT_AUDIO: Final = record(
+    {"input_audio": record({"data": data, "format": one_of("mp3", "wav")}, "data", "format")}, "input_audio"
+)
+
+OUTPUT_PARTS: Final[Mapping[str, Check]] = {
+    "input_text": _INPUT_TEXT,
+    "input_image": _INPUT_IMAGE,
+    "input_file": _INPUT_FILE,
+}
+"""What the output of a call may hold, and what a variable of a prompt may be, by type."""
+
+_INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPUT_AUDIO}
+"""What a message to the model may hold, by type."""
+
+_ANNOTATIONS: Final[Mapping[str, Check]] = {
+    "file_citation": record({"file_id": ID, "filename": TEXT, "index": _INDEX}, "file_id", "filename", "index"),
+    "url_citation": record(
+        {"url": TEXT, "title": TEXT, "start_index": _INDEX, "end_index": _INDEX},
+        "url",
+        "title",
+        "start_index",
+        "end_index",
+    ),
+    "container_file_citation": record(
+        {"container_id": ID, "file_id": ID, "filename": TEXT, "start_index": _INDEX, "end_index": _INDEX},
+        "container_id",
+        "file_id",
+        "filename",
+        "start_index",
+        "end_index",
+    ),
+    "file_path": record({"file_id": ID, "index": _INDEX}, "file_id", "index"),
+}
+
+_TOKEN: Final[Mapping[str, Check]] = {"token": TEXT, "bytes": array(integer(0, 255)), "logprob": number()}
+
+_LOGPROB: Final = record(
+    {**_TOKEN, "top_logprobs": array(record(_TOKEN, *_TOKEN))},
+    *_TOKEN,
+    "top_logprobs",
+)
+
+_OUTPUT_TEXT: Final = record(
+    {"text": TEXT, "annotations": array(tagged("annotation", _ANNOTATIONS)), "logprobs": array(_LOGPROB)},
+    "text",
+    defaults={"annotations": []},
+)
+
+_SPOKEN_PART: Final = tagged("content", {"output_text": _OUTPUT_TEXT, "refusal": record({"refusal": TEXT}, "refusal")})
+
+
+def _spoken_part(value: Any, at: At) -> dict[str, Any]:
+    """A part of an assistant's message. Many clients send back all text as `input_text`."""
+    if isinstance(value, dict) and value.get("type") == "input_text":
+        value = {**value, "type": "output_text"}
+    part: dict[str, Any] = _SPOKEN_PART(value, at)
+    return part
+
+
+# Items
+
+_MESSAGE: Final = record(
+    {
+        "id": OWN_ID,
+        "role": _ROLE,
+        "content": _content("input_text", tagged("content", _INPUT_PARTS)),
+        "status": STATUS,
+    },
+    "content",
+)
+
+_ASSISTANT_MESSAGE: Final = record(
+    {
+        "id": OWN_ID,
+        "role": _ROLE,
+        "content": _content("output_text", _spoken_part),
+        "phase": one_of("commentary", "final_answer"),
+        "status": STATUS,
+    },
+    "content",
+)
+
+_MESSAGES: Final[Mapping[str, Check]] = {
+    "user": _MESSAGE,
+    "assistant": _ASSISTANT_MESSAGE,
+    "system": _MESSAGE,
+    "developer": _MESSAGE,
+}
+"""The messages, by role."""
+
+_WITH_ROLE: Final = record({"role": _ROLE}, "role")
+
+
+@takes({"type": "object", "properties": {"role": schema_of(_ROLE), "content": {}}, "required": ["role", "content"]})
+def _message(value: Any, at: At) -> dict[str, Any]:
+    role = _WITH_ROLE(value, at)["role"]
+    message: dict[str, Any] = _MESSAGES[role](value, at)
+    return message
+
+
+def _thoughts(kind: str) -> Check:
+    """Reasoning text or its summary: a string, or strings and parts of this kind or of type `text`; afterwards, parts.
+
+    So the same text that one client keeps as it came and another flattens is stored in one form.
+    """
+    part = record({"type": one_of(kind, "text"), "text": TEXT}, "text")
+
+    def check(value: Any, at: At) -> dict[str, Any]:
+        checked = part({"text": value} if isinstance(value, str) else value, at)
+        return {"type": kind, "text": checked["text"]}
+
+    several = array(check)
+
+    def check_all(value: Any, at: At) -> list[dict[str, Any]]:
+        checked: list[dict[str, Any]] = several(list(filter(None, [value])) if isinstance(value, str) else value, at)
+        return checked
+
+    return check_all
+
+
+_REASONING: Final = record(
+    {
+        "id": OWN_ID,
+        "summary": _thoughts("summary_text"),
+        "content": _thoughts("reasoning_text"),
+        "encrypted_content": data,
+        "status": STATUS,
+    },
+    defaults={"summary": []},
+)
+
+_FUNCTION_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
+        "arguments": TEXT,
+        "async": boolean,
+        "caller": CALLER,
+        "status": STATUS,
+    },
+    "call_id",
+    "name",
+    "arguments",
+)
+
+_OUTPUT: Final = array(tagged("content", OUTPUT_PARTS))
+
+
+@takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))
+def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
+    """A call's output: a string stays one, since a tool's text and a list that holds one text are different things."""
+    if not isinstance(value, str | list):
+        raise invalid_type(value, at, "one of a string or an array of objects")
+    output: str | list[dict[str, Any]] = (TEXT if isinstance(value, str) else _OUTPUT)(value, at)
+    return output
+
+
+_FUNCTION_CALL_OUTPUT: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
+        "output": _call_output,
+        "caller": CALLER,
+        "status": STATUS,
+    },
+    "call_id",
+    "output",
+)
+
+_CUSTOM_TOOL_CALL: Final = record(
+    {
+        "id": OWN_ID,
+        "call_id": ID,
+        "name": NAME,
+        "namespace": NAME,
+        "input": TEXT,
+        "async": boolean,
+        "caller": CALLER,
+        "status": STATUS,
+    },
+    "call_id",
+    "name",
+    "input",
+)
+
+_CUSTOM_TOOL_CALL_OUTPUT: Final = record(
+    {"id": OWN_ID, "call_id": ID, "output": _call_output, "caller": CALLER, "status": STATUS}, "call_id", "output"
+)
+
+_ITEMS: Final[Mapping[str, Check]] = {
+    "message": _message,
+    "reasoning": _REASONING,
+    "function_call": _FUNCTION_CALL,
+    "function_call_output": _FUNCTION_CALL_OUTPUT,
+    "custom_tool_call": _CUSTOM_TOOL_CALL,
+    "custom_tool_call_output": _CUSTOM_TOOL_CALL_OUTPUT,
+    **CLIENT_ITEMS,
+    **HOSTED_ITEMS,
+    **MCP_ITEMS,
+    COMPACTION: record({"id": OWN_ID, "encrypted_content": data}, "encrypted_content"),
+    TRIGGER: record({"id": OWN_ID}),
+    "item_reference": record({"id": ID}, "id"),
+}
+"""The items that this server takes, by type."""
+
+_UNSUPPORTED_ITEMS: Final = frozenset(
+    {
+        "configuration_update",
+        "image_generation_call",
+        "program",
+        "program_output",
+    }
+)
+"""The items that OpenAI takes and this server does not yet; one that it learns moves to `_ITEMS`."""
+
+_TYPED_ITEM: Final = tagged("item", _ITEMS, _UNSUPPORTED_ITEMS)
+
+
+@takes(any_of(schema_of(_TYPED_ITEM), schema_of(_message), {"type": "object", "required": ["id"]}))
+def _item(value: Any, at: At) -> dict[str, Any]:
+    members = an_object(value, at)
+    if members.get("type") is None:
+        members = {**members, "type": _implied_type(members, at)}
+    item: dict[str, Any] = _TYPED_ITEM(members, at)
+    if item.get("id") == "":
+        del item["id"]
+    return item
+
+
+def _implied_type(members: dict[str, Any], at: At) -> str:
+    """What an item without a type is: a role makes it a message, an id alone a reference."""
+    given = {name for name, member in members.items() if member is not None}
+    if "role" in given:
+        return "message"
+    if given == {"id"}:
+        return "item_reference"
+    raise missing(at.key("type"))
+
+
+ITEMS_SCHEMA: Final = schema_of(array(_item))
+"""Several items."""
+
+INPUT_SCHEMA: Final = any_of({"type": "string"}, ITEMS_SCHEMA)
+"""What `check_input` takes."""

@@ -1,0 +1,37 @@
+"""The body of a request for a container."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from ..errors import bad_request
+from .client_tools import AUTO_CONTAINER_FIELDS
+from .shapes import DEFAULT_LIMITS, At, Schema, an_object, array, integer, one_of, record, schema_of, string
+
+_IDLE: Final = record({"anchor": one_of("last_active_at"), "minutes": integer(1)}, "minutes")
+
+_CONTAINER: Final = record(
+    {"name": string(), "expires_after": _IDLE, "skills": array(an_object), **AUTO_CONTAINER_FIELDS}, "name"
+)
+
+CONTAINER_SCHEMA: Final[Schema] = schema_of(_CONTAINER)
+
+
+def new_container(body: dict[str, Any]) -> tuple[str, int | None]:
+    """The name of a container that is asked for, and after how many idle minutes it is to end, if that is said.
+
+    Raises:
+        ApiError: 400; the body is wrong, or asks for what containers of this server do not have.
+    """
+    asked = _CONTAINER(body, At("", DEFAULT_LIMITS))
+    for name, instead in (
+        ("file_ids", "Put files in with 'POST /v1/containers/{container_id}/files'."),
+        ("skills", "Put what they need in as files."),
+    ):
+        if asked.get(name):
+            message = f"Unsupported parameter: '{name}' is not supported by this server. {instead}"
+            raise bad_request(message, name, "unsupported_parameter")
+    if asked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
+        message = "Containers of this server have no network: leave 'network_policy' out."
+        raise bad_request(message, "network_policy", "unsupported_value")
+    return asked["name"], asked.get("expires_after", {}).get("minutes")

@@ -1,0 +1,450 @@
+"""The body of a request for a response: every field checked once, here, and in one form afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..errors import bad_request
+from ..ids import check_conversation_id, check_response_id
+from .declared_tools import check_choice, tool_choice, tools
+from .items import INPUT_SCHEMA, OUTPUT_PARTS, TRIGGER, check_input
+from .shapes import (
+    DEFAULT_LIMITS,
+    At,
+    Check,
+    Limits,
+    Schema,
+    an_object,
+    any_of,
+    array,
+    boolean,
+    check_count,
+    check_json,
+    integer,
+    invalid_type,
+    kind,
+    metadata,
+    missing,
+    number,
+    one_of,
+    or_null,
+    record,
+    schema_of,
+    shown,
+    string,
+    tagged,
+    takes,
+)
+
+DEFAULT_PASSTHROUGH: Final = frozenset(
+    {
+        "seed",
+        "stop",
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+        "chat_template_kwargs",
+        "cache_salt",
+        "priority",
+        "logit_bias",
+    }
+)
+"""Fields that are not OpenAI's and go to the engine as they are, unless the operator says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateRequest:
+    """What a client asked for: OpenAI's fields by their names, checked.
+
+    A client that left a field out, or sent null, gets the value that stands here; None is for those where the model or
+    the upstream may have a default of its own. The values are the client's own JSON and are shared with the response
+    that echoes them: they are read, never changed.
+
+    Attributes:
+        input: as the client sent it.
+        instructions: as the client sent them; where a prompt was filled in, the messages that it makes.
+        input_items: `input` as items in the form in which they are stored; empty without an `input`.
+        conversation: its id.
+        tools: each with its `type`, and a function with its `name`, `parameters` and `strict`.
+        guardrails: the host's field, which OpenAI does not have: names of checks on input and output; None is the
+            stack's default one.
+        passthrough: fields for the engine, by name, that OpenAI does not have.
+    """
+
+    model: str
+    input: str | list[Any] | None = None
+    input_items: list[dict[str, Any]] = field(default_factory=list)
+    instructions: str | list[dict[str, Any]] | None = None
+    previous_response_id: str | None = None
+    conversation: str | None = None
+    prompt: dict[str, Any] | None = None
+    context_management: list[dict[str, Any]] = field(default_factory=list)
+    truncation: Literal["auto", "disabled"] = "disabled"
+    image: dict[str, Any] | None = None
+
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: int | None = None
+
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    top_logprobs: int | None = None
+    text: dict[str, Any] | None = None
+    reasoning: dict[str, Any] | None = None
+    include: list[str] = field(default_factory=list)
+
+    stream: bool = False
+    stream_options: dict[str, Any] | None = None
+    background: bool = False
+    store: bool = True
+    metadata: dict[str, str] = field(default_factory=dict)
+
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_options: dict[str, Any] | None = None
+    prompt_cache_retention: str | None = None
+    access_programs: dict[str, Any] | None = None
+    moderation: dict[str, Any] | None = None
+    guardrails: list[str | None] = field(default_factory=list)
+    safety_identifier: str | None = None
+    user: str | None = None
+
+    passthrough: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def wants_logprobs(self) -> bool:
+        """Whether output text carries log probabilities: asked for by name, or by a number of alternatives."""
+        return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
+
+    @property
+    def reasoning_summary(self) -> Literal["auto", "concise", "detailed"] | None:
+        """Which summary of the reasoning is asked for, under its name or its older one."""
+        asked = self.reasoning or {}
+        return asked.get("summary") or asked.get("generate_summary")
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the conversation is to be compacted, and nothing else."""
+        return any(item["type"] == TRIGGER for item in self.input_items[-1:])
+
+    @property
+    def wants_json(self) -> bool:
+        """Whether the answer is to be JSON, with a schema or without."""
+        form = (self.text or {}).get("format")
+        return form is not None and form["type"] != "text"
+
+
+def parse_create(
+    body: Any,
+    *,
+    passthrough: frozenset[str] = DEFAULT_PASSTHROUGH,
+    limits: Limits = DEFAULT_LIMITS,
+    refuse_unknown: bool = False,
+) -> CreateRequest:
+    """The request that a decoded JSON body makes.
+
+    Args:
+        body: any JSON value.
+        passthrough: names of fields that are not OpenAI's and go to the engine.
+        limits: how much the request may hold.
+        refuse_unknown: whether other fields that are not OpenAI's are refused; else they are ignored.
+
+    Raises:
+        ApiError: 400; `param` is the path of what is wrong, such as `tools[1].name`.
+    """
+    if not isinstance(body, dict):
+        message = f"Invalid request body: expected a JSON object, but got {kind(body)} instead."
+        raise bad_request(message, code="invalid_type")
+    check_json(body)
+    top = At("", limits)
+    if body.get("model") is None:
+        raise missing(top.key("model"))
+    _refuse_chat_fields(body, passthrough)
+    if refuse_unknown:
+        _refuse_unknown(body, passthrough)
+    given = {name: check(body[name], top.key(name)) for name, check in _FIELDS.items() if body.get(name) is not None}
+    _check_together(given)
+    _refuse_unsupported(given)
+    return CreateRequest(
+        input_items=given.pop("input", []),
+        input=body.get("input"),
+        passthrough={name: body[name] for name in passthrough - _FIELDS.keys() if body.get(name) is not None},
+        **given,
+    )
+
+
+def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[str, Any]:
+    """Those fields of a request that `parse_create` reads. The others are ignored, and may be keys of the client's."""
+    return {name: value for name, value in body.items() if name in _FIELDS or name in passthrough}
+
+
+# What one field may be
+
+
+SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
+
+
+@takes(any_of({"type": "string"}, {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}))
+def _conversation(value: Any, at: At) -> str:
+    """The id of a conversation, which may be sent alone or as an object's."""
+    if isinstance(value, str):
+        return check_conversation_id(value, at.path)
+    if not isinstance(value, dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    conversation: dict[str, str] = record({"id": string()}, "id")(value, at)
+    return check_conversation_id(conversation["id"], at.key("id").path)
+
+
+@takes({"type": "string", "pattern": "^resp_[0-9a-zA-Z_-]{1,64}$"})
+def _previous_response_id(value: Any, at: At) -> str:
+    return check_response_id(string()(value, at), at.path)
+
+
+_SUMMARY: Final = one_of("auto", "concise", "detailed")
+
+_REASONING: Final = record(
+    {
+        "effort": one_of("none", "minimal", "low", "medium", "high", "xhigh", "max"),
+        "summary": _SUMMARY,
+        "generate_summary": _SUMMARY,
+        "context": one_of("auto", "current_turn", "all_turns"),
+        "mode": string(1, 64),
+    }
+)
+
+_FORMATS: Final[Mapping[str, Check]] = {
+    "text": record({}),
+    "json_object": record({}),
+    "json_schema": record(
+        {
+            "name": string(1, 64, "[a-zA-Z0-9_-]+"),
+            "description": string(),
+            "schema": an_object,
+            "strict": boolean,
+        },
+        "name",
+        "schema",
+    ),
+}
+
+_TEXT: Final = record({"format": tagged("format", _FORMATS), "verbosity": one_of("low", "medium", "high")})
+
+_NAME: Final = string(1, 512)
+_MOST_GUARDRAILS: Final = 16
+
+_POLICY: Final = record({"mode": one_of("score", "block")}, "mode")
+
+_MODERATION: Final = record({"model": string(1, 512), "policy": record({"input": _POLICY, "output": _POLICY})}, "model")
+
+
+_NAMED: Final = record({"type": _NAME}, "type")
+
+
+@takes(any_of(schema_of(_NAME), schema_of(_NAMED)))
+def _guardrail(value: Any, at: At) -> str:
+    name: str = _NAME(value, at) if isinstance(value, str) else _NAMED(value, at)["type"]
+    return name
+
+
+@takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MOST_GUARDRAILS, "items": schema_of(_guardrail)}))
+def _guardrails(value: Any, at: At) -> list[str | None]:
+    """Names, or objects with one as their `type`; true for whatever the stack has."""
+    if isinstance(value, bool):
+        return [None] if value else []
+    if not isinstance(value, list):
+        raise invalid_type(value, at, "one of an array or a boolean")
+    check_count(value, at, _MOST_GUARDRAILS)
+    names: list[str | None] = array(_guardrail)(value, at)
+    return names
+
+
+_VARIABLE: Final = tagged("variable", OUTPUT_PARTS)
+
+
+def _variables(value: Any, at: At) -> dict[str, Any]:
+    """Values by name: strings, and parts of messages."""
+    variables = an_object(value, at)
+    return {name: _variable(variable, at.key(name)) for name, variable in variables.items()}
+
+
+def _variable(value: Any, at: At) -> str | dict[str, Any]:
+    if not isinstance(value, str | dict):
+        raise invalid_type(value, at, "one of a string or an object")
+    variable: str | dict[str, Any] = (string() if isinstance(value, str) else _VARIABLE)(value, at)
+    return variable
+
+
+_PROMPT: Final = record({"id": string(1, 512), "variables": _variables, "version": string(1, 64)}, "id")
+
+_CACHE_OPTIONS: Final = record(
+    {
+        "mode": one_of("implicit", "explicit"),
+        "ttl": one_of("30m", "12h"),
+        "prewarm": boolean,
+        "comparison_response_id": string(1, 512),
+    }
+)
+
+_CONTEXT_ENTRY: Final = record({"type": one_of("compaction"), "compact_threshold": integer(1)}, "type")
+
+INCLUDABLE: Final = (
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "reasoning.encrypted_content",
+    "message.output_text.logprobs",
+)
+"""What `include` may name."""
+
+
+# The whole request
+
+_FIELDS: Final[Mapping[str, Check]] = {
+    "access_programs": record({"cyber": one_of("standard", "daybreak_blue", "daybreak_red")}),
+    "background": boolean,
+    "context_management": array(_CONTEXT_ENTRY),
+    "conversation": _conversation,
+    "frequency_penalty": number(-2, 2),
+    "guardrails": _guardrails,
+    "image": record({"context_compression": one_of("auto", "enabled", "disabled")}),
+    "include": array(one_of(*INCLUDABLE)),
+    "input": check_input,
+    "instructions": string(),
+    "max_output_tokens": integer(1),
+    "max_tool_calls": integer(1),
+    "metadata": metadata,
+    "model": string(1, 512),
+    "moderation": _MODERATION,
+    "parallel_tool_calls": boolean,
+    "presence_penalty": number(-2, 2),
+    "previous_response_id": _previous_response_id,
+    "prompt": _PROMPT,
+    "prompt_cache_key": string(0, 512),
+    "prompt_cache_options": _CACHE_OPTIONS,
+    "prompt_cache_retention": one_of("in_memory", "24h"),
+    "reasoning": _REASONING,
+    "safety_identifier": string(0, 128),
+    "service_tier": one_of(*SERVICE_TIERS),
+    "store": boolean,
+    "stream": boolean,
+    "stream_options": record({"include_obfuscation": boolean}),
+    "temperature": number(0, 2),
+    "text": _TEXT,
+    "tool_choice": tool_choice,
+    "tools": tools,
+    "top_logprobs": integer(0, 20),
+    "top_p": number(0, 1),
+    "truncation": one_of("auto", "disabled"),
+    "user": string(0, 512),
+}
+"""OpenAI's fields, the penalties of the Open Responses specification, and the host's `guardrails`.
+
+Null is accepted for each but the model: it was left out.
+"""
+
+_UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
+    "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),
+}
+"""What this server cannot do yet, by field: which values ask for it, and what a message calls it.
+
+A request that asks for one of these is refused: doing something else without a word would be worse.
+"""
+
+
+_CHAT_FIELDS: Final[Mapping[str, str]] = {
+    "function_call": "tool_choice",
+    "functions": "tools",
+    "max_completion_tokens": "max_output_tokens",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "reasoning_effort": "reasoning.effort",
+    "response_format": "text.format",
+    "verbosity": "text.verbosity",
+}
+"""Fields of the Chat Completions API that the Responses API has under another name."""
+
+
+_WITHOUT_MEANING: Final = frozenset({"client_metadata", "max_infer_iters"})
+"""Fields that clients of others send: Codex CLI's notes on itself, and the hosts' bound on rounds. They are ignored."""
+
+
+FIELDS: Final = frozenset(_FIELDS)
+"""Their names."""
+
+
+def request_schema(names: Collection[str] = FIELDS) -> Schema:
+    """What a request with these fields may hold, as JSON Schema. All else is ignored, or goes to the engine."""
+    required = ("model",)
+    checks = {name: schema_of(check) for name, check in _FIELDS.items() if name in names}
+    fields = {**checks, "input": INPUT_SCHEMA}
+    properties = {name: schema if name in required else or_null(schema) for name, schema in fields.items()}
+    return {"type": "object", "properties": properties, "required": list(required)}
+
+
+def _refuse_unsupported(given: Mapping[str, Any]) -> None:
+    for name, (asks_for_it, what) in _UNSUPPORTED.items():
+        if name in given and asks_for_it(given[name]):
+            raise bad_request(
+                f"Unsupported parameter: {what} is not supported by this server.", name, "unsupported_parameter"
+            )
+
+
+def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
+    """Refuses fields of a chat request, as OpenAI does: an answer that leaves them out is not what was asked for."""
+    for name, moved_to in _CHAT_FIELDS.items():
+        if body.get(name) is not None and name not in passthrough:
+            raise bad_request(
+                f"Unsupported parameter: '{name}'. In the Responses API, this parameter has moved to '{moved_to}'. "
+                "Try again with the new parameter.",
+                name,
+                "unsupported_parameter",
+            )
+
+
+def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
+    """Refuses fields that nothing reads, as OpenAI does."""
+    for name in sorted(body.keys() - _FIELDS.keys() - passthrough - _WITHOUT_MEANING):
+        if body[name] is not None:
+            raise bad_request(
+                f"Unknown parameter: '{shown(name)}'. Leave it out, or have the operator add it to 'passthrough', the "
+                "fields that go to the model server.",
+                shown(name),
+                "unknown_parameter",
+            )
+
+
+def _check_together(given: Mapping[str, Any]) -> None:
+    """What the fields must be in view of each other."""
+    if "previous_response_id" in given and "conversation" in given:
+        raise bad_request(
+            "Mutually exclusive parameters: only one of 'previous_response_id' and 'conversation' can be given.",
+            "previous_response_id",
+            "mutually_exclusive_parameters",
+        )
+    if not given.get("input") and given.keys().isdisjoint({"previous_response_id", "conversation", "prompt"}):
+        raise bad_request(
+            "Missing required parameter: 'input'. Without it, 'previous_response_id' or 'prompt' must be given.",
+            "input",
+            "missing_required_parameter",
+        )
+    if given.get("background") and not given.get("store", True):
+        raise bad_request("Background responses are stored: 'background' needs 'store' to be true.", "store")
+    if given.get("guardrails") and given.get("moderation"):
+        raise bad_request(
+            "Mutually exclusive parameters: only one of 'guardrails' and 'moderation' can be given.",
+            "guardrails",
+            "mutually_exclusive_parameters",
+        )
+    if "stream_options" in given and not given.get("stream"):
+        raise bad_request("The 'stream_options' parameter is only allowed when 'stream' is enabled.", "stream_options")
+    check_choice(given.get("tool_choice", "auto"), given.get("tools", []))

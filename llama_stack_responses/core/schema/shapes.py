@@ -1,0 +1,406 @@
+"""How a value that a client sent is checked: small checks, and what combines them into larger ones.
+
+A check takes the decoded value and where it stands, and returns the value to keep, or raises the 400 that OpenAI
+would send. The shapes of requests, items and tools are tables of checks, so that each can be read as the data it is.
+Most checks also know what they take as JSON Schema (`schema_of`), which is what the API's description is made of.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from ..errors import ApiError, bad_request
+
+_SHOWN: Final = 80
+"""Characters of a client's own text that an error message repeats."""
+
+LARGEST_INTEGER: Final = 2**31 - 1
+"""The largest integer that every engine reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much one request may hold. The defaults are OpenAI's where it documents one.
+
+    Attributes:
+        max_items: input items, and entries of any other array.
+        max_tools: tools.
+        max_text_length: characters of one text: an input, an output, instructions, arguments.
+        max_data_length: characters of one image, file or sound, in base64 or as a URL.
+        omitted_tools: types of tools that may be declared though this server does not know them: the model sees none.
+    """
+
+    max_items: int = 20_000
+    max_tools: int = 1_024
+    max_text_length: int = 10_485_760
+    max_data_length: int = 73_400_320
+    omitted_tools: frozenset[str] = frozenset()
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+class At:
+    """Where a value stands in the body (`input[3].content[0].type`), and the limits that hold there."""
+
+    __slots__ = ("limits", "path")
+
+    def __init__(self, path: str, limits: Limits) -> None:
+        self.path = path
+        self.limits = limits
+
+    def key(self, name: str) -> At:
+        """The member `name` of the object that stands here."""
+        return At(f"{self.path}.{name}" if self.path else name, self.limits)
+
+    def index(self, position: int) -> At:
+        """The entry at `position` of the array that stands here."""
+        return At(f"{self.path}[{position}]", self.limits)
+
+
+type Check = Callable[[Any, At], Any]
+type Schema = Mapping[str, Any]
+
+_SCHEMA: Final = "schema"
+"""The attribute of a check that holds it."""
+
+
+def takes[Checking: Callable[..., Any]](schema: Schema) -> Callable[[Checking], Checking]:
+    """Says of a check what it takes: no less than that; it may be more particular."""
+
+    def mark(check: Checking) -> Checking:
+        vars(check)[_SCHEMA] = schema
+        return check
+
+    return mark
+
+
+def schema_of(check: Check) -> Schema:
+    """What a check takes, as JSON Schema. One that does not say takes anything."""
+    found: Schema = getattr(check, _SCHEMA, {})
+    return found
+
+
+def any_of(*schemas: Schema) -> Schema:
+    """What one of these takes."""
+    return {"anyOf": list(schemas)}
+
+
+def or_null(schema: Schema) -> Schema:
+    """The same, or null; what takes anything takes null too."""
+    return any_of(schema, {"type": "null"}) if schema else {}
+
+
+# Errors
+
+
+def invalid_type(value: Any, at: At, expected: str) -> ApiError:
+    """The 400 of a value that has another JSON type than `expected` says."""
+    message = f"Invalid type for '{at.path}': expected {expected}, but got {kind(value)} instead."
+    return bad_request(message, at.path, "invalid_type")
+
+
+def missing(at: At) -> ApiError:
+    """The 400 of a value that must be there and is not."""
+    return bad_request(f"Missing required parameter: '{at.path}'.", at.path, "missing_required_parameter")
+
+
+def invalid_value(value: str, at: At, supported: Collection[str]) -> ApiError:
+    """The 400 of a string that is none of those `supported`."""
+    be = "value is" if len(supported) == 1 else "values are"
+    message = f"Invalid value: '{shown(value)}'. Supported {be}: {_listed(supported)}."
+    return bad_request(message, at.path, "invalid_value")
+
+
+def invalid(at: At, why: str, code: str = "invalid_value") -> ApiError:
+    """The 400 of a value of the right type that will not do; `why` goes on after the name of the parameter."""
+    return bad_request(f"Invalid '{at.path}': {why}", at.path, code)
+
+
+def shown(text: str) -> str:
+    """As much of a client's text as a message repeats."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def kind(value: Any) -> str:
+    """The JSON type of a decoded value, with its article."""
+    names = {bool: "a boolean", int: "an integer", float: "a decimal number", str: "a string", list: "an array"}
+    return "null" if value is None else names.get(type(value), "an object")
+
+
+def _listed(values: Collection[str]) -> str:
+    quoted = [f"'{value}'" for value in values]
+    if len(quoted) < 3:
+        return " and ".join(quoted)
+    return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
+
+
+# Checks of one value
+
+
+@takes({"type": "boolean"})
+def boolean(value: Any, at: At) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise invalid_type(value, at, "a boolean")
+    return value
+
+
+def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
+    """A JSON integer from `low` to `high`."""
+
+    @takes({"type": "integer", "minimum": low, "maximum": high})
+    def check(value: Any, at: At) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise invalid_type(value, at, "an integer")
+        _check_range(value, at, low, high, "integer")
+        return value
+
+    return check
+
+
+def number(low: float = -math.inf, high: float = math.inf) -> Check:
+    """A JSON number from `low` to `high`, as a float. Some decoders read NaN and Infinity too; those are refused."""
+
+    bounds = {"minimum": low, "maximum": high}
+
+    @takes({"type": "number", **{name: bound for name, bound in bounds.items() if math.isfinite(bound)}})
+    def check(value: Any, at: At) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise invalid_type(value, at, "a number")
+        if not math.isfinite(value):
+            raise invalid(at, "the number is not finite.")
+        _check_range(value, at, low, high, "decimal")
+        return float(value)
+
+    return check
+
+
+def _check_range(value: float, at: At, low: float, high: float, word: str) -> None:
+    if value < low:
+        why = f"{word} below minimum value. Expected a value >= {low}, but got {value} instead."
+        raise invalid(at, why, f"{word}_below_min_value")
+    if value > high:
+        why = f"{word} above maximum value. Expected a value <= {high}, but got {value} instead."
+        raise invalid(at, why, f"{word}_above_max_value")
+
+
+def string(low: int = 0, high: int | None = None, pattern: str | None = None) -> Check:
+    """A string of `low` (0 or 1) to `high` characters that matches `pattern` whole; text without a `high`."""
+    form = re.compile(pattern) if pattern else None
+    told = {"minLength": low or None, "maxLength": high, "pattern": pattern and f"^{pattern}$"}
+
+    @takes({"type": "string", **{name: value for name, value in told.items() if value is not None}})
+    def check(value: Any, at: At) -> str:
+        if not isinstance(value, str):
+            raise invalid_type(value, at, "a string")
+        if len(value) < low:
+            why = f"empty string. Expected a string with minimum length {low}, but got an empty string instead."
+            raise invalid(at, why, "empty_string")
+        _check_length(value, at, at.limits.max_text_length if high is None else high)
+        if form and not form.fullmatch(value):
+            why = f"string does not match pattern. Expected a string that matches the pattern '^{pattern}$'."
+            raise invalid(at, why)
+        return value
+
+    return check
+
+
+@takes({"type": "string"})
+def data(value: Any, at: At) -> str:
+    """A string that holds an image, a file or a sound, or the URL of one."""
+    if not isinstance(value, str):
+        raise invalid_type(value, at, "a string")
+    _check_length(value, at, at.limits.max_data_length)
+    return value
+
+
+def _check_length(value: str, at: At, high: int) -> None:
+    if len(value) > high:
+        why = (
+            f"string too long. Expected a string with maximum length {high}, "
+            f"but got a string with length {len(value)} instead."
+        )
+        raise invalid(at, why, "string_above_max_length")
+
+
+def one_of(*values: str) -> Check:
+    """One of these strings."""
+
+    @takes({"type": "string", "enum": list(values)})
+    def check(value: Any, at: At) -> str:
+        if not isinstance(value, str):
+            raise invalid_type(value, at, "a string")
+        if value not in values:
+            raise invalid_value(value, at, values)
+        return value
+
+    return check
+
+
+def scalar_or(check_other: Check | None = None) -> Check:
+    """A string, a finite number or a boolean, or else what `check_other` takes."""
+    finite = number()
+    other = [schema_of(check_other)] if check_other else []
+
+    @takes(any_of({"type": ["string", "number", "boolean"]}, *other))
+    def check(value: Any, at: At) -> Any:
+        if isinstance(value, bool | str):
+            return value
+        if isinstance(value, int | float):
+            finite(value, at)
+            return value
+        if check_other is None or value is None:
+            raise invalid_type(value, at, "one of a string, a number, or a boolean")
+        return check_other(value, at)
+
+    return check
+
+
+@takes({"type": "object"})
+def an_object(value: Any, at: At) -> dict[str, Any]:
+    """A JSON object, whatever is in it."""
+    if not isinstance(value, dict):
+        raise invalid_type(value, at, "an object")
+    return value
+
+
+# Checks of values made of values
+
+
+def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
+    """An array of `low` (0 or 1) to `high` entries, or to `max_items` if that is less, each as `entry` says."""
+    bounds = {"minItems": low} if low else {}
+    if high is not None:
+        bounds["maxItems"] = high
+
+    @takes({"type": "array", "items": schema_of(entry), **bounds})
+    def check(value: Any, at: At) -> list[Any]:
+        if not isinstance(value, list):
+            raise invalid_type(value, at, "an array")
+        if len(value) < low:
+            why = f"empty array. Expected an array with minimum length {low}, but got an empty array instead."
+            raise invalid(at, why, "empty_array")
+        most = at.limits.max_items
+        check_count(value, at, most if high is None else min(most, high))
+        return [entry(one, at.index(position)) for position, one in enumerate(value)]
+
+    return check
+
+
+def check_count(value: list[Any], at: At, high: int) -> None:
+    """A 400 if the array has more than `high` entries."""
+    if len(value) > high:
+        why = (
+            f"array too long. Expected an array with maximum length {high}, "
+            f"but got an array with length {len(value)} instead."
+        )
+        raise invalid(at, why, "array_above_max_length")
+
+
+def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, Any] | None = None) -> Check:
+    """An object with these fields, of which the `required` must be there.
+
+    Clients send null for what they leave out, so an optional null counts as left out: the field gets its default,
+    which is checked as if it had been sent, or is dropped. Dropped is also every key that `fields` does not name: what
+    is stored and sent on is what is declared here, and a client that is newer than this server still works.
+    """
+    fallback = defaults or {}
+
+    @takes(_object_schema(fields, required))
+    def check(value: Any, at: At) -> dict[str, Any]:
+        members = an_object(value, at)
+        kept: dict[str, Any] = {}
+        for name, check_member in fields.items():
+            member = members.get(name)
+            if member is None:
+                member = fallback.get(name)
+            if member is not None or (name in required and name in members):
+                kept[name] = check_member(member, at.key(name))
+            elif name in required:
+                raise missing(at.key(name))
+        return kept
+
+    return check
+
+
+def _object_schema(fields: Mapping[str, Check], required: Collection[str]) -> Schema:
+    schemas = {name: schema_of(check) for name, check in fields.items()}
+    properties = {name: each if name in required else or_null(each) for name, each in schemas.items()}
+    return {"type": "object", "properties": properties, **({"required": list(required)} if required else {})}
+
+
+def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] = ()) -> Check:
+    """An object whose `type` names the entry of `table` that checks the rest of it.
+
+    Args:
+        what: what such an object is called in a message.
+        unsupported: types that OpenAI knows and this server does not; they are refused by name.
+    """
+
+    @takes({"oneOf": [_of_type(name, schema_of(check)) for name, check in table.items()]})
+    def check(value: Any, at: At) -> dict[str, Any]:
+        members = an_object(value, at)
+        at_type = at.key("type")
+        if "type" not in members:
+            raise missing(at_type)
+        name = members["type"]
+        if not isinstance(name, str):
+            raise invalid_type(name, at_type, "a string")
+        if name in unsupported:
+            raise bad_request(f"Unsupported {what} type '{name}' on this server.", at_type.path, "unsupported_value")
+        if name not in table:
+            raise invalid_value(name, at_type, table)
+        return {"type": name, **table[name](members, at)}
+
+    return check
+
+
+_METADATA_VALUE: Final = string(0, 512)
+
+
+@takes({"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}})
+def metadata(value: Any, at: At) -> dict[str, str]:
+    """At most 16 pairs of a key of 64 characters and a string of 512."""
+    pairs = an_object(value, at)
+    if len(pairs) > 16:
+        why = (
+            "too many properties. Expected an object with at most 16 properties, "
+            f"but got an object with {len(pairs)} properties instead."
+        )
+        raise invalid(at, why, "object_above_max_properties")
+    for key, text in pairs.items():
+        if len(key) > 64:
+            why = f"the key '{shown(key)}' is too long. Expected keys with maximum length 64."
+            raise invalid(at, why, "string_above_max_length")
+        _METADATA_VALUE(text, at.key(key))
+    return pairs
+
+
+def _of_type(name: str, schema: Schema) -> Schema:
+    properties = {**schema.get("properties", {}), "type": {"type": "string", "const": name}}
+    known = {key: value for key, value in schema.items() if key not in ("properties", "required")}
+    return {"type": "object", **known, "properties": properties, "required": ["type", *schema.get("required", ())]}
+
+
+def check_json(body: Any) -> None:
+    """A 400 if `body` cannot be written as JSON again.
+
+    A decoder may let through what no store and no upstream takes: lone surrogates, integers beyond 64 bits, hundreds
+    of levels. Found here, it is the client's error; found when the response is written, it would be ours. The checks
+    above count on it.
+    """
+    try:
+        orjson.dumps(body)
+    except orjson.JSONEncodeError:
+        raise bad_request(
+            "Invalid request body: it holds text that is not valid Unicode, an integer beyond 64 bits, or too many "
+            "nested levels.",
+            code="invalid_value",
+        ) from None

@@ -1,0 +1,72 @@
+"""What steers a response: messages of the user's, and what the client owes a response that stopped for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from ..errors import bad_request
+from .items import ANSWERS, parse_input
+
+Json = dict[str, Any]
+
+_EVENT: Final = frozenset({"type", "previous_response_id", "input"})
+_MESSAGE: Final = frozenset({"type", "role", "content"})
+_PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
+
+
+def check_steer(event: Json) -> None:
+    """A 400 unless this is an event that can steer a response.
+
+    Raises:
+        ApiError: it has other fields, or its input is anything but messages of the user's.
+    """
+    if extra := sorted(event.keys() - _EVENT):
+        raise bad_request(
+            f"Unknown parameter: '{extra[0]}'. 'response.steer' takes 'previous_response_id' and 'input'."
+        )
+    given = event["input"]
+    if not given:
+        raise bad_request("Invalid 'input': expected a text, or an array with at least one message.", "input")
+    if isinstance(given, list):
+        for number, item in enumerate(given):
+            _check_message(item, f"input[{number}]")
+    parse_input(given)
+
+
+def _check_message(item: Any, path: str) -> None:
+    if not isinstance(item, dict) or item.get("type", "message") != "message" or item.get("role") != "user":
+        raise bad_request(f"Invalid '{path}': only messages with the role 'user' can steer a response.", path)
+    if extra := sorted(item.keys() - _MESSAGE):
+        raise bad_request(f"Unknown parameter: '{path}.{extra[0]}'.", f"{path}.{extra[0]}")
+    content = item.get("content")
+    for number, part in enumerate(content if isinstance(content, list) else []):
+        if not isinstance(part, dict) or part.get("type") not in _PARTS:
+            where = f"{path}.content[{number}]"
+            raise bad_request(f"Invalid '{where}': expected a part of type {', '.join(sorted(_PARTS))}.", where)
+
+
+def as_items(given: str | list[Json] | None) -> list[Json]:
+    """An `input` as the array that says the same."""
+    return [{"role": "user", "content": given}] if isinstance(given, str) else given or []
+
+
+def required_input(output: Iterable[Json]) -> list[Json]:
+    """Stubs of the tool results and approvals that the client owes a response with this output."""
+    items = list(output)
+    answered = {(item["type"], item.get("call_id")) for item in items if item["type"] in ANSWERS.values()}
+    return [stub for item in items if (stub := _stub(item)) and (stub["type"], stub.get("call_id")) not in answered]
+
+
+def _stub(item: Json) -> Json | None:
+    """What answers this item, if the client has to."""
+    if item["type"] == "mcp_approval_request":
+        return {"type": "mcp_approval_response", "approval_request_id": item["id"]}
+    if item["type"] not in ANSWERS or item.get("execution") == "server" or item.get("status") == "incomplete":
+        return None
+    stub = {"type": ANSWERS[item["type"]], "call_id": item["call_id"]}
+    if item["type"] == "function_call":
+        stub["name"] = item["name"]
+    elif item["type"] == "tool_search_call":
+        stub["execution"] = "client"
+    return stub

@@ -1,0 +1,395 @@
+"""Deltas in; events and the finished response out.
+
+The assembler does no I/O and never awaits. It and its parts, the output and the
+tool calls, alone make item ids, output indices, content indices and sequence numbers. `response` is the object that
+the events so far describe, but for the items that are still open, which stand
+there as they were when they were added. So a caller who streams forwards the
+events, a caller who does not drops them, and there is no second path.
+
+A dict that has gone out in an event or stands in `response["output"]` is never
+changed afterwards: closing an item puts a new dict in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from ..errors import ApiError
+from ..thoughts import Thought
+from . import events
+from .calls import CallKind, ServerCall
+from .deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
+from .events import Event, Json
+from .output import Output
+from .parts import OUTPUT_TEXT, REASONING_TEXT, REFUSAL, SUMMARY_TEXT, OpenPart, PartKind
+from .response import terminal_event, usage_of
+from .tool_calls import ItemStatus, ToolCalls
+
+Phase = Literal["commentary", "final_answer"]
+
+_JSON_BEGINS: Final = frozenset('{["-0123456789')
+
+
+@dataclass(slots=True)
+class _OpenItem:
+    """An item that is still being written."""
+
+    id: str
+    index: int
+    blank: Json
+    content: list[Json] = field(default_factory=list)
+    summary: list[Json] = field(default_factory=list)
+    part: OpenPart | None = None
+    overtaken: bool = False
+    signatures: list[tuple[Mapping[PartKind, int], str, str | None]] = field(default_factory=list)
+
+    def parts(self, kind: PartKind) -> list[Json]:
+        return self.content if kind.holder == "content" else self.summary
+
+    def sign(self, signature: str, call_id: str | None) -> None:
+        """Notes a signature, and how much of the reasoning and of its summary stands before it."""
+        lengths = {kind: self._length(kind) for kind in (REASONING_TEXT, SUMMARY_TEXT)}
+        self.signatures.append((lengths, signature, call_id))
+
+    def thoughts(self) -> list[Thought]:
+        """The closed item's reasoning, cut where it is signed; where only its summary was said, that."""
+        kind = REASONING_TEXT if self.content else SUMMARY_TEXT
+        text = "".join(part["text"] for part in self.parts(kind))
+        made: list[Thought] = []
+        start = 0
+        for lengths, signature, call_id in self.signatures:
+            made.append(Thought(text[start : lengths[kind]], signature, call_id))
+            start = lengths[kind]
+        return made if made and start == len(text) else [*made, Thought(text[start:])]
+
+    def _length(self, kind: PartKind) -> int:
+        written = self.part.fragments if self.part and self.part.kind is kind else []
+        return sum(len(part["text"]) for part in self.parts(kind)) + sum(map(len, written))
+
+
+class Assembler:
+    """Builds one response.
+
+    Args:
+        response: the response object in status `in_progress`, its `output` empty; the assembler owns it from here on.
+        kind_of: how a call of the function with this name looks to the client, or None when the client
+            does not see it.
+        show_logprobs: whether the client asked for the logprobs of the text.
+        structured: whether the client asked for JSON.
+        seal: makes the `encrypted_content` of a reasoning item.
+
+    Attributes:
+        calls: the tool calls.
+    """
+
+    def __init__(
+        self,
+        response: Json,
+        kind_of: Callable[[str], CallKind | None],
+        *,
+        show_logprobs: bool = False,
+        structured: bool = False,
+        seal: Callable[[Sequence[Thought]], str] | None = None,
+    ) -> None:
+        self.response = response
+        self._output = Output(response)
+        self._next = self._output.next
+        self.calls = ToolCalls(self._output, kind_of)
+        self._show_logprobs = show_logprobs
+        self._structured = structured
+        self._seal = seal
+        self._used = Usage()
+        self._blanks: list[Text] = []
+        self._message: _OpenItem | None = None
+        self._reasoning: _OpenItem | None = None
+        self._held: list[Text | Reasoning | Refusal | Annotation] = []
+
+    # the response's life
+
+    def start(self) -> list[Event]:
+        """The two events that begin every response."""
+        snapshot = self._snapshot()
+        return [events.created(self._next(), snapshot), events.in_progress(self._next(), snapshot)]
+
+    def enqueue(self) -> list[Event]:
+        """The two events that begin a response which has to wait."""
+        snapshot = self._snapshot()
+        return [events.created(self._next(), snapshot), events.queued(self._next(), snapshot)]
+
+    def resume(
+        self,
+        number: int,
+        used: Usage,
+        said: Iterable[Json] = (),
+        waiting: Sequence[ServerCall] = (),
+        happened: Iterable[Event] = (),
+    ) -> None:
+        """Goes on where another assembler of the same response was, with nothing open but calls that wait.
+
+        Args:
+            number: the next sequence number.
+            used: the tokens of the rounds before.
+            said: what those rounds added to the conversation.
+            waiting: the calls of the last round that nobody has answered.
+            happened: the events so far; only what they tell of those calls counts.
+        """
+        self._output.numbered = number
+        self._used = used
+        if used != Usage():
+            self.response["usage"] = usage_of(used)
+        self.calls.resume(said, waiting, happened)
+
+    def proceed(self) -> list[Event]:
+        """The event that says that a response which waited has its turn."""
+        return [events.in_progress(self._next(), self._snapshot())]
+
+    @property
+    def numbered(self) -> int:
+        """How many events there are so far."""
+        return self._output.numbered
+
+    @property
+    def used(self) -> Usage:
+        """The tokens of all finished rounds."""
+        return self._used
+
+    def feed(self, delta: Delta) -> list[Event]:
+        """Takes one delta and returns the events that it makes, often one, sometimes none."""
+        match delta:
+            case Text():
+                return self._text(delta)
+            case Reasoning():
+                return self._reason(delta)
+            case ToolCall():
+                return self._tool_call(delta)
+            case Refusal():
+                return self._refuse(delta)
+            case Annotation():
+                return self._annotate(delta)
+            case Finish():
+                self._used += delta.usage
+                self.response["usage"] = usage_of(self._used)
+                return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
+
+    def close(self, status: ItemStatus) -> list[Event]:
+        """Closes every item that is being written; the next delta opens a new one.
+
+        With `incomplete`, also those whose tools run.
+        """
+        out: list[Event] = []
+        phase: Phase = "commentary" if self.calls.being_written else "final_answer"
+        out += self._release_blanks(phase)
+        self._close_words(out, status, phase)
+        out += self.calls.close(status)
+        if self._held:
+            self._say_held(out)
+            out += self._release_blanks(phase)
+            self._close_words(out, status, phase)
+        return out
+
+    def _close_words(self, out: list[Event], status: ItemStatus, phase: Phase) -> None:
+        self._close_reasoning(out, status)
+        self._close_message(out, status, phase)
+
+    def settle(
+        self,
+        status: Literal["completed", "incomplete", "failed", "cancelled"],
+        *,
+        completed_at: int | None = None,
+        incomplete_reason: str | None = None,
+        error: ApiError | None = None,
+    ) -> None:
+        """Gives the closed response its last fields. Until `end` it can be settled anew."""
+        self.response |= {
+            "status": status,
+            "completed_at": completed_at,
+            "incomplete_details": {"reason": incomplete_reason} if incomplete_reason else None,
+            "error": error.response_error() if error else None,
+        }
+
+    def end(self) -> list[Event]:
+        """The terminal event, after the `error` event where there was an error."""
+        out: list[Event] = []
+        if error := self.response["error"]:
+            out.append(events.error(self._next(), error["code"], error["message"], error.get("param")))
+        out.append(terminal_event(self._next(), self._snapshot()))
+        return out
+
+    def cut(self, error: ApiError) -> list[Event]:
+        """The `error` event alone, with which a stream breaks off whose end is unknown."""
+        return [events.error(self._next(), error.code, error.message, error.param)]
+
+    # text, refusals and reasoning
+
+    def _text(self, delta: Text) -> list[Event]:
+        if self._structured and (self._message is None or self._message.overtaken):
+            # Blanks before JSON, or before a call: what follows tells which.
+            self._blanks.append(delta)
+            if not delta.text.strip():
+                return []
+            delta, self._blanks = _joined(self._blanks), []
+        return self._say(delta, self._early_phase(delta.text))
+
+    def _say(self, delta: Text, phase: dict[str, Phase]) -> list[Event]:
+        item = self._message
+        out: list[Event] = []
+        part = item.part if item and not item.overtaken else None
+        if item is None or part is None or part.kind is not OUTPUT_TEXT:
+            if self._holds(out, delta):
+                return out
+            item, part, opened = self._open_message_part(OUTPUT_TEXT, phase)
+            out += opened
+        part.fragments.append(delta.text)
+        logprobs: list[Json] = []
+        if delta.logprobs and self._show_logprobs:
+            part.logprobs.extend(delta.logprobs)
+            logprobs = events.event_logprobs(delta.logprobs)
+        out.append(events.output_text_delta(self._next(), item.id, item.index, part.index, delta.text, logprobs))
+        return out
+
+    def _release_blanks(self, phase: Phase) -> list[Event]:
+        """Shows blanks behind which no text came."""
+        blanks, self._blanks = self._blanks, []
+        return self._say(_joined(blanks), {"phase": phase}) if blanks else []
+
+    def _refuse(self, delta: Refusal) -> list[Event]:
+        out = self._release_blanks("final_answer")
+        if self._holds(out, delta):
+            return out
+        item, part, opened = self._open_message_part(REFUSAL, {})
+        out += opened
+        self._append(out, item, part, delta.text)
+        return out
+
+    def _reason(self, delta: Reasoning) -> list[Event]:
+        out: list[Event] = []
+        if self._holds(out, delta):
+            return out
+        if self._message:
+            self._message.overtaken = True
+        if self._reasoning is None:
+            self._reasoning = self._open(out, "rs", {"type": "reasoning", "status": "in_progress", "summary": []})
+        if delta.text:
+            part = self._part(out, self._reasoning, SUMMARY_TEXT if delta.summary else REASONING_TEXT)
+            self._append(out, self._reasoning, part, delta.text)
+        if delta.signature:
+            self._reasoning.sign(delta.signature, delta.call_id)
+        return out
+
+    def _annotate(self, delta: Annotation) -> list[Event]:
+        item = self._message
+        if self._held:
+            self._held.append(delta)
+        if item is None or item.part is None or item.part.kind is not OUTPUT_TEXT:
+            return []
+        part = item.part
+        annotation = delta.value
+        if delta.length is not None:
+            annotation = annotation | _places(annotation["type"], sum(map(len, part.fragments)), delta.length)
+        index = len(part.annotations)
+        part.annotations.append(annotation)
+        return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
+
+    def _open_message_part(self, kind: PartKind, phase: dict[str, Phase]) -> tuple[_OpenItem, OpenPart, list[Event]]:
+        """The open part of this kind; text after reasoning starts a message of its own."""
+        out: list[Event] = []
+        if self._message and self._message.overtaken:
+            self._close_message(out, "completed", "commentary")
+        self._close_reasoning(out, "completed")
+        if self._message is None:
+            blank = {"type": "message", "role": "assistant", "status": "in_progress", "content": []}
+            self._message = self._open(out, "msg", blank | phase)
+        return self._message, self._part(out, self._message, kind), out
+
+    def _early_phase(self, text: str) -> dict[str, Phase]:
+        """The phase of a message that begins with `text`, if that can be told already.
+
+        OpenAI's stream helper parses a finished text by the phase of the message as it was added, so a
+        preamble to JSON must be marked from its first word. Usually it takes what follows to tell.
+        """
+        is_preamble = self._structured and text.lstrip()[:1] not in _JSON_BEGINS
+        return {"phase": "commentary"} if is_preamble else {}
+
+    def _part(self, out: list[Event], item: _OpenItem, kind: PartKind) -> OpenPart:
+        if item.part and item.part.kind is kind:
+            return item.part
+        self._close_part(out, item)
+        item.part = part = OpenPart(kind, len(item.parts(kind)))
+        out.append(kind.added(self._next(), self._output.response_id, item.id, item.index, part.index, kind.part("")))
+        return part
+
+    def _append(self, out: list[Event], item: _OpenItem, part: OpenPart, text: str) -> None:
+        part.fragments.append(text)
+        out.append(part.kind.delta(self._next(), item.id, item.index, part.index, text))
+
+    def _close_part(self, out: list[Event], item: _OpenItem) -> None:
+        part, item.part = item.part, None
+        if part is None:
+            return
+        kind, finished = part.kind, part.finished()
+        item.parts(kind).append(finished)
+        out.append(kind.done(self._next(), item.id, item.index, part.index, finished))
+        out.append(kind.closed(self._next(), self._output.response_id, item.id, item.index, part.index, finished))
+
+    def _close_message(self, out: list[Event], status: ItemStatus, phase: Phase) -> None:
+        item, self._message = self._message, None
+        if item:
+            self._close_part(out, item)
+            final = item.blank | {"phase": phase, "status": status, "content": item.content}
+            self._output.done(out, item.index, final)
+
+    def _close_reasoning(self, out: list[Event], status: ItemStatus) -> None:
+        item, self._reasoning = self._reasoning, None
+        if item:
+            self._close_part(out, item)
+            final = item.blank | {"status": status, "summary": item.summary}
+            if item.content:
+                final["content"] = item.content
+            if self._seal:
+                final["encrypted_content"] = self._seal(item.thoughts())
+            self._output.done(out, item.index, final)
+
+    # tool calls
+
+    def _tool_call(self, delta: ToolCall) -> list[Event]:
+        out: list[Event] = []
+        if self.calls.is_new(delta):
+            out += self._release_blanks("commentary")
+            self._close_reasoning(out, "completed")
+            self._close_message(out, "completed", "commentary")
+        out += self.calls.feed(delta)
+        if self._held and self.calls.pause(out):
+            self._say_held(out)
+        return out
+
+    def _holds(self, out: list[Event], delta: Text | Reasoning | Refusal) -> bool:
+        """Whether this waits because a call before it is not whole yet: no item opens while another is open."""
+        if not self.calls.being_written or (not self._held and self.calls.pause(out)):
+            return False
+        self._held.append(delta)
+        return True
+
+    def _say_held(self, out: list[Event]) -> None:
+        held, self._held = self._held, []
+        for delta in held:
+            out += self.feed(delta)
+
+    def _open(self, out: list[Event], id_prefix: str, blank: Json) -> _OpenItem:
+        index = self._output.add(out, id_prefix, blank)
+        item = self._output.items[index]
+        return _OpenItem(item["id"], index, item)
+
+    def _snapshot(self) -> dict[str, Any]:
+        return self.response | {"output": list(self._output.items)}
+
+
+def _places(kind: str, end: int, length: int) -> dict[str, int]:
+    """Where an annotation of this type says that it is, if it is on the `length` characters before `end`."""
+    return {"index": end} if kind == "file_citation" else {"start_index": end - length, "end_index": end}
+
+
+def _joined(pieces: Sequence[Text]) -> Text:
+    logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
+    return Text("".join(piece.text for piece in pieces), logprobs or None)

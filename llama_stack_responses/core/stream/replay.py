@@ -1,0 +1,196 @@
+"""The events of a stored response, made again from the response and the transcript of its stream."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import count
+from typing import Any, Final
+
+from ..moderation import begun
+from . import events
+from .calls import FORMS, ItemForm, Stage
+from .events import Event, Json
+from .parts import PART_KINDS
+from .response import terminal_event
+from .shell import COMMAND, PRINTED, shell_event
+from .transcript import PHASES, TYPES, Mark, Transcript, lengths
+
+_UNKNOWN: Final = ("content", "phase", "encrypted_content")
+"""What an item does not say yet when it is added."""
+
+
+def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Event]:
+    """The events that build `response`, numbered from 0, each made when it is asked for.
+
+    Args:
+        marks: the transcript of the stream; without it, each text comes as one delta.
+
+    A cancelled response has no terminal event of its own in OpenAI's types; it ends with
+    `response.incomplete`, whose response says `cancelled`.
+    """
+    again = _Replay(response)
+    for mark in _outline(response) if marks is None else marks:
+        yield from again.make(mark)
+    yield from again.end()
+
+
+class _Replay:
+    """Makes one response's events in the order of their marks."""
+
+    def __init__(self, response: Json) -> None:
+        self._response = response
+        self._output: list[Json] = response["output"]
+        self._numbers = count()
+        self._texts: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._logprobs: defaultdict[tuple[int, int, int], int] = defaultdict(int)
+        self._annotations: defaultdict[tuple[int, int], int] = defaultdict(int)
+
+    def make(self, mark: Mark) -> Iterator[Event]:
+        """Makes the event of a mark, or the run of deltas."""
+        name = TYPES[mark[0]].removeprefix("response.")
+        match name:
+            case "created":
+                status = "queued" if self._response["background"] else "in_progress"
+                yield events.created(self._next(), self._begun(status))
+            case "queued":
+                yield events.queued(self._next(), self._begun("queued"))
+            case "in_progress":
+                yield events.in_progress(self._next(), self._begun("in_progress"))
+            case "output_item.added":
+                item = _blank(self._output[mark[1]], PHASES[mark[3]])
+                yield events.output_item_added(self._next(), self._response["id"], mark[1], item)
+            case "output_item.done":
+                yield events.output_item_done(self._next(), self._response["id"], mark[1], self._output[mark[1]])
+            case _ if name in COMMAND or name in PRINTED:
+                yield shell_event(name, self._next(), self._output[mark[1]], mark[1], mark[2])
+            case _ if mark[2] < 0:
+                yield from self._call(name, mark)
+            case _:
+                yield from self._part(name, mark)
+
+    def end(self) -> Iterator[Event]:
+        """The events that follow from how the response ended."""
+        if error := self._response["error"]:
+            yield events.error(self._next(), error["code"], error["message"], error.get("param"))
+        yield terminal_event(self._next(), self._response)
+
+    def _next(self) -> int:
+        return next(self._numbers)
+
+    def _begun(self, status: str) -> Json:
+        nothing = dict.fromkeys(("usage", "error", "incomplete_details", "completed_at"))
+        moderation = begun(self._response["moderation"])
+        return self._response | {"status": status, "output": [], "moderation": moderation, **nothing}
+
+    def _call(self, name: str, mark: Mark) -> Iterator[Event]:
+        item = self._output[mark[1]]
+        form = FORMS[item["type"]]
+        if stage := _stage(form, name):
+            yield form.stages[stage](self._next(), item["id"], mark[1])
+            return
+        assert form.streamed
+        if name.endswith(".done"):
+            yield form.streamed.done(self._next(), item["id"], mark[1], item[form.streamed.key])
+            return
+        for text, _ in self._deltas(mark, item[form.streamed.key], ()):
+            yield form.streamed.delta(self._next(), item["id"], mark[1], text)
+
+    def _part(self, name: str, mark: Mark) -> Iterator[Event]:
+        _, output_index, index, *_ = mark
+        item = self._output[output_index]
+        holder = "summary" if name.startswith("reasoning_summary") else "content"
+        part = item[holder][index]
+        kind, at = PART_KINDS[part["type"]], (item["id"], output_index, index)
+        match name.rpartition(".")[0], name.rpartition(".")[2]:
+            case "content_part" | "reasoning_summary_part", "added":
+                yield kind.added(self._next(), self._response["id"], *at, kind.part(""))
+            case "content_part" | "reasoning_summary_part", "done":
+                yield kind.closed(self._next(), self._response["id"], *at, part)
+            case _, "done":
+                yield kind.done(self._next(), *at, part)
+            case _, "added":
+                number = self._annotations[output_index, index]
+                self._annotations[output_index, index] += 1
+                annotation = part["annotations"][number]
+                yield events.output_text_annotation_added(self._next(), *at, number, annotation)
+            case _:
+                yield from self._text(mark, at, part)
+
+    def _text(self, mark: Mark, at: tuple[str, int, int], part: Json) -> Iterator[Event]:
+        kind = PART_KINDS[part["type"]]
+        for text, logprobs in self._deltas(mark, part[kind.key], part.get("logprobs", ())):
+            if logprobs:
+                shown = events.event_logprobs(list(logprobs))
+                yield events.output_text_delta(self._next(), *at, text, shown)
+            else:
+                yield kind.delta(self._next(), *at, text)
+
+    def _deltas(self, mark: Mark, text: str, logprobs: Sequence[Json]) -> Iterator[tuple[str, Sequence[Json]]]:
+        """The pieces of a run: where one run of a text ends, its next begins."""
+        place = (mark[0], mark[1], mark[2])
+        for length, shown in lengths(mark):
+            start, first = self._texts[place], self._logprobs[place]
+            self._texts[place], self._logprobs[place] = start + length, first + shown
+            yield text[start : start + length], logprobs[first : first + shown]
+
+
+def _stage(form: ItemForm, name: str) -> Stage | None:
+    """The stage that an event's name tells of, if it tells of one."""
+    return next((stage for stage in form.stages if name == f"{form.type}.{stage}"), None)
+
+
+def _blank(item: Json, phase: str | None) -> Json:
+    if form := FORMS.get(item["type"]):
+        return form.blank(item)
+    blank: dict[str, Any] = {key: value for key, value in item.items() if key not in _UNKNOWN}
+    blank["status"] = "in_progress"
+    if phase:
+        blank["phase"] = phase
+    return blank | ({"content": []} if item["type"] == "message" else {"summary": []})
+
+
+def _outline(response: Json) -> list[Mark]:
+    """The transcript of a stream in which each text came as one delta."""
+    outline = Transcript()
+    outline.note({"type": name} for name in TYPES[:2])
+    for index, item in enumerate(response["output"]):
+        outline.note([{"type": "response.output_item.added", "output_index": index, "item": item}])
+        outline.note(_outlined(index, item))
+        outline.note([{"type": "response.output_item.done", "output_index": index}])
+    return outline.marks()
+
+
+def _outlined(index: int, item: Json) -> Iterator[Event]:
+    if form := FORMS.get(item["type"]):
+        yield from _outlined_call(index, item, form)
+        return
+    for holder in ("summary", "content"):
+        for part_index, part in enumerate(item.get(holder) or ()):
+            yield from _outlined_part((item["id"], index, part_index), part)
+
+
+def _outlined_call(index: int, item: Json, form: ItemForm) -> Iterator[Event]:
+    ending = item.get("status") or ("failed" if item.get("error") else "completed")
+    stages = [stage for stage in form.stages if stage not in ("completed", "failed") or stage == ending]
+    yield from (form.stages[stage](0, item["id"], index) for stage in stages[:1])
+    if form.streamed:
+        yield form.streamed.delta(0, item["id"], index, item[form.streamed.key])
+        yield form.streamed.done(0, item["id"], index, item[form.streamed.key])
+    if form.details:
+        yield from form.details.events(0, item, index)
+    yield from (form.stages[stage](0, item["id"], index) for stage in stages[1:])
+
+
+def _outlined_part(at: tuple[str, int, int], part: Json) -> Iterator[Event]:
+    kind = PART_KINDS[part["type"]]
+    text, logprobs = part[kind.key], part.get("logprobs")
+    yield kind.added(0, "", *at, part)
+    if logprobs:
+        yield events.output_text_delta(0, *at, text, logprobs)
+    elif text:
+        yield kind.delta(0, *at, text)
+    for number, annotation in enumerate(part.get("annotations", ())):
+        yield events.output_text_annotation_added(0, *at, number, annotation)
+    yield kind.done(0, *at, part)
+    yield kind.closed(0, "", *at, part)

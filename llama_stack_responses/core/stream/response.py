@@ -1,0 +1,133 @@
+"""The response object: every field that OpenAI's has, from the moment it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from ..mcp import Approval, echoed
+from ..schema.request import CreateRequest
+from . import events
+from .deltas import Usage
+from .events import Event
+
+_BILLING: Final = {"payer": "developer"}
+
+ADDED_FIELDS: Final[Mapping[str, Any]] = {
+    "billing": _BILLING,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "store": True,
+}
+"""Fields that responses stored by earlier versions lack, with their values."""
+
+
+def new_response(
+    request: CreateRequest,
+    *,
+    id: str,  # noqa: A002 - the field's name
+    created_at: float,
+    reasoning_context: str = "current_turn",
+    mcp_approval: Approval = "always",
+) -> dict[str, Any]:
+    """The response to `request` before anything happened: in progress, without output.
+
+    It has all keys of `openai.types.responses.Response`, and those that OpenAI's service sends beside them; what is not
+    known or not asked for is null where OpenAI's type has null, and OpenAI's default elsewhere. Lists and objects that
+    echo the request are the request's own.
+
+    Args:
+        id: the response's id, `resp_...`.
+        created_at: Unix time in seconds.
+        reasoning_context: whose reasoning the model sees again, `current_turn` or `all_turns`.
+        mcp_approval: `require_approval` of the MCP servers for which the request does not say.
+    """
+    return {
+        "id": id,
+        "object": "response",
+        "created_at": created_at,
+        "status": "in_progress",
+        "background": request.background,
+        "billing": _BILLING,
+        "completed_at": None,
+        "error": None,
+        "incomplete_details": None,
+        "input_transformations": None,
+        **_echo(request, reasoning_context),
+        "tools": [echoed(tool, mcp_approval) for tool in request.tools],
+        "output": [],
+        "prompt_cache_diagnostics": None,
+        "tool_usage": None,
+        "usage": None,
+    }
+
+
+def usage_of(used: Usage) -> dict[str, Any]:
+    """A response's `usage`, in tokens."""
+    return {
+        "input_tokens": used.input_tokens,
+        "input_tokens_details": {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens},
+        "output_tokens": used.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": used.reasoning_tokens},
+        "total_tokens": used.input_tokens + used.output_tokens,
+    }
+
+
+def terminal_event(sequence_number: int, response: dict[str, Any]) -> Event:
+    """The event that ends the stream of `response`; a cancelled one has none of its own in OpenAI's types."""
+    made = {"completed": events.completed, "failed": events.failed}.get(response["status"], events.incomplete)
+    return made(sequence_number, response)
+
+
+def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
+    """What the response repeats of the request, with the defaults that apply where the client gave no value."""
+    return {
+        "access_programs": request.access_programs or None,
+        "conversation": {"id": request.conversation} if request.conversation else None,
+        "frequency_penalty": request.frequency_penalty or 0.0,
+        "image": _image(request),
+        "instructions": request.instructions,
+        "max_output_tokens": request.max_output_tokens,
+        "max_tool_calls": request.max_tool_calls,
+        "metadata": request.metadata,
+        "model": request.model,
+        "moderation": None,
+        "parallel_tool_calls": request.parallel_tool_calls is not False,
+        "presence_penalty": request.presence_penalty or 0.0,
+        "previous_response_id": request.previous_response_id,
+        "prompt": request.prompt,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_options": _cache_options(request),
+        "prompt_cache_retention": request.prompt_cache_retention,
+        "reasoning": {"effort": None, "summary": None, **(request.reasoning or {}), "context": reasoning_context},
+        "safety_identifier": request.safety_identifier,
+        "service_tier": _service_tier(request),
+        "store": request.store,
+        "temperature": 1.0 if request.temperature is None else request.temperature,
+        "text": {"format": {"type": "text"}, "verbosity": "medium", **(request.text or {})},
+        "tool_choice": request.tool_choice or "auto",
+        "top_logprobs": request.top_logprobs or 0,
+        "top_p": 1.0 if request.top_p is None else request.top_p,
+        "truncation": request.truncation,
+        "user": request.user,
+    }
+
+
+def _image(request: CreateRequest) -> dict[str, Any] | None:
+    """The policy in effect: `auto` is a request and not a policy."""
+    image = request.image
+    return image if image and image.get("context_compression") == "disabled" else None
+
+
+def _cache_options(request: CreateRequest) -> dict[str, Any] | None:
+    options = request.prompt_cache_options
+    if options is None:
+        return None
+    echoed = {name: option for name, option in options.items() if name != "prewarm"}
+    return {"mode": "implicit", "ttl": "30m", **echoed}
+
+
+def _service_tier(request: CreateRequest) -> str:
+    """The tier that serves the request, until the upstream says otherwise: the only one there is, or the one wanted."""
+    wanted = request.service_tier or "auto"
+    return {"auto": "default", "fast": "priority"}.get(wanted, wanted)

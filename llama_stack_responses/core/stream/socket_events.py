@@ -1,0 +1,48 @@
+"""The events that only a WebSocket carries, as `openai.types.responses.ResponsesServerEvent` has them.
+
+Like those of `events`, they are built nowhere else. The response's own events are the same on every way out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import ApiError
+from .events import Event
+
+Json = dict[str, Any]
+
+
+def refused(error: ApiError, sequence_number: int | None = None) -> Event:
+    """The nested error event; with the number that it has in a response's stream, if it is part of one."""
+    told = error.body()["error"]
+    if error.retry_after is not None:
+        told["headers"] = {"retry-after": f"{error.retry_after:g}"}
+    numbered = {} if sequence_number is None else {"sequence_number": sequence_number}
+    return {"type": "error", **numbered, "status": error.status, "error": told}
+
+
+def steer_accepted(sequence_number: int, steer: Json) -> Event:
+    """`steer` has its `id` and `previous_response_id`."""
+    return {"type": "response.steer.accepted", "sequence_number": sequence_number, "steer": steer}
+
+
+def steer_pending(sequence_number: int, steer: Json, required_input: list[Json]) -> Event:
+    """`steer` as in `steer_accepted`; `required_input` are stubs of what the client has to send first."""
+    return {
+        "type": "response.steer.pending",
+        "sequence_number": sequence_number,
+        "steer": steer,
+        "reason": "waiting_for_required_input",
+        "required_input": required_input,
+    }
+
+
+def steer_failed(sequence_number: int, steer: Json, code: str, message: str) -> Event:
+    """`steer` has its `input`, its `previous_response_id`, and its `id` if it was accepted before."""
+    return {
+        "type": "response.steer.failed",
+        "sequence_number": sequence_number,
+        "steer": steer,
+        "error": {"type": "invalid_request_error", "code": code, "message": message},
+    }

@@ -1,0 +1,72 @@
+"""Tools that a request declares and that this stack cannot run: they are refused, or left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
+
+Json = dict[str, Any]
+
+Policy = Literal["refuse", "omit"]
+HostedTool = Literal[
+    "web_search",
+    "file_search",
+    "code_interpreter",
+    "shell",
+    "mcp",
+    "image_generation",
+    "programmatic_tool_calling",
+]
+"""The tools that a server runs."""
+
+
+class OmittedTool:
+    """A tool that is left out of what the model sees."""
+
+    def functions(self) -> tuple[()]:
+        """It has none."""
+        return ()
+
+    def chosen(self, choice: Json) -> Collection[str]:  # noqa: ARG002 (it has no functions to choose)
+        """It has none."""
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """What becomes of such tools.
+
+    Attributes:
+        policy: for all of them, or by the tool's type; a type that is not named is refused.
+    """
+
+    policy: Policy | Mapping[HostedTool, Policy] = "refuse"
+
+    @property
+    def omitted(self) -> frozenset[str]:
+        """The types that are left out."""
+        if isinstance(self.policy, str):
+            return frozenset(get_args(HostedTool)) if self.policy == "omit" else frozenset()
+        return frozenset(kind for kind, policy in self.policy.items() if policy == "omit")
+
+    def instead(self, kind: str, param: str) -> OmittedTool:
+        """What takes the place of a tool of this type.
+
+        Args:
+            param: where the request declares it.
+
+        Raises:
+            ApiError: 400, it is refused.
+        """
+        name = "web_search" if kind in WEB_SEARCH_TYPES else kind
+        if name in self.omitted:
+            return OmittedTool()
+        message = (
+            f"This stack has no provider for tools of the type '{kind}'. Its operator can configure one, or leave such "
+            f"tools out with the setting 'unavailable_tools: {{{name}: omit}}': see docs/tools.md."
+        )
+        raise bad_request(message, param, "unsupported_value")

@@ -1,0 +1,105 @@
+"""Who may talk on a WebSocket: whoever the host would let make the same request over HTTP.
+
+llama-stack's middleware for auth, route policy, quota and provider data looks at HTTP requests only, so that a
+WebSocket would be everybody's. OGX's looks at some of both. So the handshake goes through the same middleware as the
+HTTP request that it begins with, and so does each request on the connection, with the handshake's headers: a token
+that has expired or a quota that is used up ends what can be asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any, Final
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llama_stack_responses.core.access import Access
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.websocket.session import Caller
+from llama_stack_responses.wire.websocket import Refused
+
+_ADMITTED: Final = "llama_stack_responses.admitted"
+"""Where in a request's scope stands who made it, once it has come through."""
+_SCHEMES: Final[Mapping[str, str]] = {"ws": "http", "wss": "https"}
+
+
+class HostGate:
+    """Asks the host's own middleware.
+
+    Args:
+        access: says who asks, once the host knows.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._way_in: ASGIApp | None = None
+
+    async def admit(self, scope: Scope, method: str) -> Caller:
+        """Sends a request with the handshake's headers through the host's middleware, and sees how far it comes.
+
+        Raises:
+            Refused: not far enough; or it is a page of another site's that asks.
+        """
+        self._way_in = self._way_in or self._through(scope["app"])
+        admitted: list[Caller] = []
+        scheme = _SCHEMES.get(scope["scheme"], "http")
+        request = {**scope, "type": "http", "method": method, "scheme": scheme, _ADMITTED: admitted}
+        answer = _Answer()
+        await self._way_in(request, _no_body, answer.send)
+        if not admitted:
+            raise _refused(answer.status, answer.headers, answer.body)
+        if not _may_read(Headers(scope=scope), answer.headers):
+            raise _refused(403, {}, orjson.dumps(ApiError(403, "Pages of this origin may not connect.").body()))
+        return admitted[0]
+
+    def _through(self, app: Any) -> ASGIApp:
+        way_in: ASGIApp = self._inside
+        for middleware, args, kwargs in reversed(app.user_middleware):
+            way_in = middleware(way_in, *args, **kwargs)
+        return way_in
+
+    async def _inside(self, scope: Scope, _: Receive, send: Send) -> None:
+        scope[_ADMITTED].append(Caller(self._access.who(), self._access.keys()))
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+class _Answer:
+    """What came of a request."""
+
+    def __init__(self) -> None:
+        self.status = 500
+        self.headers: Mapping[str, str] = {}
+        self.body = b""
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status, self.headers = message["status"], Headers(raw=list(message.get("headers", [])))
+        elif message["type"] == "http.response.body":
+            self.body += message.get("body", b"")
+
+
+async def _no_body() -> Message:
+    return {"type": "http.request", "body": b"", "more_body": False}
+
+
+def _may_read(asked: Headers, answered: Mapping[str, str]) -> bool:
+    """Whether a page could read the answer: browsers ask nobody before they let any page open a WebSocket."""
+    origin = asked.get("origin")
+    if origin is None or origin.partition("://")[2] == asked.get("host"):
+        return True
+    return answered.get("access-control-allow-origin") in ("*", origin)
+
+
+def _refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
+    message = HTTPStatus(status).phrase
+    with suppress(orjson.JSONDecodeError, KeyError, TypeError):
+        message = orjson.loads(body)["error"]["message"]
+    after = headers.get("retry-after", "")
+    error = ApiError(status, message, retry_after=float(after) if after.isdecimal() else None)
+    kept = {name: value for name, value in headers.items() if name in ("content-type", "retry-after")}
+    return Refused(status, {"content-type": "application/json"} | kept, body or orjson.dumps(error.body()), error)

@@ -1,0 +1,171 @@
+"""Prompts that are kept on the server, filled in with what a request brings for them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from ..core.errors import ApiError, bad_request
+from ..core.schema.request import CreateRequest
+from ..core.schema.shapes import shown
+
+Json = dict[str, Any]
+
+_PLACE: Final = re.compile(r"{{\s*(\w+)\s*}}")
+_VERSION: Final = re.compile("[1-9][0-9]{0,8}")
+_LONGEST_TEMPLATE: Final = 1 << 20
+"""Characters of a prompt before it is filled in, at most: they are searched for places in the event loop."""
+_MOST_PLACES: Final = 10_000
+_SMALLEST_PART: Final = 512
+"""Characters that a file or an image counts for at least: each makes a part of its own."""
+_LISTED: Final = 10
+"""Names of variables that an error message repeats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """One version of a prompt.
+
+    Attributes:
+        text: what it says, with `{{name}}` where a variable belongs.
+        variables: those that it declares.
+    """
+
+    text: str
+    version: int
+    variables: frozenset[str]
+
+
+class Prompts(Protocol):
+    """The host's prompts, as far as the user who asks may see them."""
+
+    async def get(self, prompt_id: str, version: int | None) -> Template | None:
+        """A version of a prompt, or its default one; None if there is none, or only another user's.
+
+        Raises:
+            ApiError: the prompts cannot be read.
+        """
+        ...
+
+
+async def with_prompt(request: CreateRequest, prompts: Prompts | None, characters: int) -> CreateRequest:
+    """The request with its prompt filled in, if it has one.
+
+    What the prompt says becomes its `instructions`, as messages, in front of those that it brings itself; its `prompt`
+    then says which version that was. So the response shows both, and whoever makes it finds there what was filled in,
+    whatever has become of the prompt since.
+
+    Args:
+        prompts: those of the stack; None if it has none, or if requests may not use them.
+        characters: the most that the prompt may have with its variables filled in.
+
+    Raises:
+        ApiError: 404 for a prompt or a version that is not there; 400 if its variables are not those that were given,
+            or if the result would be too long, which is known before it is built.
+    """
+    asked = request.prompt
+    if asked is None:
+        return request
+    if prompts is None:
+        message = "This server takes no stored prompts as 'prompt': send the prompt's text as 'instructions'."
+        raise bad_request(message, "prompt", "unsupported_parameter")
+    template = await _template(asked, prompts)
+    variables = asked.get("variables", {})
+    _check(template, variables, characters)
+    messages = [_message(list(_filled(template.text, variables)))] if template.text else []
+    if request.instructions and isinstance(request.instructions, str):
+        messages.append(_message([_text(request.instructions)]))
+    echoed = {"id": asked["id"], "variables": variables, "version": str(template.version)}
+    return replace(request, prompt=echoed, instructions=messages)
+
+
+async def _template(asked: Json, prompts: Prompts) -> Template:
+    prompt_id, version = asked["id"], asked.get("version")
+    which = "" if version is None else f" and version '{version}'"
+    # What is no number is no version.
+    found = None
+    if version is None or _VERSION.fullmatch(version):
+        found = await prompts.get(prompt_id, version and int(version))
+    if not found:
+        raise ApiError(404, f"Prompt with id '{prompt_id}'{which} not found.", param="prompt", code="prompt_not_found")
+    return found
+
+
+def _check(template: Template, variables: Mapping[str, Any], characters: int) -> None:
+    if len(template.text) > _LONGEST_TEMPLATE:
+        message = f"The prompt has {len(template.text)} characters. A stored prompt may have {_LONGEST_TEMPLATE}."
+        raise bad_request(message, "prompt", "string_above_max_length")
+    needed = Counter(_PLACE.findall(template.text))
+    if missing := [name for name in needed if name not in variables]:
+        message = f"Missing prompt variables: {_names(missing)}."
+        raise bad_request(message, "prompt.variables", "prompt_variable_missing")
+    if unknown := [name for name in variables if name not in template.variables]:
+        message = f"Unknown prompt variables: {_names(unknown)}. Prompt version {template.version} has no such ones."
+        raise bad_request(message, "prompt.variables", "prompt_variable_unknown")
+    _check_result(template, needed, variables, characters)
+
+
+def _check_result(template: Template, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
+    """Refuses what filling in would make too long, before any of it is made."""
+    if places.total() > _MOST_PLACES:
+        message = f"The prompt has {places.total()} places for variables. A stored prompt may have {_MOST_PLACES}."
+        raise bad_request(message, "prompt", "string_above_max_length")
+    size = len(template.text) + sum(_growth(variables[name], count) for name, count in places.items())
+    if size > characters:
+        message = (
+            f"With 'prompt.variables' filled in, the prompt would have {size} characters, and it may have "
+            f"{characters}. Send shorter variables, or use a prompt that repeats them less often."
+        )
+        raise bad_request(message, "prompt.variables", "string_above_max_length")
+
+
+def _growth(given: Any, count: int) -> int:
+    """The characters that a variable adds in `count` places.
+
+    The data of a file or an image is in the request already, whose size is bounded: it counts from the second place on.
+    """
+    if isinstance(given, str):
+        return len(given) * count
+    if given["type"] == "input_text":
+        return len(given["text"]) * count
+    size = sum(len(value) for value in given.values() if isinstance(value, str))
+    return max(size, _SMALLEST_PART) * (count - 1)
+
+
+def _names(names: list[str]) -> str:
+    """As many of the names as an error message repeats, each in short."""
+    listed = ", ".join(map(shown, names[:_LISTED]))
+    return listed if len(names) <= _LISTED else f"{listed}, and {len(names) - _LISTED} more"
+
+
+def _filled(text: str, variables: Mapping[str, Any]) -> Iterator[Json]:
+    """The parts of a message that says `text`: what was given as text is in it, files and images stand in between."""
+    said: list[str] = []
+    # What stands between two places, and the names of the places, by turns.
+    for number, piece in enumerate(_PLACE.split(text)):
+        given = variables[piece] if number % 2 else piece
+        if isinstance(given, str):
+            said.append(given)
+        elif given["type"] == "input_text":
+            said.append(given["text"])
+        else:
+            yield from _joined(said)
+            yield given
+            said = []
+    yield from _joined(said)
+
+
+def _joined(said: Iterable[str]) -> list[Json]:
+    text = "".join(said)
+    return [_text(text)] if text else []
+
+
+def _text(text: str) -> Json:
+    return {"type": "input_text", "text": text}
+
+
+def _message(parts: list[Json]) -> Json:
+    return {"type": "message", "role": "developer", "content": parts}

@@ -1,0 +1,70 @@
+"""What a user's request holds that only its job may know, sealed into the job and gone with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from ..core.errors import ApiError, bad_request
+from ..core.mcp import holds_secrets, secrets_apart, secrets_back
+from ..core.owner import Owner
+from ..sealing.sealer import Sealer, Unopened
+
+Json = dict[str, Any]
+
+_PURPOSE: Final = "job"
+
+
+class JobSecrets:
+    """Seals the secrets of one response of one owner, and opens them for whoever makes it.
+
+    They are the user's own keys for providers, and what opens the MCP servers of the request.
+
+    Args:
+        sealer: has the secrets of the configuration.
+    """
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def seal(self, body: Json, keys: Mapping[str, Any], response_id: str, owner: Owner) -> tuple[Json, str | None]:
+        """What goes into the job: the request's JSON without its secrets, and these, sealed; None if there are none.
+
+        Raises:
+            ApiError: 400, if there is no secret to seal them with.
+        """
+        tools = body.get("tools") or []
+        if not self._sealer.ready:
+            if keys or any(holds_secrets(tool) for tool in tools):
+                raise bad_request(
+                    "This request brings keys of your own, or the address of an MCP server that may hold one, and a "
+                    "response that is made in the background or under an Idempotency-Key keeps them until its end. "
+                    "They are kept only sealed, for which this server has no secret: set 'secrets' in the "
+                    "configuration of its responses provider.",
+                    "background",
+                    "unsupported_value",
+                )
+            return body, None
+        left, of_tools = secrets_apart(tools)
+        if not (keys or of_tools):
+            return body, None
+        value = orjson.dumps({"keys": dict(keys), "tools": of_tools})
+        sealed = self._sealer.seal(value, purpose=_PURPOSE, owner=owner, about=response_id)
+        return body | {"tools": left}, sealed
+
+    def open(self, body: Json, sealed: str | None, response_id: str, owner: Owner) -> tuple[Json, Json]:
+        """The request's JSON and the user's keys, as they came.
+
+        Raises:
+            ApiError: 500, if they cannot be opened.
+        """
+        if sealed is None:
+            return body, {}
+        try:
+            value = self._sealer.open(sealed, purpose=_PURPOSE, owner=owner, about=response_id)
+        except Unopened as error:
+            raise ApiError(500, f"The keys that came with this request cannot be opened. {error}") from error
+        secrets = orjson.loads(value)
+        return body | {"tools": secrets_back(body.get("tools") or [], secrets["tools"])}, secrets["keys"]

@@ -1,0 +1,129 @@
+"""The output of one response, checked: while it streams, or once it has been said."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from llama_stack_responses.core.moderation import NO_OUTPUT, Policy, made_texts, merged, refusal
+from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Refusal, Text, ToolCall, Usage
+
+from .checks import Checks
+
+Json = dict[str, Any]
+
+_BEFORE: Final = 1_000
+"""Characters of what was shown already that a piece is checked with, since it may mean something only behind them."""
+
+
+class Guard:
+    """Watches over one response.
+
+    What is to be blocked if need be passes it as a gate: deltas are held until so many characters are there, or the
+    round ends, and shown once they are checked. What makes it strike is never shown; a refusal and the end of the
+    round come instead.
+
+    Args:
+        checks: who checks.
+        policy: what is checked.
+        moderation: the response's, when this began.
+        output: what had been said of it by then.
+    """
+
+    def __init__(self, checks: Checks, policy: Policy, moderation: Json, output: list[Json]) -> None:
+        self._checks = checks
+        self._policy = policy
+        self._input = moderation["input"]
+        self._said_before = "\n\n".join(made_texts(output))
+        self._refuses_input = moderation["output"] == NO_OUTPUT
+        self._results: list[Json] = []
+        self._before = ""
+        self._held: list[Delta] = []
+        self._texts: list[str] = []
+        self._length = 0
+        self._struck = False
+
+    @property
+    def blocks(self) -> bool:
+        """Whether deltas have to pass it."""
+        return self._policy.output == "block"
+
+    @property
+    def input_refusal(self) -> str | None:
+        """What the client reads instead of an answer to an input that was refused."""
+        return refusal("input", self._input) if self._refuses_input else None
+
+    async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
+        """What may be shown by now; nothing more once it has struck."""
+        if self._struck:
+            return
+        is_end = isinstance(delta, Finish)
+        if not is_end and not self._held and not _says(delta):
+            yield delta
+            return
+        self._hold(delta)
+        if not is_end and self._length < self._checks.held:
+            return
+        held, self._held = self._held, []
+        if found := await self._strike():
+            yield Refusal(refusal("output", found))
+            yield Finish("content_filter", delta.usage if isinstance(delta, Finish) else Usage())
+            return
+        if is_end:
+            self._before = ""
+        for each in held:
+            yield each
+
+    async def moderation(self, output: list[Json]) -> Json:
+        """The response's `moderation` at its end.
+
+        Args:
+            output: all that was said.
+
+        Raises:
+            ApiError: what should have been blocked if need be could not be checked.
+        """
+        if self._refuses_input:
+            return {"input": self._input, "output": NO_OUTPUT}
+        if not self.blocks:
+            said = "\n\n".join(made_texts(output))
+            return {"input": self._input, "output": await self._checks.scored(self._policy, said, "output")}
+        if self._said_before or not self._results:
+            # Who made the beginning has let it pass, and its scores went with that server.
+            self._results.append(await self._checks.check(self._policy, self._said_before, "output"))
+        return {"input": self._input, "output": merged(self._results)}
+
+    def _hold(self, delta: Delta) -> None:
+        text = _text(delta)
+        if text and self._held and type(self._held[-1]) is not type(delta):
+            text = f"\n{text}"
+        self._held.append(delta)
+        if text:
+            self._texts.append(text)
+            self._length += len(text)
+
+    async def _strike(self) -> Json | None:
+        """What was found in what is held, if it is not to be shown."""
+        piece, self._texts, self._length = "".join(self._texts), [], 0
+        if not piece.strip():
+            return None
+        found = await self._checks.check(self._policy, self._before + piece, "output")
+        self._results.append(found)
+        self._before = (self._before + piece)[-_BEFORE:]
+        self._struck = found["flagged"]
+        return found if self._struck else None
+
+
+def _says(delta: Delta) -> bool:
+    """Whether it is, or begins, something to be checked."""
+    return isinstance(delta, ToolCall) or bool(_text(delta))
+
+
+def _text(delta: Delta) -> str:
+    match delta:
+        case Text() | Reasoning() | Refusal():
+            return delta.text
+        case ToolCall():
+            return delta.arguments
+        case _:
+            return ""

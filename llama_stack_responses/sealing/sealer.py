@@ -1,0 +1,117 @@
+"""Keeps what only this deployment may read: sealed with a secret from the configuration, for one owner and one purpose.
+
+A seal is base64 of: the format's number (1 byte), the secret's id (4), a nonce (12), and what AES-256-GCM makes of the
+value. Each owner and purpose has a key of their own, derived from the secret, so one's seal is only noise to another,
+and no key seals so much that its random nonces might meet.
+"""
+
+from __future__ import annotations
+
+import os
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import blake2b
+from typing import Any, Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from ..core.errors import ApiError, bad_request
+from ..core.owner import Owner
+
+SECRET_BYTES: Final = 32
+"""Bytes of a secret."""
+
+SEALED: Final = "encrypted_content"
+"""The field of an item that holds what is sealed."""
+
+_FORMAT: Final = b"\1"
+_ID_BYTES: Final = 4
+_NONCE_BYTES: Final = 12
+_HEAD: Final = len(_FORMAT) + _ID_BYTES
+
+
+class Unopened(Exception):  # noqa: N818 - the caller knows what kind of error it is
+    """A seal that does not open; the text says why, without what was in it."""
+
+
+def check_seals(items: Iterable[Mapping[str, Any]], kind: str, unseal: Callable[[str], object]) -> None:
+    """A 400 unless `unseal` opens what all items of this type hold, as far as they are sealed."""
+    for item in items:
+        if item["type"] == kind and (seal := item.get(SEALED)):
+            try:
+                unseal(seal)
+            except Unopened as reason:
+                raise _unverified(item, reason) from None
+
+
+def _unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
+    """The 400 of an item whose `encrypted_content` does not open."""
+    seal = item[SEALED]
+    which = item.get("id") or f"{seal[:4]}...{seal[-4:]}"
+    message = f"The encrypted content for item {which} could not be verified. Reason: {reason}"
+    return bad_request(message, code="invalid_encrypted_content")
+
+
+class Sealer:
+    """Seals with the first secret, and opens what was sealed with any of them.
+
+    Args:
+        secrets: each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones, and drop an old one once
+            nothing sealed with it is needed.
+    """
+
+    def __init__(self, secrets: Sequence[bytes]) -> None:
+        self._secrets = {_id(secret): secret for secret in reversed(secrets)}
+        self._first = _id(secrets[0]) if secrets else None
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a secret to seal with."""
+        return self._first is not None
+
+    def seal(self, value: bytes, *, purpose: str, owner: Owner, about: str = "") -> str:
+        """The sealed value, in characters that go into JSON and URLs.
+
+        Args:
+            purpose: at most 16 ASCII characters; what is sealed for one cannot be opened for another.
+            owner: whose it is; their groups do not count.
+            about: what it belongs to, such as a response's id.
+        """
+        assert self._first is not None, "there is no secret"
+        head, nonce = _FORMAT + self._first, os.urandom(_NONCE_BYTES)
+        sealed = self._cipher(self._first, purpose, owner).encrypt(nonce, value, head + about.encode())
+        return urlsafe_b64encode(head + nonce + sealed).decode()
+
+    def open(self, seal: str, *, purpose: str, owner: Owner, about: str = "") -> bytes:
+        """The value that was sealed for the same purpose and owner, about the same thing.
+
+        Raises:
+            Unopened: it was sealed for another, with a secret that is not known here, or it is damaged.
+        """
+        try:
+            data = urlsafe_b64decode(seal.encode("ascii"))
+        except ValueError:
+            data = b""
+        if urlsafe_b64encode(data).decode() != seal:  # decoding ignores some of what does not belong there
+            data = b""
+        head, nonce, sealed = data[:_HEAD], data[_HEAD : _HEAD + _NONCE_BYTES], data[_HEAD + _NONCE_BYTES :]
+        name = head[len(_FORMAT) :]
+        if head[: len(_FORMAT)] != _FORMAT or len(nonce) < _NONCE_BYTES:
+            raise Unopened("It is no sealed value of this server's.")
+        if name not in self._secrets:
+            raise Unopened("It was sealed with a secret that this server does not have.")
+        try:
+            return self._cipher(name, purpose, owner).decrypt(nonce, sealed, head + about.encode())
+        except InvalidTag:
+            raise Unopened("It is damaged, or was sealed for somebody or something else.") from None
+
+    def _cipher(self, name: bytes, purpose: str, owner: Owner) -> AESGCM:
+        tenant = blake2b(owner.tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
+        principal = owner.principal.encode("utf-8", "surrogatepass")
+        person = purpose.encode("ascii")
+        return AESGCM(blake2b(tenant + principal, digest_size=32, key=self._secrets[name], person=person).digest())
+
+
+def _id(secret: bytes) -> bytes:
+    return blake2b(secret, digest_size=_ID_BYTES, person=b"id").digest()

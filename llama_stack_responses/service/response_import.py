@@ -1,0 +1,238 @@
+"""Responses that another server stored, brought into the archive once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from ..core.errors import ApiError
+from ..core.ids import check_response_id
+from ..core.owner import Owner
+from ..core.schema.request import FIELDS, CreateRequest, parse_create
+from ..core.schema.shapes import Limits
+from ..core.stream.deltas import Usage
+from ..core.stream.response import new_response, usage_of
+from ..store.archive import Archive, StoredResponse
+from ..store.records import Condition, Conflict, VersionIs
+from .conversation_import import CannotImport, Report, read_items
+
+Json = dict[str, Any]
+
+_ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
+_ECHOED: Final = sorted(FIELDS - {"conversation", "input", "model", "store", "stream", "stream_options", "tool_choice"})
+"""Fields of a request that its response repeats, where the other server has them."""
+_OPAQUE: Final = frozenset({"metadata", "parameters", "schema"})
+"""Fields whose nulls mean something to the client."""
+_FARTHEST: Final = 10_000
+"""Responses of one chain that are read together."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundResponse:
+    """A response as the other server has it.
+
+    Attributes:
+        body: the response object, its `output` included.
+        input: what it was made from, behind the response that it continues.
+        continues: the response whose input and output come before `input`; None if `input` is all.
+    """
+
+    id: str
+    owner: Owner
+    created_at: int
+    body: Mapping[str, Any]
+    input: Sequence[Any]
+    continues: str | None
+
+    @property
+    def output(self) -> Sequence[Any]:
+        """Its output items."""
+        output = self.body.get("output")
+        return output if isinstance(output, list) else []
+
+
+class Source(Protocol):
+    """Where the other server has its responses."""
+
+    def pages(self) -> AsyncIterable[Sequence[FoundResponse]]:
+        """All of them, the oldest first."""
+
+    async def find(self, response_id: str) -> FoundResponse | None:
+        """The one with this id."""
+
+
+async def import_responses(
+    archive: Archive, source: Source, limits: Limits, report: Report, oldest: float | None
+) -> None:
+    """Stores what is found, each response in one commit, unless it is there or was imported before.
+
+    Args:
+        oldest: the creation time before which a response is not kept here.
+
+    Raises:
+        CannotImport: the store is away; what was written until then stays, and the next import goes on behind it.
+    """
+    bringing = _Bringing(archive, source, limits, report)
+    async for page in source.pages():
+        try:
+            there = await archive.brought([each.id for each in page])
+            for each in page:
+                if each.id in there:
+                    report.there += 1
+                elif oldest is not None and each.created_at < oldest:
+                    report.expired += 1
+                elif each.body.get("status") not in _ENDED:
+                    report.unfinished += 1
+                else:
+                    await bringing.bring(each)
+        except ApiError as error:
+            raise CannotImport(str(error)) from error
+        report.looked_at(len(page))
+
+
+class _Bringing:
+    """Brings one response after the other."""
+
+    def __init__(self, archive: Archive, source: Source, limits: Limits, report: Report) -> None:
+        self._archive = archive
+        self._source = source
+        self._limits = limits
+        self._report = report
+
+    async def bring(self, found: FoundResponse) -> None:
+        """Stores a response with the history that it has.
+
+        Raises:
+            ApiError: 503, the store is away.
+        """
+        output, unread = read_items(_with_ids(found.output), self._limits)
+        try:
+            check_response_id(found.id, "id")
+            response = _response(found, output, self._limits)
+        except ApiError:
+            self._report.left_out.append(found.id)
+            return
+        while True:
+            base, items = await self._before(found)
+            read, left_out = read_items(_with_ids([*items, *found.input]), self._limits)
+            try:
+                new = await self._archive.bring(
+                    response,
+                    owner=found.owner,
+                    base=base.history if base else None,
+                    input_items=read,
+                    conditions=_unchanged(base),
+                )
+            except Conflict:
+                # What it continues was deleted meanwhile.
+                continue
+            break
+        self._report.responses += new
+        self._report.there += not new
+        self._report.left_out += [*left_out, *unread]
+
+    async def _before(self, found: FoundResponse) -> tuple[StoredResponse | None, list[Any]]:
+        """The stored response that it continues, or the items before it as the other server has them."""
+        chain: list[FoundResponse] = []
+        seen = {found.id}
+        above, base = found.continues, None
+        while above and above not in seen and len(chain) < _FARTHEST:
+            base = await self._archive.load(above)
+            if base and base.owner.identity == found.owner.identity:
+                break
+            base, parent = None, await self._source.find(above)
+            if parent is None:
+                break
+            seen.add(above)
+            chain.append(parent)
+            above = parent.continues
+        return base, [item for each in reversed(chain) for item in (*each.input, *each.output)]
+
+
+def _unchanged(base: StoredResponse | None) -> Sequence[Condition]:
+    return [VersionIs(f"r/{base.response['id']}", base.version)] if base else []
+
+
+def _with_ids(items: Sequence[Any]) -> list[tuple[str | None, Any]]:
+    """Each item with its id, if it has one."""
+    found = [(item.get("id") if isinstance(item, dict) else None, item) for item in items]
+    return [(item_id if isinstance(item_id, str) else None, item) for item_id, item in found]
+
+
+def _response(found: FoundResponse, output: Sequence[Json], limits: Limits) -> Json:
+    """The response in the form in which it is stored.
+
+    Raises:
+        ApiError: it names no model.
+    """
+    body = found.body
+    response = new_response(_request(body, limits), id=found.id, created_at=found.created_at)
+    ended = body.get("completed_at")
+    return response | {
+        "status": body["status"],
+        "completed_at": ended if isinstance(ended, int) else None,
+        "error": _error(body.get("error")) if body["status"] == "failed" else None,
+        "incomplete_details": _details(body) if body["status"] == "incomplete" else None,
+        "output": list(output),
+        "usage": _usage(body.get("usage")),
+    }
+
+
+def _request(body: Mapping[str, Any], limits: Limits) -> CreateRequest:
+    """The request that the response repeats; what this server does not take is left out."""
+    taken: Json = {"model": body.get("model"), "input": "-"}
+    parse_create(taken, limits=limits)
+    for name in [*_ECHOED, "tool_choice"]:
+        value = _without_nulls(body.get(name))
+        if name == "tools" and isinstance(value, list):
+            value = [tool for tool in value if _takes(taken | {"tools": [tool]}, limits)]
+        if value is not None and _takes(taken | {name: value}, limits):
+            taken[name] = value
+    return parse_create(taken, limits=limits)
+
+
+def _takes(body: Json, limits: Limits) -> bool:
+    try:
+        parse_create(body, limits=limits)
+    except ApiError:
+        return False
+    return True
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value without the fields that the other server writes as null where they were left out."""
+    if isinstance(value, list):
+        return [_without_nulls(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: each if name in _OPAQUE else _without_nulls(each) for name, each in value.items() if each is not None}
+
+
+def _error(error: Any) -> Json:
+    message = error.get("message") if isinstance(error, dict) else None
+    return {"code": "server_error", "message": message if isinstance(message, str) else "The response failed."}
+
+
+def _details(body: Mapping[str, Any]) -> Json:
+    details = body.get("incomplete_details")
+    reason = details.get("reason") if isinstance(details, dict) else None
+    return {"reason": reason if reason == "content_filter" else "max_output_tokens"}
+
+
+def _usage(usage: Any) -> Json | None:
+    if not isinstance(usage, dict):
+        return None
+
+    def tokens(name: str, of: Any = usage) -> int:
+        number = of.get(name) if isinstance(of, dict) else None
+        return number if isinstance(number, int) else 0
+
+    return usage_of(
+        Usage(
+            input_tokens=tokens("input_tokens"),
+            output_tokens=tokens("output_tokens"),
+            cached_tokens=tokens("cached_tokens", usage.get("input_tokens_details")),
+            reasoning_tokens=tokens("reasoning_tokens", usage.get("output_tokens_details")),
+        )
+    )

@@ -1,0 +1,44 @@
+"""The store that a configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from ..config import HostStore, MemoryStore, PostgresStore, RedisStore, SqliteStore, Store
+from .keyvalue import KeyValue, KeyValueRecords
+from .memory import MemoryRecords
+from .records import Records
+from .sqlite import SqliteRecords
+
+
+def open_records(store: Store, host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]]) -> Records:
+    """The records that `store` describes; nothing is connected before the first call.
+
+    Args:
+        host_backend: says how to connect to the host's key-value backend of a name.
+    """
+    match store:
+        case MemoryStore():
+            return MemoryRecords(store.max_records, store.max_bytes)
+        case SqliteStore():
+            return SqliteRecords(store.path.expanduser())
+        case RedisStore():
+            return _redis(store)
+        case PostgresStore():
+            return _postgres(store)
+        case HostStore():
+            return KeyValueRecords(host_backend(store.backend), prefix=store.prefix)
+
+
+def _redis(store: RedisStore) -> Records:
+    from .redis import RedisRecords
+
+    password = store.password.get_secret_value() if store.password else None
+    return RedisRecords(store.url, password=password, prefix=store.prefix, connections=store.connections)
+
+
+def _postgres(store: PostgresStore) -> Records:
+    from .postgres import PostgresRecords
+
+    password = store.password.get_secret_value() if store.password else None
+    return PostgresRecords(store.url, password=password, schema=store.schema_name, connections=store.connections)

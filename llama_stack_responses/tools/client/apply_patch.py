@@ -1,0 +1,44 @@
+"""`apply_patch`: the client creates, updates and deletes files as the model says."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llama_stack_responses.core.schema.client_items import PATCH_OPERATION
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import APPLY_PATCH_CALL
+
+from ..tool import Json, Tool
+from .client_tool import ClientTool, an_object
+
+_DESCRIPTION: Final = """\
+Creates, updates or deletes one file. `path` is relative to the folder that you work in.
+For `create_file`, each line of `diff` is a line of the new file behind a `+`.
+For `update_file`, `diff` has one or more sections. A section begins with a line `@@`, or `@@ ` and the line of the \
+file that names the class or function it is in. Behind it come lines of the file: unchanged ones behind a space, \
+removed ones behind a `-`, added ones behind a `+`; about three unchanged lines before and after a change. There are \
+no line numbers.
+`delete_file` takes no `diff`."""
+
+_PARAMETERS: Final = an_object(
+    {
+        "type": {"type": "string", "enum": ["create_file", "update_file", "delete_file"]},
+        "path": {"type": "string"},
+        "diff": {"type": "string"},
+    },
+    "type",
+    "path",
+)
+
+
+def apply_patch_tool(_: Json, __: CreateRequest) -> Tool:
+    """A `{type: apply_patch}` tool of the request."""
+    return ClientTool(
+        ["apply_patch"],
+        "apply_patch",
+        _DESCRIPTION,
+        _PARAMETERS,
+        APPLY_PATCH_CALL,
+        PATCH_OPERATION,
+        lambda operation: {"operation": operation},
+    )

@@ -1,0 +1,43 @@
+"""Custom tools: the client runs them, and what the model sends them is free text, or text that a grammar describes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import CUSTOM, in_namespace
+
+from ..naming import chat_name
+from ..tool import Function, Json
+from .function import is_chosen
+
+
+class CustomTool:
+    """A `{type: custom, name, description, format}` tool of the request."""
+
+    def __init__(self, declared: Json, _: CreateRequest) -> None:
+        self._name: str = declared["name"]
+        self._functions = (client_custom(declared),)
+
+    def functions(self) -> Sequence[Function]:
+        """The one function."""
+        return self._functions
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its name."""
+        return [self._name] if is_chosen(choice, "custom", self._name) else []
+
+
+def client_custom(declared: Json, namespace: str | None = None) -> Function:
+    """The custom tool of an entry of `tools`, or of a namespace among them, as a chat API has it that knows such."""
+    name: str = declared["name"]
+    custom: Json = {"name": chat_name(namespace, name)}
+    if "description" in declared:
+        custom["description"] = declared["description"]
+    form = declared.get("format") or {"type": "text"}
+    if form["type"] == "grammar":
+        grammar = {"syntax": form["syntax"], "definition": form["definition"]}
+        custom["format"] = {"type": "grammar", "grammar": grammar}
+    kind = in_namespace(CUSTOM, namespace, name) if namespace else CUSTOM
+    chat = {"type": "custom", "custom": custom}
+    return Function(chat, kind, origin=(namespace, name), deferred=declared.get("defer_loading", False))

@@ -1,0 +1,42 @@
+"""Function tools: the client runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import FUNCTION, in_namespace
+
+from ..naming import chat_name
+from ..tool import Function, Json, chat_function
+
+
+class FunctionTool:
+    """A `{type: function, name, description, parameters, strict}` tool of the request."""
+
+    def __init__(self, declared: Json, _: CreateRequest) -> None:
+        self._name: str = declared["name"]
+        self._functions = (client_function(declared),)
+
+    def functions(self) -> Sequence[Function]:
+        """The one function."""
+        return self._functions
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its name."""
+        return [self._name] if is_chosen(choice, "function", self._name) else []
+
+
+def client_function(declared: Json, namespace: str | None = None) -> Function:
+    """The function of an entry of `tools`, or of a namespace among them."""
+    name: str = declared["name"]
+    strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
+    chat = chat_function(chat_name(namespace, name), declared.get("description"), declared.get("parameters"), **strict)
+    kind = in_namespace(FUNCTION, namespace, name) if namespace else FUNCTION
+    return Function(chat, kind, origin=(namespace, name), deferred=declared.get("defer_loading", False))
+
+
+def is_chosen(choice: Json, kind: str, name: str, namespace: str | None = None) -> bool:
+    """Whether a choice means the tool that the client knows by this name; it need not say the namespace."""
+    meant = choice.get("namespace", namespace)
+    return (choice["type"], choice.get("name"), meant) == (kind, name, namespace)

@@ -1,0 +1,67 @@
+"""Shells on the client's own machine: `local_shell` runs one program, `shell` several commands."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from llama_stack_responses.core.schema.client_items import LOCAL_SHELL_ACTION, SHELL_ACTION
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import LOCAL_SHELL_CALL, SHELL_CALL
+
+from ..tool import Json, Tool
+from .client_tool import ClientTool, an_object
+
+_TEXT: Final[Json] = {"type": "string"}
+_TEXTS: Final[Json] = {"type": "array", "items": _TEXT}
+_TIMEOUT: Final[Json] = {"type": "integer", "description": "The longest that it may take, in milliseconds."}
+
+_LOCAL_SHELL: Final = an_object(
+    {
+        "command": {**_TEXTS, "description": "The program and its arguments."},
+        "env": {"type": "object", "additionalProperties": _TEXT, "description": "Environment variables to set."},
+        "working_directory": {**_TEXT, "description": "The folder to run it in."},
+        "timeout_ms": _TIMEOUT,
+        "user": {**_TEXT, "description": "The user to run it as."},
+    },
+    "command",
+)
+
+SHELL_PARAMETERS: Final = an_object(
+    {
+        "commands": {**_TEXTS, "description": "The commands, in the order in which they run."},
+        "timeout_ms": _TIMEOUT,
+        "max_output_length": {"type": "integer", "description": "The most characters of output to return."},
+    },
+    "commands",
+)
+
+
+def local_shell_tool(_: Json, __: CreateRequest) -> Tool:
+    """A `{type: local_shell}` tool of the request."""
+    return ClientTool(
+        ["local_shell"],
+        "local_shell",
+        "Runs a program on the user's machine and returns what it prints.",
+        _LOCAL_SHELL,
+        LOCAL_SHELL_CALL,
+        LOCAL_SHELL_ACTION,
+        lambda action: {"action": action},
+    )
+
+
+def shell_tool(declared: Json, _: CreateRequest) -> Tool:
+    """A `{type: shell, environment}` tool of the request."""
+    skills = (declared.get("environment") or {}).get("skills", ())
+    return ClientTool(
+        ["shell"],
+        "shell",
+        "\n".join(["Runs commands in a shell and returns what they print.", *map(_skill, skills)]),
+        SHELL_PARAMETERS,
+        SHELL_CALL,
+        SHELL_ACTION,
+        lambda action: {"action": action, "environment": {"type": "local"}},
+    )
+
+
+def _skill(skill: Json) -> str:
+    return f"Skill '{skill['name']}', described in {skill['path']}: {skill['description']}"

@@ -1,0 +1,120 @@
+"""`tool_search`: tools that the model sees once it, or the client, has looked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Final
+
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.schema.shapes import an_object, array, record, string
+from llama_stack_responses.core.stream.calls import TOOL_SEARCH_CALL, TOOL_SEARCH_OUTPUT, CallKind
+
+from ..tool import Function, Invocation, Json, Outcome, Tool, chat_function
+from .checked import checked
+from .client_tool import an_object as object_schema
+
+_NAME: Final = "tool_search"
+_PATHS: Final = object_schema(
+    {"paths": {"type": "array", "items": {"type": "string"}, "description": "Names of the tools or groups to load."}},
+    "paths",
+)
+_QUERY: Final = object_schema({"query": {"type": "string", "description": "What the tool has to do."}}, "query")
+_SEARCH: Final = record({"paths": array(string(1, 300), low=1)}, "paths")
+
+
+def tool_search_tool(declared: Json, request: CreateRequest) -> Tool:
+    """A `{type: tool_search, execution, description, parameters}` tool of the request."""
+    return ClientSearch(declared) if declared.get("execution") == "client" else ServerSearch(request.tools)
+
+
+class ClientSearch:
+    """The client looks for tools; they come with the output of the call."""
+
+    def __init__(self, declared: Json) -> None:
+        def fields(_: str, call_id: str) -> Json:
+            return {"call_id": call_id, "execution": "client"}
+
+        def whole(arguments: str) -> Json | None:
+            found = checked(arguments, an_object)
+            return None if found is None else {"arguments": found}
+
+        description = declared.get("description") or "Finds tools that cannot be called yet."
+        chat = chat_function(_NAME, description, declared.get("parameters") or _QUERY)
+        self._functions = (Function(chat, CallKind(TOOL_SEARCH_CALL, fields, whole=whole)),)
+
+    def functions(self) -> Sequence[Function]:
+        """The one function."""
+        return self._functions
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its type."""
+        return [_NAME] if choice["type"] == "tool_search" else []
+
+    def found(self) -> Sequence[Json]:
+        """None: they stand among the items."""
+        return ()
+
+
+class ServerSearch:
+    """The model names what it needs of a list of all deferred tools, which is shorter than the tools themselves."""
+
+    def __init__(self, declared: Sequence[Json]) -> None:
+        self._deferred = [tool for tool in map(_deferred_part, declared) if tool]
+        self._found: list[Json] = []
+
+    def functions(self) -> Sequence[Function]:
+        """One function, if there is something to find."""
+        if not self._deferred:
+            return ()
+        lines = [line for tool in self._deferred for line in _listed(tool)]
+        description = "\n".join(["Loads tools that cannot be called before. There are:", *lines])
+        kind = CallKind(TOOL_SEARCH_CALL, _fields, whole=_whole, hosted=True)
+        return [Function(chat_function(_NAME, description, _PATHS), kind, self._run, repeatable=True)]
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its type."""
+        return [_NAME] if choice["type"] == "tool_search" else []
+
+    def found(self) -> Sequence[Json]:
+        """What the searches of this response have found."""
+        return self._found
+
+    async def _run(self, invocation: Invocation) -> Outcome:
+        paths = set(invocation.arguments()["paths"])
+        found = [part for tool in self._deferred if (part := _part(tool, paths))]
+        self._found += found
+        invocation.stagehand.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": found})
+        if not found:
+            return Outcome("There are no such tools. Use the names from the list, as they stand there.")
+        return Outcome("The tools can be called now.")
+
+
+def _fields(_: str, __: str) -> Json:
+    return {"call_id": None, "execution": "server"}
+
+
+def _whole(arguments: str) -> Json | None:
+    found = checked(arguments, _SEARCH)
+    return None if found is None else {"arguments": found}
+
+
+def _deferred_part(tool: Json) -> Json | None:
+    """What of a declared tool is deferred."""
+    if tool["type"] != "namespace":
+        return tool if tool.get("defer_loading") and "name" in tool else None
+    members = [member for member in tool["tools"] if member.get("defer_loading")]
+    return {**tool, "tools": members} if members else None
+
+
+def _listed(tool: Json) -> Iterator[str]:
+    yield f"- {tool['name']}: {tool.get('description', '')}"
+    for member in tool.get("tools", ()):
+        yield f"  - {tool['name']}.{member['name']}: {member.get('description', '')}"
+
+
+def _part(tool: Json, paths: set[str]) -> Json | None:
+    """What of a tool is meant by these paths."""
+    if tool["name"] in paths:
+        return tool
+    members = [member for member in tool.get("tools", ()) if f"{tool['name']}.{member['name']}" in paths]
+    return {**tool, "tools": members} if members else None

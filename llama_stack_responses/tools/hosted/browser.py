@@ -1,0 +1,313 @@
+"""Web search as gpt-oss has learned it: `browser.search`, `browser.open` and `browser.find`.
+
+What a call shows is a page with a number, its cursor. Links in it are `【id†text†host】`, and the model cites lines of
+it: `【cursor†L3-L5】`. The pages of earlier turns are found again in what the model was told then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
+from llama_stack_responses.fetch.pages import Page
+
+from ..tool import Invocation, Outcome, ToolError, chat_function
+from .search_results import Result, web_host
+from .sources import Source, tamed, url_citation
+from .web_search import (
+    LOOKED_NOWHERE,
+    OPENED_NOTHING,
+    SEARCHED_NOTHING,
+    Browsing,
+    SearchServices,
+    SearchTool,
+    lines_with,
+    named_arguments,
+    search_function,
+    wrapped,
+)
+
+Json = dict[str, Any]
+
+_WIDTH: Final = 80
+_LINES_FOUND: Final = 4
+"""Lines that are shown from each on that matches."""
+_MOST_FOUND: Final = 50
+_SEARCHED: Final = "web-search://"
+_MATCH: Final = re.compile(rf"# {OPENS}(\d+){DAGGER}match at L(\d+){CLOSES}")
+_MARKED: Final = re.compile(rf"{OPENS}(\d+){DAGGER}([^{CLOSES}{DAGGER}]*)(?:{DAGGER}[^{CLOSES}]*)?{CLOSES}")
+_TITLE: Final = re.compile(r"\[(\d+)\] (.*) \((\S*)\)")
+_LINE: Final = re.compile(r"L(\d+): (.*)")
+_PLACE: Final = re.compile(r"L(\d+)")
+_LINK: Final = re.compile(r"\[([^\[\]]*)\]\((https?://[^\s()]+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A link of a view.
+
+    Attributes:
+        line: of the view in which it stands.
+        target: the line that it leads to.
+    """
+
+    url: str
+    title: str
+    line: int
+    target: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What one cursor stands for.
+
+    Attributes:
+        url: of the page; of a search's results, none that can be opened.
+        lines: None where they are not known any more.
+        links: by their id; None where they are not known any more.
+    """
+
+    url: str
+    title: str
+    lines: Sequence[str] | None
+    links: dict[int, _Link] | None
+
+    @property
+    def is_search(self) -> bool:
+        return self.url.startswith(_SEARCHED)
+
+
+class Browser(SearchTool):
+    """The tool."""
+
+    def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
+        browsing = Browsing(declared, request, services)
+        super().__init__(
+            browsing,
+            search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),
+            search_function(_OPEN, self._opened, OPENED_NOTHING, self._open),
+            search_function(_FIND, self._looked, LOOKED_NOWHERE, self._find),
+        )
+        self._views: dict[int, _View] = {}
+
+    def cite(self, key: str, place: str) -> Citation | None:
+        """A page is cited by its cursor and lines; lines of a search's results are those of one of them."""
+        view = self._views.get(int(key)) if key.isdecimal() else None
+        if view is None:
+            return None
+        if not view.is_search:
+            # What was found in a page is the page.
+            page = next(each for each in self._views.values() if each.url == view.url)
+            return url_citation(Source(page.url, page.title))
+        line = _PLACE.match(place)
+        before = [link for link in (view.links or {}).values() if line and link.line <= int(line[1])]
+        return url_citation(Source(before[-1].url, before[-1].title)) if before else None
+
+    # what the model calls
+
+    async def _search(self, invocation: Invocation) -> Outcome:
+        invocation.advance("searching")
+        action = invocation.item["action"]
+        results = await self._browsing.search(action["queries"])
+        view = _of_results(action["query"], results, self._browsing.size.snippet)
+        return Outcome(self._shown(view), self._browsing.fields(action, results))
+
+    async def _open(self, invocation: Invocation) -> Outcome:
+        invocation.advance("searching")
+        arguments = invocation.arguments()
+        url = invocation.item["action"].get("url")
+        link = await self._link(arguments)
+        if url is None and link is not None:
+            url = link.url
+        if url is None or web_host(url) is None:
+            raise ToolError(f"There is no such link. Valid ids are shown as {OPENS}id{DAGGER}...{CLOSES}.")
+        first = _integer(arguments.get("loc"), link.target if link else 0)
+        view = await asyncio.to_thread(_of_page, await self._browsing.open(url))
+        return Outcome(self._shown(view, max(first, 0), _integer(arguments.get("num_lines"), -1)))
+
+    async def _find(self, invocation: Invocation) -> Outcome:
+        invocation.advance("searching")
+        action = invocation.item["action"]
+        if web_host(action["url"]) is None:
+            raise ToolError("No page is open at that cursor. Open one before you look for something in it.")
+        view = await asyncio.to_thread(_of_page, await self._browsing.open(action["url"]))
+        return Outcome(self._shown(await asyncio.to_thread(_of_matches, view, action["pattern"])))
+
+    # how its calls look to the client
+
+    def _opened(self, arguments: str) -> Json | None:
+        named = named_arguments(arguments)
+        target = named.get("id")
+        if isinstance(target, str) and web_host(target):
+            return {"action": {"type": "open_page", "url": target}}
+        view = self._view(named.get("cursor"))
+        if target is None or _integer(target, -1) < 0:
+            url = view.url if view and not view.is_search else None
+        else:
+            link = ((view and view.links) or {}).get(_integer(target, -1))
+            url = link.url if link else None
+        return {"action": {"type": "open_page", "url": url}}
+
+    def _looked(self, arguments: str) -> Json | None:
+        named = named_arguments(arguments)
+        pattern, view = named.get("pattern"), self._view(named.get("cursor"))
+        if not isinstance(pattern, str) or not pattern:
+            return None
+        url = view.url if view and not view.is_search else ""
+        return {"action": {"type": "find_in_page", "url": url, "pattern": pattern}}
+
+    def _view(self, cursor: Any) -> _View | None:
+        """The page at a cursor; without one, the last."""
+        number = _integer(cursor, -1)
+        return self._views.get(max(self._views, default=-1) if number < 0 else number)
+
+    async def _link(self, arguments: Json) -> _Link | None:
+        """The link that a call follows; that of a page from an earlier turn is looked up in the page again."""
+        number, view = _integer(arguments.get("id"), -1), self._view(arguments.get("cursor"))
+        if number < 0 or view is None:
+            return None
+        links = view.links
+        if links is None:
+            links = (await asyncio.to_thread(_of_page, await self._browsing.open(view.url))).links
+        return (links or {}).get(number)
+
+    # pages
+
+    def _shown(self, view: _View, first: int = 0, count: int = -1) -> str:
+        """Gives a page the next cursor and shows its lines from `first` on, `count` of them or as many as fit."""
+        cursor = max(self._views, default=-1) + 1
+        self._views[cursor] = view
+        assert view.lines is not None
+        first = min(first, max(len(view.lines) - 1, 0))
+        last, room = first, self._browsing.size.page
+        while last < len(view.lines) and last - first != count and (room := room - len(view.lines[last])) >= 0:
+            last += 1
+        shown = [f"L{number}: {view.lines[number]}" for number in range(first, last)]
+        where = f"**viewing lines [{first} - {max(last - 1, first)}] of {len(view.lines) - 1}**"
+        return "\n".join([f"[{cursor}] {view.title} ({view.url})", where, "", *shown])
+
+    def _learn(self, told: str) -> None:
+        """Takes in a page from what the model was told; the first line and those with a number are this module's."""
+        head, *rest = told.split("\n")
+        title = _TITLE.fullmatch(head)
+        if title is None:
+            return
+        lines = {int(line[1]): line[2] for line in map(_LINE.fullmatch, rest) if line}
+        # Those of a page are looked up in the page itself, if they are needed.
+        links = dict(_links_of_results(lines)) or dict(_links_of_matches(title[3], title[2], lines)) or None
+        self._views[int(title[1])] = _View(title[3], title[2], None, links)
+
+
+def _of_results(query: str, results: Sequence[Result], longest: int) -> _View:
+    lines = ["", "# Search results"]
+    for number, each in enumerate(results):
+        lines += [f"{OPENS}{number}{DAGGER}{_named(each.title)}{DAGGER}{web_host(each.url)}{CLOSES}", each.url]
+        lines += [*wrapped([tamed(each.snippet)[:longest]], _WIDTH), ""]
+    title = tamed(query)
+    found = dict(_links_of_results(dict(enumerate(lines))))
+    return _View(f"{_SEARCHED}{title.replace(' ', '+')}", title, lines, found)
+
+
+def _links_of_results(lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
+    """The links of a search's results: the URL stands in the line behind each."""
+    for number, line in lines.items():
+        marked = _MARKED.fullmatch(line)
+        url = lines.get(number + 1, "")
+        if marked and web_host(url):
+            yield int(marked[1]), _Link(url, marked[2], number)
+
+
+def _links_of_matches(url: str, title: str, lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
+    """The links of passages that were found in a page."""
+    for number, line in lines.items():
+        if found := _MATCH.fullmatch(line):
+            yield int(found[1]), _Link(url, title, number, int(found[2]))
+
+
+def _of_page(page: Page) -> _View:
+    links: dict[int, _Link] = {}
+
+    def marked(link: re.Match[str]) -> str:
+        number = len(links)
+        links[number] = _Link(link[2], _named(link[1]), 0)
+        return f"{OPENS}{number}{DAGGER}{_named(link[1])}{DAGGER}{web_host(link[2])}{CLOSES}"
+
+    text = page.text.replace(OPENS, "[").replace(CLOSES, "]")
+    lines = ["", f"URL: {page.url}", *wrapped(_LINK.sub(marked, text).splitlines(), _WIDTH)]
+    return _View(page.url, _named(page.title), lines, links)
+
+
+def _of_matches(view: _View, pattern: str) -> _View:
+    """The passages of a page in which a text stands; each is a link to its line."""
+    assert view.lines is not None
+    found = lines_with(view.lines, pattern)[:_MOST_FOUND]
+    lines = ["", f"URL: {view.url}", ""]
+    for number, at in enumerate(found):
+        lines += [f"# {OPENS}{number}{DAGGER}match at L{at}{CLOSES}", *view.lines[at : at + _LINES_FOUND], ""]
+    if not found:
+        lines.append(f"No match for: {tamed(pattern)}")
+    title = f"Find results for text: `{tamed(pattern)}` in `{view.title}`"
+    return _View(view.url, title, lines, dict(_links_of_matches(view.url, title, dict(enumerate(lines)))))
+
+
+def _named(text: str) -> str:
+    """A name inside of a marker."""
+    return tamed(text).replace(DAGGER, " ")
+
+
+def _searched(arguments: str) -> Json | None:
+    query = named_arguments(arguments).get("query")
+    if not isinstance(query, str) or not query.strip():
+        return None
+    return {"action": {"type": "search", "query": query, "queries": [query]}}
+
+
+def _integer(value: Any, default: int) -> int:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return default
+
+
+def _search_function(browsing: Browsing) -> Json:
+    return chat_function(
+        "browser.search",
+        f"Searches for information related to `query` and displays the results.{browsing.where()}",
+        {
+            "type": "object",
+            "properties": {"query": {"type": "string"}, "topn": {"type": "integer"}, "source": {"type": "string"}},
+            "required": ["query"],
+        },
+    )
+
+
+_CURSOR: Final = {"type": "integer", "description": "The page to look at; the last one if left out."}
+_OPEN: Final = chat_function(
+    "browser.open",
+    f"Opens the link `id`, shown as {OPENS}id{DAGGER}...{CLOSES}, of the page `cursor`, or a URL, from line `loc` on.",
+    {
+        "type": "object",
+        "properties": {
+            "id": {"type": ["integer", "string"]},
+            "cursor": _CURSOR,
+            "loc": {"type": "integer"},
+            "num_lines": {"type": "integer"},
+            "view_source": {"type": "boolean"},
+            "source": {"type": "string"},
+        },
+    },
+)
+_FIND: Final = chat_function(
+    "browser.find",
+    "Finds exact matches of `pattern` in the page `cursor`.",
+    {
+        "type": "object",
+        "properties": {"pattern": {"type": "string"}, "cursor": _CURSOR},
+        "required": ["pattern"],
+    },
+)

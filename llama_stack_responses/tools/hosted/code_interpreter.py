@@ -1,0 +1,109 @@
+"""The code interpreter: Python in a container of this server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from llama_stack_responses.core.exchanges import EXCHANGE
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.argument_text import ArgumentText
+from llama_stack_responses.core.stream.calls import CODE_INTERPRETER_CALL, CallKind
+from llama_stack_responses.core.stream.citing import Citation
+from llama_stack_responses.sandbox.container import Ran
+from llama_stack_responses.sandbox.containers import file_id, files
+from llama_stack_responses.sandbox.jail import DATA
+
+from ..tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from .container_choice import ContainerChoice, Site
+from .numbered_files import NumberedFiles
+
+Json = dict[str, Any]
+_NAME: Final = "python"
+_SHOWN_FILES: Final = 50
+
+_DESCRIPTION: Final = (
+    "Runs Python code in a sandbox without network access, and tells what it prints and the value of its last line. "
+    f"Variables are kept between calls. Files are read from and written to {DATA}."
+)
+_PARAMETERS: Final = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "The code to run."}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+
+
+class CodeInterpreterTool:
+    """A `{type: code_interpreter, container}` tool of a request.
+
+    Args:
+        declared: the entry.
+        request: what else the client asked for.
+        site: where the code runs.
+    """
+
+    def __init__(self, declared: Json, request: CreateRequest, *, site: Site) -> None:
+        self._choice = ContainerChoice(site, declared["container"])
+        self._shows_outputs = "code_interpreter_call.outputs" in request.include
+        self._files = NumberedFiles()
+
+    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
+        """Chooses the container, and learns what files the model knows."""
+        calls = [item for item in items if item["type"] == "code_interpreter_call"]
+        self._choice.choose(item["container_id"] for item in calls)
+        for call in calls:
+            if EXCHANGE in call:
+                self._files.learn(call[EXCHANGE]["output"])
+
+    def functions(self) -> Sequence[Function]:
+        """One that takes code. Code that may have run is not run again: it may have changed its files."""
+        kind = CallKind(CODE_INTERPRETER_CALL, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
+        return (Function(chat_function(_NAME, _DESCRIPTION, _PARAMETERS), kind, self._run),)
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its type."""
+        return [_NAME] if choice["type"] == "code_interpreter" else []
+
+    def cite(self, key: str, _: str) -> Citation | None:
+        """The file with this number."""
+        if (path := self._files.get(key)) is None:
+            return None
+        name = path.rpartition("/")[2]
+        place = {"container_id": self._choice.container_id, "file_id": file_id(path), "filename": name}
+        return Citation(f"[{name}](sandbox:{quote(path)})", {"type": "container_file_citation", **place})
+
+    def _fields(self, _: str, __: str) -> Json:
+        return {"container_id": self._choice.container_id}
+
+    async def _run(self, invocation: Invocation) -> Outcome:
+        invocation.advance("interpreting")
+        async with self._choice.opened() as entry:
+            before = {(file.path, file.written_at) for file in await files(entry)}
+            ran = await entry.container.run(invocation.item["code"])
+            after = await files(entry)
+        written = [file.path for file in after if (file.path, file.written_at) not in before]
+        fields = {"outputs": _outputs(ran)} if self._shows_outputs else {}
+        told = _told(ran, [self._files.heading(path) for path in written[:_SHOWN_FILES]])
+        if ran.stopped:
+            raise ToolError(told, fields)
+        return Outcome(told, fields)
+
+
+def _outputs(ran: Ran) -> list[Json]:
+    logs = [{"type": "logs", "logs": ran.printed}] if ran.printed else []
+    return [*logs, *({"type": "image", "url": f"data:image/png;base64,{image}"} for image in ran.images)]
+
+
+def _told(ran: Ran, written: Sequence[str]) -> str:
+    """What the model hears of a run."""
+    parts = [ran.printed.rstrip()] if ran.printed.strip() else []
+    if ran.stopped:
+        parts.append(f"The code was stopped. {ran.stopped} All variables are gone; the files are still there.")
+    if ran.images:
+        parts.append(f"({len(ran.images)} figures were drawn, and are shown to the user.)")
+    if written:
+        parts += ["Files written (put a file's marker where you mention it, and the user can open it):", *written]
+    return "\n".join(parts) or "(The code ended without printing anything.)"

@@ -1,0 +1,144 @@
+"""File search: the model finds passages in the files of the stack's vector stores, and cites the files."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from itertools import chain
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.exchanges import EXCHANGE
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind
+from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
+
+from ..tool import Function, Invocation, Outcome, Stagehand, chat_function
+from .sources import Sources, tamed_lines
+from .vector_stores import Passage, VectorStores
+
+Json = dict[str, Any]
+
+_NAME: Final = "file_search"
+_MOST_QUERIES: Final = 5
+_RESULTS: Final = 10
+_AT_ONCE: Final = 8
+"""Results of a search, where the request does not say how many it wants."""
+_PREFIX: Final = "F"
+_CITE: Final = (
+    f"Passages of files, the best first. Cite a file by its number right behind what it supports, as in: "
+    f"Otters hold hands{OPENS}{_PREFIX}1{CLOSES}."
+)
+_FUNCTION: Final = chat_function(
+    _NAME,
+    "Searches the user's files by meaning and shows the passages that fit best.",
+    {
+        "type": "object",
+        "properties": {
+            "queries": {
+                "type": "array",
+                "items": {"type": "string"},
+                "minItems": 1,
+                "maxItems": _MOST_QUERIES,
+                "description": "What to search for, in whole phrases; several queries look at several sides at once.",
+            }
+        },
+        "required": ["queries"],
+    },
+)
+
+
+class FileSearch:
+    """The tool as one function."""
+
+    def __init__(self, declared: Json, request: CreateRequest, stores: VectorStores) -> None:
+        self._declared = declared
+        self._store_ids = list(dict.fromkeys(declared["vector_store_ids"]))
+        self._shows_results = "file_search_call.results" in request.include
+        self._stores = stores
+        self._sources = Sources(_PREFIX)
+        kind = CallKind(FILE_SEARCH_CALL, _no_fields, whole=_queries, unread={"queries": []}, hosted=True)
+        self._functions = (Function(_FUNCTION, kind, self._run, repeatable=True),)
+
+    def functions(self) -> Sequence[Function]:
+        """The one function."""
+        return self._functions
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its type."""
+        return [_NAME] if choice["type"] == "file_search" else []
+
+    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
+        """Finds the files again that the model has been told of, and looks whether the stores are there."""
+        for store_id in self._store_ids:
+            await self._stores.check(store_id)
+        for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
+            if exchange["name"] == _NAME and isinstance(exchange["output"], str):
+                self._sources.learn(exchange["output"])
+
+    def cite(self, key: str, _: str) -> Citation | None:
+        """A file is cited by its number; in the text, nothing is left of that."""
+        source = self._sources.get(key)
+        if source is None:
+            return None
+        return Citation("", {"type": "file_citation", "file_id": source.url, "filename": source.title})
+
+    async def _run(self, invocation: Invocation) -> Outcome:
+        invocation.advance("searching")
+        found = await self._search(invocation.item["queries"])
+        results = [
+            {
+                "attributes": dict(each.attributes),
+                "file_id": each.file_id,
+                "filename": each.filename,
+                # OpenAI's are within these bounds; a distance of 0 makes some stores say infinity.
+                "score": min(max(each.score, 0.0), 1.0),
+                "text": each.text,
+            }
+            for each in found
+        ]
+        return Outcome(self._listed(found), {"results": results} if self._shows_results else {})
+
+    async def _search(self, queries: Sequence[str]) -> list[Passage]:
+        """The best passages of all stores for all queries, each once."""
+        options: Json = {
+            name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
+        }
+        options["max_num_results"] = most = self._declared.get("max_num_results") or _RESULTS
+        places = asyncio.Semaphore(_AT_ONCE)
+
+        async def search(store_id: str, query: str) -> Sequence[Passage]:
+            async with places:
+                return await self._stores.search(store_id, query, options)
+
+        searches = (search(store_id, query) for store_id in self._store_ids for query in queries)
+        found = chain.from_iterable(await asyncio.gather(*searches))
+        best = sorted(found, key=lambda each: each.score, reverse=True)
+        return list({(each.file_id, each.text): each for each in reversed(best)}.values())[::-1][:most]
+
+    def _listed(self, found: Sequence[Passage]) -> str:
+        if not found:
+            return "Nothing was found. Try other words."
+        shown = [_CITE]
+        for each in found:
+            heading = self._sources.heading(self._sources.number(each.file_id, each.filename or each.file_id))
+            shown.append("\n".join([heading, *tamed_lines(each.text)]))
+        return "\n\n".join(shown)
+
+
+def _no_fields(_: str, __: str) -> Json:
+    return {}
+
+
+def _queries(arguments: str) -> Json | None:
+    """The queries of a call; models that know other search tools send one `query`."""
+    try:
+        named = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return None
+    given = (named.get("queries") or named.get("query")) if isinstance(named, dict) else None
+    queries = [given] if isinstance(given, str) else given
+    if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
+        return None
+    return {"queries": queries[:_MOST_QUERIES]}

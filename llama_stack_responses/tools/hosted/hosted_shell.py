@@ -1,0 +1,90 @@
+"""A shell in a container of this server."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from llama_stack_responses.core.schema.client_items import SHELL_ACTION
+from llama_stack_responses.core.stream.calls import SHELL_CALL, SHELL_CALL_OUTPUT, CallKind
+from llama_stack_responses.sandbox.container import Commanded
+from llama_stack_responses.sandbox.jail import DATA
+
+from ..client.checked import checked
+from ..client.shell import SHELL_PARAMETERS
+from ..tool import Function, Invocation, Outcome, Stagehand, chat_function
+from .container_choice import ContainerChoice, Site
+
+Json = dict[str, Any]
+
+_NAME: Final = "shell"
+_SECONDS: Final = 60.0
+_LENGTH: Final = 20_000
+_DESCRIPTION: Final = (
+    f"Runs commands, each in a shell of its own, in a sandbox without network access whose folder is {DATA}, "
+    "and returns what they print."
+)
+
+
+class HostedShellTool:
+    """A `{type: shell, environment}` tool of a request whose environment is a container.
+
+    Args:
+        environment: `{type: container_auto, ...}` or `{type: container_reference, container_id}`.
+        site: where the commands run.
+    """
+
+    def __init__(self, environment: Json, site: Site) -> None:
+        self._choice = ContainerChoice(site, environment.get("container_id") or environment)
+
+    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
+        """Chooses the container."""
+        places = [item.get("environment") or {} for item in items if item["type"] == "shell_call"]
+        self._choice.choose(place["container_id"] for place in places if "container_id" in place)
+
+    def functions(self) -> Sequence[Function]:
+        """One that takes commands. Commands that may have run are not run again."""
+        kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
+        return (Function(chat_function(_NAME, _DESCRIPTION, SHELL_PARAMETERS), kind, self._run),)
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by its type."""
+        return [_NAME] if choice["type"] == "shell" else []
+
+    def _fields(self, _: str, call_id: str) -> Json:
+        place = {"type": "container_reference", "container_id": self._choice.container_id}
+        return {"call_id": call_id, "environment": place}
+
+    def _whole(self, arguments: str) -> Json | None:
+        action = checked(arguments, SHELL_ACTION)
+        return None if action is None else {"action": action}
+
+    async def _run(self, invocation: Invocation) -> Outcome:
+        action = invocation.item["action"]
+        seconds = (action.get("timeout_ms") or _SECONDS * 1000) / 1000
+        length = action.get("max_output_length") or _LENGTH
+        async with self._choice.opened() as entry:
+            ran = [await entry.container.command(command, seconds, length) for command in action["commands"]]
+        output = [_printed(each, length) for each in ran]
+        # From here on nothing waits: what the client sees of the end, and that it is the end, are kept together.
+        stagehand, call = invocation.stagehand, invocation.call
+        assert call.index is not None
+        stagehand.conclude(call.index, {})
+        made = {"call_id": call.call_id, "max_output_length": length, "output": output}
+        stagehand.show(SHELL_CALL_OUTPUT, made)
+        return Outcome("\n".join(map(_told, output)))
+
+
+def _printed(done: Commanded, length: int) -> Json:
+    """What a command printed, as an entry of a `shell_call_output`."""
+    stopped = f"\n{done.stopped}" if done.stopped else ""
+    outcome: Json = {"type": "timeout"} if done.exit_code is None else {"type": "exit", "exit_code": done.exit_code}
+    return {"stdout": done.stdout[:length], "stderr": (done.stderr + stopped)[:length], "outcome": outcome}
+
+
+def _told(entry: Json) -> str:
+    """What the model hears of a command."""
+    outcome = entry["outcome"]
+    ended = "The command was stopped." if outcome["type"] == "timeout" else f"Exit code: {outcome['exit_code']}"
+    errors = f"stderr:\n{entry['stderr']}" if entry["stderr"] else ""
+    return "\n".join(filter(None, [ended, entry["stdout"], errors]))

@@ -1,0 +1,417 @@
+"""Web search: the stack's search service finds pages, and the model opens them and finds passages in them."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.exchanges import EXCHANGE
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
+from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind
+from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
+from llama_stack_responses.fetch.address_policy import Refused
+from llama_stack_responses.fetch.pages import Page
+
+from ...core.unavailable_tools import Unavailable
+from ..tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from .runtime import ToolRuntime
+from .search_results import Result, is_within, results_of, web_host
+from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
+
+Json = dict[str, Any]
+Opener = Callable[[str], Awaitable[Page]]
+"""Opens the page of a URL for one owner; raises Refused where it cannot be read."""
+
+_SERVICE: Final = "web_search"
+_MOST_QUERIES: Final = 5
+_MOST_MATCHES: Final = 20
+_AROUND: Final = 2
+"""Lines that are shown before and after one that matches."""
+_KEPT_PAGES: Final = 16
+_LONGEST_LINE: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How much the model is shown: results of a search, characters of each, and characters of a page at a time."""
+
+    results: int
+    snippet: int
+    page: int
+
+
+_SIZES: Final = {"low": _Size(3, 300, 6_000), "medium": _Size(6, 800, 16_000), "high": _Size(12, 2_000, 48_000)}
+
+
+@dataclass(frozen=True, slots=True)
+class SearchServices:
+    """What a web search works with.
+
+    Attributes:
+        runtime: has the search service.
+        opener: opens pages; None: nothing is opened.
+        unavailable: what becomes of a search without a service.
+    """
+
+    runtime: ToolRuntime
+    opener: Opener | None
+    unavailable: Unavailable
+
+
+class Browsing:
+    """What one response's search does, whatever it looks like to the model.
+
+    Args:
+        declared: the request's tool.
+        request: what the client asked for.
+        services: what it works with.
+    """
+
+    def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
+        self.size = _SIZES[declared.get("search_context_size") or "medium"]
+        self.location: Json = declared.get("user_location") or {}
+        self.domains: Sequence[str] = (declared.get("filters") or {}).get("allowed_domains") or ()
+        self._declared = declared
+        self._include = request.include
+        self._runtime = services.runtime
+        self._unavailable = services.unavailable
+        self._live = declared.get("external_web_access") is not False
+        self._opener = services.opener if self._live else None
+        self._opened: dict[str, Page] = {}
+
+    @property
+    def opens(self) -> bool:
+        """Whether pages can be opened."""
+        return self._opener is not None
+
+    async def finds(self) -> bool:
+        """Whether there is anything to search.
+
+        Without a search service there is not. A request without live access, as Codex sends it by itself, is made
+        without the tool: there is no index to search.
+
+        Raises:
+            ApiError: 400, the client wants the live web, the stack has no search service, and such tools are refused.
+        """
+        found = await self._runtime.has(_SERVICE)
+        if self._live and not found:
+            self._unavailable.instead(str(self._declared["type"]), "tools")
+        return found
+
+    async def search(self, queries: Sequence[str]) -> list[Result]:
+        """The best results of all queries.
+
+        Raises:
+            ToolError: none of the searches worked out.
+        """
+        asked = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        found = [await asyncio.to_thread(results_of, answer) for answer in answers if isinstance(answer, str)]
+        if not found:
+            raise next(answer for answer in answers if isinstance(answer, BaseException))
+        best = {each.url: each for each in chain.from_iterable(zip_longest(*found)) if each}
+        allowed = [each for each in best.values() if not self.domains or is_within(each.url, self.domains)]
+        return allowed[: self.size.results * len(queries)]
+
+    async def open(self, url: str) -> Page:
+        """A page; one that was opened before is not fetched again.
+
+        Raises:
+            ToolError: it cannot be read, or may not.
+        """
+        assert self._opener
+        if (known := self._opened.get(url)) is not None:
+            return known
+        try:
+            self._allow(url)
+            page = await self._opener(url)
+            self._allow(page.url)
+        except Refused as error:
+            raise ToolError(f"{url} cannot be opened. {error}") from None
+        while len(self._opened) >= _KEPT_PAGES:
+            self._opened.pop(next(iter(self._opened)))
+        self._opened[url] = page
+        return page
+
+    def fields(self, action: Json, results: Sequence[Result]) -> Json:
+        """What a search's item says at its end."""
+        fields: Json = {"action": action}
+        if "web_search_call.action.sources" in self._include:
+            fields["action"] = action | {"sources": sources_of(each.url for each in results)}
+        if "web_search_call.results" in self._include:
+            fields["results"] = [{"url": each.url, "title": each.title, "snippet": each.snippet} for each in results]
+        return fields
+
+    def where(self) -> str:
+        """What the model is to know of where the user is and where it may look."""
+        places = [self.location[key] for key in ("city", "region", "country", "timezone") if self.location.get(key)]
+        near = f" The user is near: {', '.join(places)}." if places else ""
+        return near + (f" Only pages of these domains are found: {', '.join(self.domains)}." if self.domains else "")
+
+    def _asking(self, query: str) -> Json:
+        arguments: Json = {"query": query}
+        if self.domains:
+            arguments["allowed_domains"] = list(self.domains)
+        if self.location:
+            arguments["user_location"] = self.location
+        if size := self._declared.get("search_context_size"):
+            arguments["search_context_size"] = size
+        return arguments
+
+    def _allow(self, url: str) -> None:
+        if self.domains and not is_within(url, self.domains):
+            raise Refused(f"Only pages of these domains may be opened: {', '.join(self.domains)}.")
+
+
+SEARCHED_NOTHING: Final[Json] = {"type": "search", "query": "", "queries": []}
+OPENED_NOTHING: Final[Json] = {"type": "open_page", "url": None}
+LOOKED_NOWHERE: Final[Json] = {"type": "find_in_page", "url": "", "pattern": ""}
+"""What an item says of a call that says nothing that can be understood."""
+
+
+def search_function(
+    chat: Json,
+    whole: Callable[[str], Json | None],
+    nothing: Json,
+    run: Callable[[Invocation], Awaitable[Outcome]],
+) -> Function:
+    """A function whose calls make a `web_search_call`; `nothing` is the action where `whole` makes no fields.
+
+    Whoever searches or reads changes nothing: a call that may have run can run once more.
+    """
+    kind = CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, unread={"action": nothing}, hosted=True)
+    return Function(chat, kind, run, repeatable=True)
+
+
+def _no_fields(_: str, __: str) -> Json:
+    return {}
+
+
+class SearchTool(ABC):
+    """What the faces of the tool have in common: a function that searches, and where pages may be opened, two more."""
+
+    def __init__(self, browsing: Browsing, search: Function, *on_pages: Function) -> None:
+        self._browsing = browsing
+        self._functions: tuple[Function, ...] = (search, *on_pages) if browsing.opens else (search,)
+
+    def functions(self) -> Sequence[Function]:
+        """What the model can call."""
+        return self._functions
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """It is chosen by any of its types."""
+        return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
+
+    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
+        """Finds the pages again that the model has been told of."""
+        if not await self._browsing.finds():
+            self._functions = ()
+        names = {each.name for each in self._functions}
+        for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
+            if exchange["name"] in names and isinstance(exchange["output"], str):
+                self._learn(exchange["output"])
+
+    @abstractmethod
+    def _learn(self, told: str) -> None:
+        """Takes in the pages that stand in what the model was told."""
+
+
+class WebSearch(SearchTool):
+    """The tool as three functions: `web_search`, `open_page` and `find_in_page`."""
+
+    def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
+        browsing = Browsing(declared, request, services)
+        super().__init__(
+            browsing,
+            search_function(_search_function(browsing), _searched, SEARCHED_NOTHING, self._search),
+            search_function(_OPEN_PAGE, self._opened, OPENED_NOTHING, self._open),
+            search_function(_FIND_IN_PAGE, self._looked, LOOKED_NOWHERE, self._find),
+        )
+        self._sources = Sources()
+
+    def _learn(self, told: str) -> None:
+        self._sources.learn(told)
+
+    def cite(self, key: str, _: str) -> Citation | None:
+        """A page is cited by its number."""
+        source = self._sources.get(key)
+        return url_citation(source) if source else None
+
+    async def _search(self, invocation: Invocation) -> Outcome:
+        invocation.advance("searching")
+        action = invocation.item["action"]
+        results = await self._browsing.search(action["queries"])
+        return Outcome(self._listed(results), self._browsing.fields(action, results))
+
+    def _listed(self, results: Sequence[Result]) -> str:
+        if not results:
+            return "Nothing was found. Try other words."
+        shown = []
+        for each in results:
+            heading = self._sources.heading(self._sources.number(each.url, each.title))
+            shown.append(f"{heading}\n{tamed(each.snippet)[: self._browsing.size.snippet]}".rstrip())
+        return "\n\n".join([_CITE, *shown])
+
+    async def _open(self, invocation: Invocation) -> Outcome:
+        arguments = invocation.arguments()
+        number, lines = await self._lines(invocation)
+        first = _line(arguments.get("line"), len(lines))
+        last, room = first, self._browsing.size.page
+        while last <= len(lines) and (room := room - len(lines[last - 1])) >= 0:
+            last += 1
+        last = max(last - 1, first)
+        where = f"Lines {first} to {last} of {len(lines)}."
+        more = f" Call open_page with 'line': {last + 1} for what follows." if last < len(lines) else ""
+        return Outcome("\n".join([self._sources.heading(number), where + more, "", *_numbered(lines, first, last)]))
+
+    async def _find(self, invocation: Invocation) -> Outcome:
+        pattern = invocation.item["action"]["pattern"]
+        number, lines = await self._lines(invocation)
+        matches = [at + 1 for at in await asyncio.to_thread(lines_with, lines, pattern)]
+        if not matches:
+            return Outcome(f"{self._sources.heading(number)}\n'{tamed(pattern)}' does not stand on this page.")
+        where = f"{len(matches)} lines have '{tamed(pattern)}'."
+        shown = [where if len(matches) <= _MOST_MATCHES else f"{where} These are the first {_MOST_MATCHES}."]
+        for at in matches[:_MOST_MATCHES]:
+            shown += ["", *_numbered(lines, max(at - _AROUND, 1), min(at + _AROUND, len(lines)))]
+        return Outcome("\n".join([self._sources.heading(number), *shown]))
+
+    async def _lines(self, invocation: Invocation) -> tuple[int, Sequence[str]]:
+        """The number and the lines of the page that a call names."""
+        invocation.advance("searching")
+        url = invocation.item["action"].get("url")
+        if url is None or web_host(url) is None:
+            raise ToolError("There is no such page. Name one by the number in front of it, or by its whole URL.")
+        page = await self._browsing.open(url)
+        number = self._sources.number(page.url, page.title)
+        return number, await asyncio.to_thread(_lines_of, page)
+
+    def _opened(self, arguments: str) -> Json | None:
+        named = named_arguments(arguments)
+        return {"action": {"type": "open_page", "url": self._url(named.get("page"))}} if named else None
+
+    def _looked(self, arguments: str) -> Json | None:
+        named = named_arguments(arguments)
+        pattern = named.get("pattern")
+        if not isinstance(pattern, str) or not pattern:
+            return None
+        url = self._url(named.get("page")) or str(named.get("page") or "")
+        return {"action": {"type": "find_in_page", "url": url, "pattern": pattern}}
+
+    def _url(self, page: Any) -> str | None:
+        """The URL of a page that the model names by its number or its URL."""
+        name = str(page).strip(f" {OPENS}{CLOSES}")
+        if source := self._sources.get(name):
+            return source.url
+        return name if web_host(name) else None
+
+
+_CITE: Final = (
+    f"Results, the best first. Cite what you use by its number right behind what it supports, as in: "
+    f"Otters hold hands{OPENS}1{CLOSES}."
+)
+_PAGE: Final = {
+    "type": "string",
+    "description": "The number of a result or of a page that was opened, such as 3; or the URL of any page.",
+}
+_OPEN_PAGE: Final = chat_function(
+    "open_page",
+    f"Shows the text of a web page, line by line. Cite it by its number, if you like with lines: "
+    f"{OPENS}1{DAGGER}L3-L5{CLOSES}.",
+    {
+        "type": "object",
+        "properties": {
+            "page": _PAGE,
+            "line": {"type": "integer", "description": "The line to begin with; 1 if left out."},
+        },
+        "required": ["page"],
+    },
+)
+_FIND_IN_PAGE: Final = chat_function(
+    "find_in_page",
+    "Shows the lines of a web page in which a text stands, upper and lower case alike.",
+    {
+        "type": "object",
+        "properties": {"page": _PAGE, "pattern": {"type": "string", "description": "The text to look for."}},
+        "required": ["page", "pattern"],
+    },
+)
+
+
+def _search_function(browsing: Browsing) -> Json:
+    queries = {
+        "type": "array",
+        "items": {"type": "string"},
+        "minItems": 1,
+        "maxItems": _MOST_QUERIES,
+        "description": "What to search for; several queries look at several sides of a question at once.",
+    }
+    description = f"Searches the web and shows the results, numbered.{browsing.where()}"
+    return chat_function(
+        _SERVICE, description, {"type": "object", "properties": {"queries": queries}, "required": ["queries"]}
+    )
+
+
+def _searched(arguments: str) -> Json | None:
+    """The action of a search; models that know other search tools send one `query`."""
+    named = named_arguments(arguments)
+    given = named.get("queries") or named.get("query")
+    queries = [given] if isinstance(given, str) else given
+    if not isinstance(queries, list) or not all(isinstance(each, str) and each.strip() for each in queries):
+        return None
+    queries = queries[:_MOST_QUERIES]
+    return {"action": {"type": "search", "query": queries[0], "queries": queries}}
+
+
+def named_arguments(arguments: str) -> Mapping[str, Any]:
+    """A call's arguments by name; none if they are no JSON object."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _line(value: Any, last: int) -> int:
+    try:
+        return max(1, min(int(value), last))
+    except (TypeError, ValueError, OverflowError):
+        return 1
+
+
+def _numbered(lines: Sequence[str], first: int, last: int) -> Iterator[str]:
+    return (f"L{number}: {lines[number - 1]}" for number in range(first, last + 1))
+
+
+def _lines_of(page: Page) -> list[str]:
+    return wrapped(tamed_lines(page.text), _LONGEST_LINE)
+
+
+def lines_with(lines: Sequence[str], pattern: str) -> list[int]:
+    """The numbers of the lines in which a text stands, upper and lower case alike; the first is 0."""
+    sought = pattern.casefold()
+    return [at for at, line in enumerate(lines) if sought in line.casefold()]
+
+
+def wrapped(lines: Sequence[str], width: int) -> list[str]:
+    """The lines, none longer than `width` characters, broken at blanks where there are some."""
+    return list(chain.from_iterable(_broken(line, width) for line in lines))
+
+
+def _broken(line: str, width: int) -> Iterator[str]:
+    at, size = 0, len(line)
+    while size - at > width:
+        blank = line.rfind(" ", at + 1, at + width + 1)
+        end = blank if blank > 0 else at + width
+        yield line[at:end]
+        at = end
+        while at < size and line[at] == " ":
+            at += 1
+    yield line[at:]

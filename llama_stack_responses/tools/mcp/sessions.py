@@ -1,0 +1,329 @@
+"""Sessions with MCP servers: opened when they are needed, kept for one response, closed behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import orjson
+
+from llama_stack_responses.core.mcp import Approval
+from llama_stack_responses.fetch.address_policy import Guard
+from llama_stack_responses.fetch.transport import GuardedTransport
+from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
+
+from .failure import REFUSED, Failure
+from .incoming import Incoming, IncomingLimits
+from .large_texts import LargeTexts
+from .transport import HTTP_STATUS, Door
+from .versions import Connected, RequestFailed, http, over_sse, over_streamable_http
+
+Json = dict[str, Any]
+
+_GRACE: Final = 5.0
+"""Seconds that a server has to hear of a session's end."""
+
+_MOST_PAGES: Final = 32
+_MOST_TOOLS: Final = 2_048
+_LONGEST_MESSAGE: Final = 2_000
+_SHORTEST_SECRET: Final = 8
+_INTERNAL_ERROR: Final = -32603
+_NOT_FOUND: Final = 404
+_NOT_THIS_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415, 501})
+"""What a server answers that has only the transport of before."""
+
+
+class Connectors(Protocol):
+    """The servers that the operator has given names."""
+
+    async def url(self, connector_id: str) -> str | None:
+        """Where such a server is; None if there is none of that name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLimits:
+    """Bounds on what a server may cost.
+
+    Attributes:
+        connect_seconds: to be greeted, and once more to tell all its tools.
+        incoming: what it may send in one session. All its tools together are no larger than one answer.
+    """
+
+    connect_seconds: float
+    incoming: IncomingLimits
+
+
+class Servers:
+    """Opens sessions.
+
+    Args:
+        guard: says where requests may lead to. What the operator named is reached wherever it is.
+        connectors: what the operator named.
+        limits: what a server may cost.
+        repeatable: the calls that the operator says may be run twice, as patterns on `label/tool`.
+        require_approval: whether calls need the client's approval where a request does not say.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        connectors: Connectors,
+        limits: SessionLimits,
+        repeatable: Sequence[str] = (),
+        require_approval: Approval = "always",
+    ) -> None:
+        self.guard = guard
+        self.connectors = connectors
+        self.limits = limits
+        self.repeatable = repeatable
+        self.require_approval = require_approval
+        self._trust: ssl.SSLContext | None = None
+        self._lines: set[asyncio.Task[None]] = set()
+
+    def session(self, address: McpAddress) -> Session:
+        """A session of one response's own, not yet connected."""
+        return Session(self, address)
+
+    def transport(self, *, guarded: bool) -> Any:
+        """A transport to any server."""
+        # Once: it reads some hundred certificates.
+        trust = self._trust = self._trust or http.create_ssl_context()
+
+        def plain() -> http.AsyncHTTPTransport:
+            return http.AsyncHTTPTransport(verify=trust)
+
+        return GuardedTransport(self.guard, plain) if guarded else plain()
+
+    def keep(self, line: asyncio.Task[None]) -> None:
+        """Holds on to what may still be closing when its response has ended."""
+        self._lines.add(line)
+        line.add_done_callback(self._lines.discard)
+
+
+class Session:
+    """One response's session: see `McpSession`.
+
+    Args:
+        servers: what all sessions share.
+        address: which server.
+    """
+
+    def __init__(self, servers: Servers, address: McpAddress) -> None:
+        self._servers = servers
+        self._address = address
+        self._line: _Line | None = None
+
+    async def list_tools(self) -> list[Json]:
+        """All tools of the server."""
+        tools: list[Json] = []
+        left = self._servers.limits.incoming.answer_bytes
+        cursor: str | None = None
+        try:
+            async with asyncio.timeout(self._servers.limits.connect_seconds):
+                for _ in range(_MOST_PAGES):
+                    page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
+                    tools += page
+                    left -= len(orjson.dumps(page))
+                    if len(tools) > _MOST_TOOLS or left < 0:
+                        break
+                    if cursor is None:
+                        return tools
+        except TimeoutError:
+            raise _http_error(504, "The server did not answer in time.") from None
+        raise _http_error(502, "The server lists more tools than this server takes.")
+
+    async def call_tool(self, name: str, arguments: Json) -> Json:
+        """What came of a call."""
+        return await self._ask(lambda server: server.call(name, arguments))
+
+    def release(self) -> None:
+        """Ends the session, soon."""
+        line, self._line = self._line, None
+        if line:
+            line.close()
+
+    async def _ask[Answer](self, ask: Callable[[Connected], Awaitable[Answer]]) -> Answer:
+        line = await self._connected()
+        try:
+            return await line.ask(ask)
+        except McpError as error:
+            if not (line.greeted and error.error["type"] == "http_error" and error.error["code"] == _NOT_FOUND):
+                raise
+        # The server has forgotten the session, so it has not done what it was asked to.
+        self.release()
+        return await (await self._connected()).ask(ask)
+
+    async def _connected(self) -> _Line:
+        if self._line is None or self._line.broken:
+            address = self._address
+            url = address.url or await self._of_connector(address.connector_id or "")
+            self._line = _Line(self._servers, address, url)
+            self._servers.keep(self._line.task)
+        return self._line
+
+    async def _of_connector(self, connector_id: str) -> str:
+        url = await self._servers.connectors.url(connector_id)
+        if url is None:
+            raise _http_error(_NOT_FOUND, f"This stack has no connector '{connector_id}'.")
+        return url
+
+
+class _Line:
+    """A connection, in a task of its own: what the `mcp` package opens must be closed by the task that opened it."""
+
+    def __init__(self, servers: Servers, address: McpAddress, url: str) -> None:
+        self._servers = servers
+        self._address = address
+        self._url = url
+        loop = asyncio.get_running_loop()
+        self._ready: asyncio.Future[Any] = loop.create_future()
+        self._end: asyncio.Future[Any] = loop.create_future()
+        self._first: McpError | None = None
+        self._texts = LargeTexts()
+        self.task = asyncio.create_task(self._live())
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the server has said who it is."""
+        return self._ready.done()
+
+    @property
+    def broken(self) -> bool:
+        """Whether nothing can be asked any more."""
+        return self._end.done()
+
+    def close(self) -> None:
+        """Ends it."""
+        self._ended(None)
+        asyncio.get_running_loop().call_later(_GRACE, self.task.cancel)
+
+    async def ask[Answer](self, ask: Callable[[Connected], Awaitable[Answer]]) -> Answer:
+        """Asks the server.
+
+        Raises:
+            McpError: it did not answer, or with an error.
+        """
+        await self._greeted()
+        asking: asyncio.Future[Any] = asyncio.ensure_future(self._told(ask))
+        try:
+            await asyncio.wait([asking, self._end], return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                answer: Answer = self._texts.put_back(asking.result())
+                return answer
+        finally:
+            asking.cancel()
+        raise self._end.result() or _http_error(502, "The session has ended.")
+
+    async def _told[Answer](self, ask: Callable[[Connected], Awaitable[Answer]]) -> Answer:
+        try:
+            return await ask(self._ready.result())
+        except RequestFailed as error:
+            raise self._error_of(error) from error
+        except RuntimeError as error:
+            raise self._protocol_error(_INTERNAL_ERROR, str(error)) from error
+        except ValueError as error:
+            message = "The server's answer is not what the protocol says."
+            raise self._protocol_error(_INTERNAL_ERROR, message) from error
+
+    async def _greeted(self) -> None:
+        seconds = self._servers.limits.connect_seconds
+        await asyncio.wait([self._ready, self._end], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self._ready.done():
+            return
+        if not self._end.done():
+            self._ended(_http_error(504, f"The server did not answer within {seconds:g} seconds."))
+            self.task.cancel()
+        raise self._end.result() or _http_error(502, "The session has ended.")
+
+    async def _live(self) -> None:
+        for over in (over_streamable_http, over_sse):
+            try:
+                async with self._open(over) as server:
+                    if not self._ready.done():
+                        self._ready.set_result(server)
+                    await asyncio.wait([self._end])
+            except Exception as error:  # noqa: BLE001 (whatever the package raises, also in groups)
+                reason = self._reason(error)
+                self._first = reason if self._first is None or _is_refusal(reason) else self._first
+            if self._first is None or self._ready.done() or self._end.done() or not _may_be_old(self._first):
+                break
+        self._ended(self._first or _http_error(502, "The server ended the session."))
+
+    def _open(
+        self, over: Callable[[str, http.AsyncClient], AbstractAsyncContextManager[Connected]]
+    ) -> AbstractAsyncContextManager[Connected]:
+        limits = self._servers.limits
+        inner = self._servers.transport(guarded=self._address.connector_id is None)
+        answers = over is over_streamable_http
+        incoming = Incoming(limits.incoming, self._texts)
+        door = Door(inner, self._url, incoming, answers=answers, failed=self._failed)
+        client = http.AsyncClient(
+            transport=door,
+            headers={"accept-encoding": "identity", **self._address.headers},
+            timeout=http.Timeout(limits.connect_seconds, read=None),
+            trust_env=False,
+        )
+        return over(door.shown_url, client)
+
+    def _failed(self, failure: Failure) -> None:
+        """The connection has failed in a way of which the package tells nobody."""
+        self._ended(self._http_error(failure.status, failure.message))
+        self.task.cancel()
+
+    def _ended(self, error: McpError | None) -> None:
+        if not self._end.done():
+            self._end.set_result(error)
+
+    def _reason(self, error: Exception) -> McpError:
+        """Why a connection was not made, or broke."""
+        if failed := _failed_request(error):
+            return self._error_of(failed)
+        return self._protocol_error(_INTERNAL_ERROR, "The server does not speak MCP as this server knows it.")
+
+    def _error_of(self, error: RequestFailed) -> McpError:
+        """A failed request, as an item has it."""
+        told = error.error
+        status = told.data.get(HTTP_STATUS) if isinstance(told.data, dict) else None
+        if status is not None:
+            return self._http_error(status, told.message)
+        return self._protocol_error(told.code, told.message)
+
+    def _http_error(self, status: int, message: str) -> McpError:
+        return _http_error(status, self._clean(message))
+
+    def _protocol_error(self, code: int, message: str) -> McpError:
+        return McpError({"type": "mcp_protocol_error", "code": code, "message": self._clean(message)})
+
+    def _clean(self, message: str) -> str:
+        """What a server says may quote what it was sent."""
+        for value in self._address.headers.values():
+            for secret in (value, value.rpartition(" ")[2]):
+                if len(secret) >= _SHORTEST_SECRET:
+                    message = message.replace(secret, "***")
+        return message[:_LONGEST_MESSAGE]
+
+
+def _http_error(status: int, message: str) -> McpError:
+    return McpError({"type": "http_error", "code": status, "message": message})
+
+
+def _may_be_old(error: McpError) -> bool:
+    return error.error["type"] == "http_error" and error.error["code"] in _NOT_THIS_TRANSPORT
+
+
+def _is_refusal(error: McpError) -> bool:
+    """Whether the server refuses the credentials: that says more than that it has not the other transport."""
+    return error.error["type"] == "http_error" and error.error["code"] in REFUSED
+
+
+def _failed_request(error: BaseException) -> RequestFailed | None:
+    """The failed request that is, or is somewhere in, what the package raised."""
+    if isinstance(error, RequestFailed):
+        return error
+    inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    return next(filter(None, map(_failed_request, inner)), None)

@@ -1,0 +1,197 @@
+"""MCP servers: their tools are the model's functions, called by this server, some only with the client's approval."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+import orjson
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.mcp import Approvals, qualified_name
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
+
+from ..tool import DueCall, Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from .results import outcome_of
+from .servers import McpAddress, McpError, McpServers
+
+Json = dict[str, Any]
+
+_INVALID_PARAMS: Final = -32602
+"""JSON-RPC's code of arguments that will not do."""
+
+
+class McpTool:
+    """A `{type: mcp, server_label, server_url | connector_id, ...}` tool of the request.
+
+    Args:
+        declared: the request's entry.
+        servers: opens the session.
+    """
+
+    def __init__(self, declared: Json, _: CreateRequest, servers: McpServers) -> None:
+        self._declared = declared
+        self._label: str = declared["server_label"]
+        self._repeatable = servers.repeatable
+        self._approval = servers.require_approval
+        self._session = servers.session(_address(declared))
+        self._functions: dict[str, Function] = {}
+
+    def functions(self) -> Sequence[Function]:
+        """One for each tool that the server has and the request allows."""
+        return list(self._functions.values())
+
+    def chosen(self, choice: Json) -> Collection[str]:
+        """They are chosen all at once by the server's label, or one by its name there."""
+        if choice["type"] != "mcp" or choice["server_label"] != self._label:
+            return []
+        return [each.name for name, each in self._functions.items() if choice.get("name") in (None, name)]
+
+    async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
+        """Takes the tools from their list in the conversation; without one, asks the server and shows what it has.
+
+        Raises:
+            ApiError: 424, if the server does not say.
+        """
+        tools = self._listed(items)
+        if tools is None:
+            tools = await self._list(stagehand)
+        self._functions = {tool["name"]: self._function(tool) for tool in tools if self._allows(tool)}
+
+    def due(self, items: Sequence[Json]) -> Sequence[DueCall]:
+        """The calls of this server that the client has approved and nobody has made."""
+        requests = [each for each in Approvals(items).to_make() if each["server_label"] == self._label]
+        return [self._due(request) for request in requests]
+
+    def release(self) -> None:
+        """Ends the session."""
+        self._session.release()
+
+    def _listed(self, items: Sequence[Json]) -> list[Json] | None:
+        """The tools that the conversation has of this server, unless the request names one that is not among them."""
+        lists = [item for item in items if item["type"] == "mcp_list_tools" and item["server_label"] == self._label]
+        if not lists or lists[-1].get("error"):
+            return None
+        tools: list[Json] = lists[-1]["tools"]
+        return tools if _names(self._declared.get("allowed_tools")) <= {tool["name"] for tool in tools} else None
+
+    async def _list(self, stagehand: Stagehand) -> list[Json]:
+        index = stagehand.begin(MCP_LIST_TOOLS, {"server_label": self._label})
+        try:
+            tools = [_listing(tool) for tool in await self._session.list_tools()]
+        except McpError as error:
+            stagehand.conclude(index, {"error": str(error)}, failed=True)
+            message = f"Error retrieving tool list from MCP server: '{self._label}'. {error}"
+            raise ApiError(424, message, type="external_connector_error", code="http_error", param="tools") from error
+        tools = [tool for tool in tools if self._allows(tool)]
+        stagehand.conclude(index, {"tools": tools})
+        return tools
+
+    def _allows(self, tool: Json) -> bool:
+        allowed = self._declared.get("allowed_tools")
+        if isinstance(allowed, list):
+            return tool["name"] in allowed
+        return not allowed or _fits(tool, allowed)
+
+    def _needs_approval(self, tool: Json) -> bool:
+        """Whether the client is asked first: as the request says, or else the stack."""
+        required = self._declared.get("require_approval", self._approval)
+        if isinstance(required, str):
+            return required == "always"
+        always, never = (required.get(word) or {} for word in ("always", "never"))
+        return not _fits(tool, never) or _fits(tool, always)
+
+    def _function(self, tool: Json) -> Function:
+        name = tool["name"]
+
+        def fields(_: str, __: str) -> Json:
+            return {"server_label": self._label, "name": name}
+
+        async def run(invocation: Invocation) -> Outcome:
+            return await self._run(name, invocation)
+
+        kind = CallKind(MCP_CALL, lambda *_: {**fields(*_), "approval_request_id": None}, hosted=True)
+        if self._needs_approval(tool):
+            kind = CallKind(MCP_APPROVAL_REQUEST, fields, whole=_asked)
+        return Function(
+            chat_function(qualified_name(self._label, name), self._described(tool), tool["input_schema"]),
+            kind,
+            run,
+            repeatable=self._is_repeatable(tool),
+        )
+
+    def _described(self, tool: Json) -> str | None:
+        of_server = self._declared.get("server_description")
+        described = [tool.get("description"), f"(Server '{self._label}': {of_server})" if of_server else None]
+        return "\n".join(filter(None, described)) or None
+
+    def _is_repeatable(self, tool: Json) -> bool:
+        hints = tool.get("annotations") or {}
+        if hints.get("readOnlyHint") or hints.get("idempotentHint"):
+            return True
+        return any(fnmatchcase(f"{self._label}/{tool['name']}", pattern) for pattern in self._repeatable)
+
+    def _due(self, request: Json) -> DueCall:
+        function = self._functions.get(request["name"])
+        if function is None:
+            message = f"The approved tool '{request['name']}' is not among those of the MCP server '{self._label}'."
+            raise bad_request(message, "tools")
+        fields = {"server_label": self._label, "name": request["name"], "approval_request_id": request["id"]}
+        return DueCall(function.name, CallKind(MCP_CALL, lambda *_: fields, hosted=True), request["arguments"])
+
+    async def _run(self, name: str, invocation: Invocation) -> Outcome:
+        try:
+            arguments = invocation.arguments()
+        except ToolError as error:
+            of_item = {"type": "mcp_protocol_error", "code": _INVALID_PARAMS, "message": str(error)}
+            raise ToolError(str(error), {"error": of_item}) from None
+        try:
+            result = await self._session.call_tool(name, arguments)
+        except McpError as error:
+            raise ToolError(str(error), {"error": error.error}) from error
+        return outcome_of(result)
+
+
+def _address(declared: Json) -> McpAddress:
+    headers = dict(declared.get("headers") or {})
+    if token := declared.get("authorization"):
+        headers["Authorization"] = token if token.lower().startswith("bearer ") else f"Bearer {token}"
+    return McpAddress(declared["server_label"], declared.get("server_url"), declared.get("connector_id"), headers)
+
+
+def _listing(tool: Json) -> Json:
+    """A tool as an `mcp_list_tools` item has it. Its hints stay: they tell a worker that goes on what is safe."""
+    return {
+        "name": tool["name"],
+        "description": tool.get("description"),
+        "input_schema": tool["inputSchema"],
+        "annotations": tool.get("annotations"),
+    }
+
+
+def _names(allowed: Any) -> set[str]:
+    """The names that an `allowed_tools` gives."""
+    names = allowed if isinstance(allowed, list) else (allowed or {}).get("tool_names", ())
+    return set(names)
+
+
+def _fits(tool: Json, wanted: Mapping[str, Any]) -> bool:
+    """Whether a tool is what a filter says. One that says nothing fits none."""
+    read_only = bool((tool.get("annotations") or {}).get("readOnlyHint"))
+    met = []
+    if "read_only" in wanted:
+        met.append(read_only == wanted["read_only"])
+    if "tool_names" in wanted:
+        met.append(tool["name"] in wanted["tool_names"])
+    return bool(met) and all(met)
+
+
+def _asked(arguments: str) -> Json | None:
+    """What a request for approval says of the call; None if there is nothing to approve."""
+    arguments = arguments.strip() or "{}"
+    try:
+        return {"arguments": arguments} if isinstance(orjson.loads(arguments), dict) else None
+    except ValueError:
+        return None

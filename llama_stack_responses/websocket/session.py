@@ -1,0 +1,243 @@
+"""One connection that a client talks on, turn after turn: its events in, the server's events out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..config import Limits
+from ..core.errors import ApiError, bad_request
+from ..core.owner import Owner
+from ..core.schema.shapes import DEFAULT_LIMITS, At, boolean
+from ..core.stream.events import Event
+from ..core.stream.socket_events import refused
+from ..generation.connection_options import OnConnection
+from ..generation.run import Run
+from ..inputs.connection_memory import Chains
+from ..logs import get_logger
+from ..service.responses import PATIENCE, OpenAIResponsesImpl
+from .lanes import LaneLimits, Lanes, lane_of
+from .steering import Steering, Successor, steered
+
+Json = dict[str, Any]
+Send = Callable[[list[Event], str | None], Awaitable[None]]
+"""Sends events that belong to a lane."""
+
+logger = get_logger(__name__)
+
+_ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
+"""What a request has beside the fields of one over HTTP, and what of those has no meaning here."""
+_SILENCE: Final = 3600.0
+"""Seconds after which a response that says nothing is looked after. The connection is kept alive by its pings."""
+
+
+class Unreachable(Exception):  # noqa: N818 (nothing went wrong here)
+    """The client takes no more events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks, as the host sees it.
+
+    Attributes:
+        owner: the user.
+        keys: the keys of their own for providers.
+    """
+
+    owner: Owner
+    keys: Mapping[str, Any]
+
+
+class Session:
+    """What a connection remembers, runs and waits for.
+
+    Args:
+        impl: makes the responses.
+        caller: who connected.
+        admit: asks the host whether, and for whom, one more response may be made. Raises `ApiError` if not.
+        send: sends events. Raises `Unreachable`.
+    """
+
+    def __init__(
+        self, impl: OpenAIResponsesImpl, caller: Caller, admit: Callable[[], Awaitable[Caller]], send: Send
+    ) -> None:
+        self._impl = impl
+        self._caller = caller
+        self._admit = admit
+        self._send = send
+        limits = impl.config.limits.websocket
+        self._chains = Chains(limits.remembered_bytes)
+        self._lanes = Lanes(_lane_limits(impl.config.limits), self._work)
+        self._steering = Steering(limits.steers, limits.message_bytes)
+        self._active_at = asyncio.get_running_loop().time()
+        self._retired = False
+
+    @property
+    def too_old(self) -> ApiError:
+        """What is said of a request that comes when the connection has been open for as long as one may be."""
+        minutes = f"{self._impl.config.limits.websocket.lifetime_seconds / 60:g}"
+        message = f"This connection has been open for {minutes} minutes, and may not be for longer. Open a new one."
+        return bad_request(message, code="websocket_connection_limit_reached")
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how long nothing was asked and nothing made."""
+        return 0.0 if self._lanes.busy else asyncio.get_running_loop().time() - self._active_at
+
+    async def hear(self, event: Json, size: int, done: Callable[[], None]) -> None:
+        """Takes an event of the client's, of `size` bytes.
+
+        Args:
+            done: is called when the event is no longer held.
+
+        Raises:
+            Unreachable: the client cannot be told what became of it.
+        """
+        self._active_at = asyncio.get_running_loop().time()
+        lane: str | None = None
+        queued = False
+        try:
+            lane = lane_of(event)
+            match event.get("type"):
+                case "response.create":
+                    self._lanes.put(lane, event, size, done)
+                    queued = True
+                case "response.steer":
+                    answer, answer_lane = self._steering.steer(event)
+                    await self._send([answer], answer_lane)
+                case _:
+                    raise bad_request(
+                        "Invalid value for 'type': expected 'response.create' or 'response.steer'.",
+                        "type",
+                        "invalid_value",
+                    )
+        except ApiError as error:
+            await self._send([refused(error)], lane)
+        finally:
+            if not queued:
+                done()
+
+    async def finish(self) -> None:
+        """Waits until everything that was asked for is done; a server that ends has told it to end."""
+        await self._lanes.finish()
+
+    def retire(self) -> None:
+        """From now on nothing is begun any more: the connection has been open for as long as one may be."""
+        self._retired = True
+
+    def abandon(self) -> None:
+        """Ends everything: the client has gone."""
+        self._lanes.abandon()
+
+    async def _work(self, lane: str | None, event: Json) -> None:
+        try:
+            if error := await self._problem(lane, event):
+                await self._send([refused(error)], lane)
+        except Unreachable:
+            return  # whoever sends knows it, and ends the session
+        finally:
+            self._active_at = asyncio.get_running_loop().time()
+
+    async def _problem(self, lane: str | None, event: Json) -> ApiError | None:
+        """Answers a request, if it can be answered."""
+        try:
+            await self._answer(lane, event)
+        except ApiError as error:
+            self._forget_parent(event)
+            return error
+        except Unreachable:
+            raise
+        except Exception:
+            self._forget_parent(event)
+            logger.exception("a response on a connection failed")
+            return ApiError(500, "The server had an error while processing your request.")
+        return None
+
+    def _forget_parent(self, body: Json) -> None:
+        """Drops what the connection remembers of the response that a failed request continued, as OpenAI does.
+
+        Source: OpenAI's guide to the WebSocket mode, on `previous_response_id`.
+        """
+        parent = body.get("previous_response_id")
+        if isinstance(parent, str):
+            self._chains.forget(parent)
+
+    async def _answer(self, lane: str | None, event: Json) -> None:
+        """Makes the response that the client asked for, and those that follow it by themselves."""
+        if event.get("background"):
+            raise bad_request(
+                "Unsupported parameter: 'background' is not supported on a WebSocket. Ask for it over HTTP.",
+                "background",
+                "unsupported_parameter",
+            )
+        generate = event.get("generate") is None or boolean(event["generate"], At("generate", DEFAULT_LIMITS))
+        body = {name: value for name, value in event.items() if name not in _ENVELOPE}
+        parent = body.get("previous_response_id")
+        steers = self._steering.queued(parent, lane)
+        following = await self._turn(lane, steered(body, steers), generate=generate, commits=parent if steers else None)
+        while following:
+            following = await self._succeed(lane, following)
+
+    async def _succeed(self, lane: str | None, successor: Successor) -> Successor | None:
+        try:
+            return await self._turn(lane, successor.body)
+        except ApiError as error:
+            told = self._steering.failed(successor.steers, "successor_creation_failed", error.message)
+            await self._send(told, lane)
+            return None
+
+    async def _turn(
+        self, lane: str | None, body: Json, *, generate: bool = True, commits: str | None = None
+    ) -> Successor | None:
+        """Makes one response and sends its events.
+
+        Args:
+            commits: the response whose queued input is in `body`.
+
+        Raises:
+            ApiError: it could not be begun, and nothing was said of it.
+        """
+        if self._impl.closing.begun:
+            raise ApiError(503, "The server is shutting down. Connect again.", retry_after=1)
+        if self._retired:
+            raise self.too_old
+        caller = await self._admitted()
+        connection = OnConnection(self._chains, generate)
+        with self._impl.access.acting_for(caller.owner, caller.keys):
+            run = await self._impl.go_on(body | {"stream": True}, connection)
+        try:
+            await run.begin(PATIENCE)
+            if commits:
+                self._steering.committed(commits)
+            self._steering.began(run.response["id"], lane, body, connection.boundary)
+            await self._stream(run, lane)
+        finally:
+            run.abandon()
+        if run.error:
+            self._forget_parent(body)
+        told, following = self._steering.ended(run.response)
+        await self._send(told, lane)
+        return following
+
+    async def _admitted(self) -> Caller:
+        caller, now = self._caller, await self._admit()
+        if (now.owner.principal, now.owner.tenant) != (caller.owner.principal, caller.owner.tenant):
+            raise ApiError(401, "Another user has this connection's token by now. Connect again.")
+        return now
+
+    async def _stream(self, run: Run, lane: str | None) -> None:
+        while (events := await run.outbox.take(_SILENCE)) is not None:
+            if run.error:
+                events = [_nested(event, run.error) for event in events]
+            await self._send(events, lane)
+
+
+def _nested(event: Event, error: ApiError) -> Event:
+    return refused(error, event["sequence_number"]) if event["type"] == "error" else event
+
+
+def _lane_limits(limits: Limits) -> LaneLimits:
+    on_socket = limits.websocket
+    return LaneLimits(on_socket.responses, on_socket.waiting, limits.request_bytes, on_socket.streams)

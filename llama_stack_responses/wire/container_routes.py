@@ -1,0 +1,163 @@
+"""The routes under `/v1/containers`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.schema.new_container import CONTAINER_SCHEMA, new_container
+from llama_stack_responses.sandbox.containers import Containers, Entry, File, NoContainer, files, open_file, write_file
+from llama_stack_responses.sandbox.places import TooMany
+
+from .files import FileInBlocks
+from .forms import uploaded
+from .openapi import CONTAINER, FILE, NEW_FILE, PAGING, deleted, described, page
+from .requests import MAX_PAGE, Handler, Query, add_nothing, page_of, routes_within
+from .responses import Json
+from .traffic import Traffic
+
+_MINUTES: Final = 60.0
+
+
+def containers_router(containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> APIRouter:
+    """The routes for these containers; `who` says who asks."""
+    routes = _Routes(containers, who, traffic)
+    router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(traffic))
+
+    def add(method: str, path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=[method], summary=summary, **description)
+
+    example = {"name": "notebook", "expires_after": {"anchor": "last_active_at", "minutes": 20}}
+    created = described(CONTAINER, body=CONTAINER_SCHEMA, example=example)
+    add("POST", "", routes.create, "Create a container", created)
+    add("GET", "", routes.list, "List containers", described(page(CONTAINER), query=PAGING))
+    add("GET", "/{container_id}", routes.retrieve, "Retrieve a container", described(CONTAINER))
+    add("DELETE", "/{container_id}", routes.delete, "Delete a container", described(deleted("container.deleted")))
+    _add_files(add, routes)
+    add_nothing(router)
+    return router
+
+
+def _add_files(add: Callable[[str, str, Handler, str, dict[str, Any]], None], routes: _Routes) -> None:
+    files, file = "/{container_id}/files", "/{container_id}/files/{file_id}"
+    put = described(FILE, body=NEW_FILE, form=True)
+    add("POST", files, routes.create_file, "Put a file into a container", put)
+    add("GET", files, routes.list_files, "List a container's files", described(page(FILE), query=PAGING))
+    add("GET", file, routes.retrieve_file, "Retrieve a container's file", described(FILE))
+    inside = described({"type": "string", "format": "binary"}, media="application/octet-stream")
+    add("GET", f"{file}/content", routes.content, "Retrieve what is in a container's file", inside)
+
+
+class _Routes:
+    def __init__(self, containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> None:
+        self._containers = containers
+        self._who = who
+        self._traffic = traffic
+
+    async def create(self, request: Request) -> Response:
+        name, minutes = new_container(await self._traffic.bodies.json(request))
+        idle_seconds = None if minutes is None else minutes * _MINUTES
+        try:
+            entry = await self._containers.create(self._who(), name=name, idle_seconds=idle_seconds)
+        except TooMany as error:
+            raise ApiError(429, str(error), code="rate_limit_exceeded", retry_after=60) from error
+        return Json(_container(entry))
+
+    async def list(self, request: Request) -> Response:
+        return _page(request, [_container(each) for each in self._containers.of(self._who())])
+
+    async def retrieve(self, container_id: str) -> Response:
+        return Json(_container(self._find(container_id)))
+
+    async def delete(self, container_id: str) -> Response:
+        await self._containers.end(self._find(container_id).id)
+        return Json({"id": container_id, "object": "container.deleted", "deleted": True})
+
+    async def create_file(self, container_id: str, request: Request) -> Response:
+        entry = self._find(container_id)
+        async with uploaded(request, self._traffic.bodies, self._traffic.request_bytes) as upload:
+            file = await write_file(entry, upload.name, upload.content)
+        return Json(_file(entry, file))
+
+    async def list_files(self, container_id: str, request: Request) -> Response:
+        entry = self._find(container_id)
+        found = sorted(await files(entry), key=lambda each: each.written_at, reverse=True)
+        return _page(request, [_file(entry, each) for each in found])
+
+    async def retrieve_file(self, container_id: str, file_id: str) -> Response:
+        entry = self._find(container_id)
+        return Json(_file(entry, await self._find_file(entry, file_id)))
+
+    async def content(self, container_id: str, file_id: str, request: Request) -> Response:
+        entry = self._find(container_id)
+        self._traffic.hold_download(request.scope)
+        file = await self._find_file(entry, file_id)
+        opened = await open_file(entry, file)
+        if opened is None:
+            raise _no_file(file_id)
+        name = re.sub("[^0-9A-Za-z._-]", "_", file.name)
+        headers = {"content-disposition": f'attachment; filename="{name}"', "x-content-type-options": "nosniff"}
+        return FileInBlocks(*opened, headers)
+
+    def _find(self, container_id: str) -> Entry:
+        try:
+            return self._containers.find(container_id, self._who())
+        except NoContainer as error:
+            raise ApiError(404, str(error), param="container_id") from error
+
+    async def _find_file(self, entry: Entry, file_id: str) -> File:
+        for file in await files(entry):
+            if file.id == file_id:
+                return file
+        raise _no_file(file_id)
+
+
+def _page(request: Request, data: list[dict[str, Any]]) -> Response:
+    """The page that is asked for; `data` is everything, the newest first."""
+    query = Query(request)
+    limit = query.integer("limit", 1, MAX_PAGE) or 20
+    if query.order() == "asc":
+        data.reverse()
+    first = 0
+    if (after := query.text("after")) is not None:
+        ids = [each["id"] for each in data]
+        if after not in ids:
+            raise bad_request(f"Nothing with the id '{after}' is in this list.", "after", "invalid_value")
+        first = ids.index(after) + 1
+    return page_of(data[first : first + limit], has_more=len(data) > first + limit)
+
+
+def _no_file(file_id: str) -> ApiError:
+    return ApiError(404, f"No file with id '{file_id}' is in this container.", param="file_id")
+
+
+def _container(entry: Entry) -> dict[str, Any]:
+    """A container as `openai.types.ContainerCreateResponse` has it."""
+    return {
+        "id": entry.id,
+        "object": "container",
+        "created_at": entry.created_at,
+        "name": entry.name,
+        "status": "running",
+        "last_active_at": int(entry.last_active_at),
+        "expires_after": {"anchor": "last_active_at", "minutes": max(1, int(entry.idle_seconds / _MINUTES))},
+        "network_policy": {"type": "disabled"},
+    }
+
+
+def _file(entry: Entry, file: File) -> dict[str, Any]:
+    """A file as `openai.types.containers.FileListResponse` has it."""
+    return {
+        "id": file.id,
+        "object": "container.file",
+        "bytes": file.bytes,
+        "container_id": entry.id,
+        "created_at": file.written_at // 10**9,
+        "path": file.path,
+        "source": "user" if file.by_user else "assistant",
+    }

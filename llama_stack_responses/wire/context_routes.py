@@ -1,0 +1,49 @@
+"""The routes below `/v1/responses` that are about a conversation's length and make no response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from llama_stack_responses.core.schema.request import FIELDS, request_schema
+from llama_stack_responses.service.compaction import COMPACTED, Compaction
+from llama_stack_responses.service.token_counting import NOT_COUNTED, Counting
+
+from .bodies import Bodies
+from .openapi import COMPACTION, TOKENS, described
+from .requests import METHODS, Handler, nothing, routes_within
+from .responses import FinishedAsJson, Json
+from .traffic import Traffic
+
+
+def context_router(counting: Counting, compaction: Compaction, traffic: Traffic) -> APIRouter:
+    """The routes, within the bounds of `traffic`."""
+    router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
+
+    def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=["POST"], summary=summary, **description)
+        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+
+    example = {"model": "local/qwen3", "input": "Write a haiku about the sea."}
+    counted = described(TOKENS, body=request_schema(FIELDS - NOT_COUNTED), example=example)
+    compacted = described(COMPACTION, body=request_schema(COMPACTED), example=example)
+    add("/input_tokens", _count(counting, traffic.bodies), "Count tokens", counted)
+    add("/compact", _compact(compaction, traffic.bodies), "Compact", compacted)
+    return router
+
+
+def _count(counting: Counting, bodies: Bodies) -> Handler:
+    async def count_input_tokens(request: Request) -> Response:
+        body = await bodies.json(request)
+        return Json(await counting.count(body))
+
+    return count_input_tokens
+
+
+def _compact(compaction: Compaction, bodies: Bodies) -> Handler:
+    async def compact_conversation(request: Request) -> Response:
+        body = await bodies.json(request)
+        return FinishedAsJson(compaction.compact(body), {})
+
+    return compact_conversation

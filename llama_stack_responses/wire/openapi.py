@@ -1,0 +1,219 @@
+"""What answers hold, as JSON Schema: the part of the API's description that the code does not know by itself.
+
+Nothing here refers to anything else in the document, so that nothing can dangle. Objects may get more fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import Response
+
+from llama_stack_responses.core.schema.items import ITEMS_SCHEMA
+from llama_stack_responses.core.schema.request import INCLUDABLE
+from llama_stack_responses.core.schema.shapes import Schema, any_of, metadata, or_null, schema_of
+
+TEXT: Final[Schema] = {"type": "string"}
+WHOLE: Final[Schema] = {"type": "integer", "minimum": 0}
+YES_OR_NO: Final[Schema] = {"type": "boolean"}
+_TIME: Final[Schema] = {"type": "number", "description": "Seconds since the epoch."}
+_OBJECT: Final[Schema] = {"type": "object"}
+
+
+def an_id(prefix: str) -> Schema:
+    """An id that begins like this."""
+    return {"type": "string", "pattern": f"^{prefix}_"}
+
+
+def whole(**fields: Schema) -> Schema:
+    """An object that has all of these fields."""
+    return {"type": "object", "properties": fields, "required": list(fields)}
+
+
+def constant(value: str) -> Schema:
+    """This string."""
+    return {"type": "string", "const": value}
+
+
+def one_of(*values: str) -> Schema:
+    """One of these strings."""
+    return {"type": "string", "enum": list(values)}
+
+
+def page(entry: Schema) -> Schema:
+    """A page of a list."""
+    data = {"type": "array", "items": entry}
+    ends = or_null(TEXT)
+    return whole(object=constant("list"), data=data, first_id=ends, last_id=ends, has_more=YES_OR_NO)
+
+
+def deleted(kind: str) -> Schema:
+    """What says that something is gone."""
+    return whole(id=TEXT, object=constant(kind), deleted={"type": "boolean", "const": True})
+
+
+ERROR: Final = whole(error=whole(message=TEXT, type=TEXT, param=or_null(TEXT), code=or_null(TEXT)))
+
+_TYPED: Final[Schema] = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
+"""One of many kinds of objects, which its type tells."""
+
+_ITEM: Final[Schema] = {"type": "object", "properties": {"type": TEXT, "id": TEXT}, "required": ["type"]}
+
+_USAGE: Final = whole(
+    input_tokens=WHOLE,
+    input_tokens_details=whole(cached_tokens=WHOLE, cache_write_tokens=WHOLE),
+    output_tokens=WHOLE,
+    output_tokens_details=whole(reasoning_tokens=WHOLE),
+    total_tokens=WHOLE,
+)
+
+RESPONSE: Final = whole(
+    id=an_id("resp"),
+    object=constant("response"),
+    created_at=_TIME,
+    status=one_of("queued", "in_progress", "completed", "incomplete", "failed", "cancelled"),
+    background=YES_OR_NO,
+    completed_at=or_null(_TIME),
+    error=or_null(whole(code=TEXT, message=TEXT)),
+    incomplete_details=or_null(whole(reason=TEXT)),
+    input_transformations=or_null(_OBJECT),
+    access_programs=or_null(_OBJECT),
+    conversation=or_null(whole(id=TEXT)),
+    image=or_null(_OBJECT),
+    instructions=or_null(any_of(TEXT, {"type": "array", "items": _ITEM})),
+    max_output_tokens=or_null(WHOLE),
+    max_tool_calls=or_null(WHOLE),
+    metadata={"type": "object", "additionalProperties": TEXT},
+    model=TEXT,
+    moderation=or_null(_OBJECT),
+    parallel_tool_calls=YES_OR_NO,
+    previous_response_id=or_null(an_id("resp")),
+    prompt=or_null(_OBJECT),
+    prompt_cache_key=or_null(TEXT),
+    prompt_cache_options=or_null(_OBJECT),
+    prompt_cache_retention=or_null(TEXT),
+    reasoning=_OBJECT,
+    safety_identifier=or_null(TEXT),
+    service_tier=TEXT,
+    temperature={"type": "number"},
+    text=_OBJECT,
+    tool_choice=any_of(TEXT, _TYPED),
+    tools={"type": "array", "items": _TYPED},
+    top_logprobs=WHOLE,
+    top_p={"type": "number"},
+    truncation=one_of("auto", "disabled"),
+    user=or_null(TEXT),
+    output={"type": "array", "items": _ITEM},
+    prompt_cache_diagnostics=or_null(_OBJECT),
+    tool_usage=or_null(_OBJECT),
+    usage=or_null(_USAGE),
+)
+"""A response: every field is always there."""
+
+ITEM: Final = whole(type=TEXT, id=TEXT)
+
+ITEMS: Final = page(ITEM)
+
+_PAIRS: Final = schema_of(metadata)
+
+CONVERSATION: Final = whole(id=an_id("conv"), object=constant("conversation"), created_at=_TIME, metadata=_PAIRS)
+
+METADATA: Final = whole(metadata=or_null(_PAIRS))
+
+NEW_ITEMS: Final = whole(items=ITEMS_SCHEMA)
+
+NEW_CONVERSATION: Final[Schema] = {
+    "type": "object",
+    "properties": {"metadata": or_null(_PAIRS), "items": or_null(ITEMS_SCHEMA)},
+}
+
+TOKENS: Final = whole(object=constant("response.input_tokens"), input_tokens=WHOLE)
+
+COMPACTION: Final = whole(
+    id=TEXT,
+    object=constant("response.compaction"),
+    created_at=_TIME,
+    output={"type": "array", "items": _ITEM},
+    usage=_USAGE,
+)
+
+CONTAINER: Final = whole(
+    id=TEXT,
+    object=constant("container"),
+    created_at=_TIME,
+    name=TEXT,
+    status=TEXT,
+    last_active_at=_TIME,
+    expires_after=whole(anchor=constant("last_active_at"), minutes=WHOLE),
+    network_policy=_TYPED,
+)
+
+FILE: Final = whole(
+    id=TEXT,
+    object=constant("container.file"),
+    bytes=WHOLE,
+    container_id=TEXT,
+    created_at=_TIME,
+    path=TEXT,
+    source=one_of("user", "assistant"),
+)
+
+NEW_FILE: Final = whole(file={"type": "string", "format": "binary"})
+
+EVENTS: Final[Schema] = {
+    "type": "object",
+    "description": "One server-sent event; the last one has the data [DONE].",
+    "properties": {"event": TEXT, "data": TEXT},
+    "required": ["data"],
+}
+
+PAGING: Final[Mapping[str, Schema]] = {
+    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 20},
+    "after": {"type": "string", "maxLength": 512, "description": "The last id of the page before."},
+    "order": {**one_of("asc", "desc"), "default": "desc"},
+}
+"""What every list can be asked for."""
+
+INCLUDE: Final[Mapping[str, Schema]] = {"include": {"type": "array", "items": one_of(*INCLUDABLE)}}
+
+REPLAY: Final[Mapping[str, Schema]] = {
+    "stream": {**YES_OR_NO, "default": False},
+    "starting_after": {**WHOLE, "description": "Of the events, only those behind this number."},
+}
+
+
+def described(
+    answer: Schema,
+    *,
+    body: Schema | None = None,
+    example: Any = None,
+    query: Mapping[str, Schema] | None = None,
+    media: str = "application/json",
+    form: bool = False,
+    streams: bool = False,
+    optional: bool = False,
+) -> dict[str, Any]:
+    """How a route is described, for `add_api_route`.
+
+    Args:
+        answer: what it answers when all is well.
+        body: what it is sent, as JSON, or as a form.
+        example: of the body.
+        query: its parameters, by name.
+        media: what kind of answer that is.
+        streams: whether the answer may be events.
+        optional: whether the body may be left out.
+    """
+    content: dict[str, Any] = {media: {"schema": answer}}
+    if streams:
+        content["text/event-stream"] = {"schema": EVENTS}
+    told: dict[str, Any] = {"responses": {"200": {"description": "It is done.", "content": content}}}
+    if body is not None:
+        sent: dict[str, Any] = {"schema": body} if example is None else {"schema": body, "example": example}
+        kind = "multipart/form-data" if form else "application/json"
+        told["requestBody"] = {"required": not optional, "content": {kind: sent}}
+    if query:
+        told["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
+    # FastAPI would add JSON to what else there is.
+    return {"openapi_extra": told, **({} if media == "application/json" else {"response_class": Response})}

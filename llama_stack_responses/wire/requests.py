@@ -1,0 +1,222 @@
+"""How requests are read, and what all routes have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, ClassVar, Final, cast
+
+from fastapi import APIRouter, Request, Response
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+from starlette.types import Receive, Scope, Send
+
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.listing import Order
+from llama_stack_responses.core.schema.request import INCLUDABLE
+from llama_stack_responses.logs import get_logger
+
+from .exchange import Exchange
+from .headers import known, request_id
+from .openapi import ERROR
+from .responses import Json, failure
+from .traffic import Traffic
+
+logger = get_logger(__name__)
+
+Handler = Callable[..., Coroutine[Any, Any, Response]]
+
+MAX_PAGE: Final = 100
+METHODS: Final = ["DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"]
+_MAX_HEADERS: Final = 65_536
+_MAX_TEXT: Final = 512
+_FAILED: Final = "%s %r failed"
+_CLIENT_LEFT: Final = 499
+"""The status of an answer that nobody gets, as nginx logs it."""
+_NUMBER: Final = re.compile("[0-9]{1,15}")
+
+
+class ErrorsAsJson(APIRoute):
+    """A route whose errors have OpenAI's form, and whose answers have OpenAI's headers."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        errors = {"description": "An error.", "content": {"application/json": {"schema": ERROR}}}
+        options["responses"] = {**(options.get("responses") or {}), "default": errors}
+        super().__init__(path, endpoint, **options)
+
+    traffic: ClassVar[Traffic]
+    """What the routes of a router share; `routes_within` makes a class that has it."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves a request."""
+        own_id, traffic = request_id(scope), self.traffic
+        exchange = Exchange(
+            scope,
+            receive,
+            send,
+            request_id=own_id,
+            unread_seconds=traffic.unread_seconds,
+            break_off=traffic.break_off,
+        )
+        with known(scope, own_id), exchange:
+            try:
+                await super().handle(scope, exchange.receive, exchange.send)
+            except ClientDisconnect:
+                _client_left(scope)
+            except Exception:
+                # Past this, the web server would have the traceback drawn.
+                logger.exception(_FAILED, scope["method"], scope["path"])
+                await _end(scope, exchange)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            try:
+                _check_headers(request)
+                return await answer(request)
+            except ApiError as error:
+                return failure(error)
+            except ClientDisconnect:
+                _client_left(request.scope)
+                return Response(status_code=_CLIENT_LEFT)
+            except Exception:
+                logger.exception(_FAILED, request.method, request.url.path)
+                return _failure()
+
+        return handler
+
+
+def routes_within(bounds: Traffic) -> type[ErrorsAsJson]:
+    """The class of routes that share these bounds."""
+
+    class Route(ErrorsAsJson):
+        traffic = bounds
+
+    return Route
+
+
+def _client_left(scope: Scope) -> None:
+    logger.debug("%s %r: the client left", scope["method"], scope["path"])
+
+
+def _failure() -> Response:
+    """The answer to a request that failed for a reason that is not the client's to know."""
+    return failure(ApiError(500, "The server had an error while processing your request."))
+
+
+async def _end(scope: Scope, exchange: Exchange) -> None:
+    """Ends the answer to a request that failed: with a 500, or without its end if it has begun."""
+    if exchange.started:
+        exchange.break_off()
+    else:
+        await _failure()(scope, exchange.receive, exchange.send)
+
+
+def _check_headers(request: Request) -> None:
+    if sum(len(name) + len(value) for name, value in request.headers.raw) > _MAX_HEADERS:
+        message = f"The request's headers are larger than {_MAX_HEADERS} bytes."
+        raise ApiError(431, message, code="request_header_fields_too_large")
+
+
+class Query:
+    """The query of a request, read as OpenAI reads it."""
+
+    def __init__(self, request: Request) -> None:
+        self._query = request.query_params
+
+    def text(self, name: str) -> str | None:
+        """The value, or None when it is missing or empty."""
+        value = self._query.get(name) or None
+        if value and len(value) > _MAX_TEXT:
+            message = f"Invalid '{name}': expected at most {_MAX_TEXT} characters."
+            raise bad_request(message, name, "string_above_max_length")
+        return value
+
+    def flag(self, name: str) -> bool:
+        """`true` or `false`; false when it is missing."""
+        value = self._query.get(name, "false").lower()
+        if value not in ("true", "false"):
+            raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
+        return value == "true"
+
+    def several(self, name: str, supported: Collection[str]) -> list[str]:
+        """The values of a list, written as `name=a&name=b` or `name[]=a&name[]=b`; each is one of `supported`."""
+        values = [*self._query.getlist(name), *self._query.getlist(f"{name}[]")]
+        for value in values:
+            if value not in supported:
+                message = f"Invalid value for '{name}': expected one of {', '.join(map(repr, supported))}."
+                raise bad_request(message, name, "invalid_value")
+        return values
+
+    def integer(self, name: str, low: int, high: int | None) -> int | None:
+        """A whole number from `low` to `high`, or None when it is missing."""
+        if (value := self._query.get(name)) is None:
+            return None
+        if not _NUMBER.fullmatch(value) or int(value) < low or (high is not None and int(value) > high):
+            bounds = f"from {low} to {high}" if high is not None else f"of at least {low}"
+            raise bad_request(f"Invalid value for '{name}': expected an integer {bounds}.", name, "invalid_value")
+        return int(value)
+
+    def order(self) -> Order:
+        """`asc` or `desc`; OpenAI's default is the newest first."""
+        value = self._query.get("order", "desc")
+        if value not in ("asc", "desc"):
+            raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
+        return cast("Order", value)
+
+
+def asked_of_items(request: Request) -> Query:
+    """The query. What an item has beyond the usual was asked for when it was made, and is shown to all who look."""
+    query = Query(request)
+    query.several("include", INCLUDABLE)
+    return query
+
+
+def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
+    """A page of a list, in OpenAI's form."""
+    return Json(
+        {
+            "object": "list",
+            "data": data,
+            "first_id": data[0]["id"] if data else None,
+            "last_id": data[-1]["id"] if data else None,
+            "has_more": has_more,
+        }
+    )
+
+
+def add_nothing(router: APIRouter) -> None:
+    """Has our words for whatever is below the router's prefix and none of its routes; is added behind them."""
+    for path in ("", "/{rest:path}"):
+        router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
+
+
+def nothing(router: APIRouter) -> Handler:
+    """What answers whatever is no route of `router`, or not with this method."""
+
+    async def answer_what_is_no_route(request: Request) -> Response:
+        method, path = request.method, request.url.path
+        if path.endswith("/"):
+            return _without_slash(request.scope)
+        if allowed := _methods(router, request.scope):
+            message = f"Not allowed to {method} on {path}. Perhaps you meant to use a different HTTP method."
+            refusal = failure(ApiError(405, message, code="method_not_supported"))
+            refusal.headers["allow"] = ", ".join(allowed)
+            return refusal
+        raise ApiError(404, f"Invalid URL ({method} {path}).")
+
+    return answer_what_is_no_route
+
+
+def _methods(router: APIRouter, scope: Scope) -> list[str]:
+    """Those that the routes of this path take."""
+    routes = [route for route in router.routes if route.matches(scope)[0] is Match.PARTIAL]
+    return sorted({method for route in routes if isinstance(route, APIRoute) for method in route.methods or ()})
+
+
+def _without_slash(scope: Scope) -> Response:
+    """Sends the client to the path that it must have meant."""
+    path, query = scope["raw_path"].rstrip(b"/").decode("latin-1"), scope["query_string"].decode("latin-1")
+    return Response(status_code=307, headers={"location": f"{path}?{query}" if query else path})

@@ -1,0 +1,218 @@
+"""The WebSocket at `/v1/responses`: the handshake, and events as JSON in text messages."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from starlette.responses import Response
+from starlette.types import Scope
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.events import Event
+from llama_stack_responses.core.stream.socket_events import refused
+from llama_stack_responses.logs import get_logger
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.websocket.session import Caller, Session, Unreachable
+
+from .bodies import Bodies
+from .headers import known, request_id
+from .json_blocks import dumps
+from .responses import failure
+from .traffic import Traffic
+
+logger = get_logger(__name__)
+
+
+class Refused(Exception):  # noqa: N818 (an answer, as the host words it)
+    """The host's answer to a request that it does not let through.
+
+    Args:
+        status: the HTTP status.
+        headers: the answer's headers.
+        body: its body.
+        error: the same for a connection that stands.
+    """
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, error: ApiError) -> None:
+        super().__init__(error.message)
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.error = error
+
+
+class Gate(Protocol):
+    """The host's say in who comes in."""
+
+    async def admit(self, scope: Scope, method: str) -> Caller:
+        """Who asks, if the host would let them make a request with this method and the headers of this handshake.
+
+        Raises:
+            Refused: it would not.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Why a connection ends: the code and the reason of the close message; None if nobody would hear them."""
+
+    code: int | None
+    reason: str = ""
+
+
+_LEFT: Final = _End(None)
+_TOO_BIG: Final = _End(1009, "The message is too large.")
+_IDLE: Final = _End(1001, "Nothing was asked for a long time.")
+_OLD: Final = _End(1001, "The connection has been open for as long as one may be. Connect again.")
+_SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
+
+
+def socket_route(impl: OpenAIResponsesImpl, gate: Gate, traffic: Traffic) -> Callable[[WebSocket], Awaitable[None]]:
+    """What answers a WebSocket handshake; connections and messages are bounded by `traffic`."""
+
+    async def talk(websocket: WebSocket) -> None:
+        impl.start()
+        try:
+            caller = await gate.admit(websocket.scope, "GET")
+        except Refused as refusal:
+            answer = Response(refusal.body, refusal.status, dict(refusal.headers))
+            await websocket.send_denial_response(answer)
+            return
+        try:
+            lease = traffic.stream(caller.owner)
+        except ApiError as error:
+            await websocket.send_denial_response(failure(error))
+            return
+        own_id = request_id(websocket.scope)
+        with known(websocket.scope, own_id), lease:
+            await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
+            await _Talk(impl, gate, traffic.bodies, websocket, caller).run()
+
+    return talk
+
+
+class _Talk:
+    """One connection."""
+
+    def __init__(
+        self, impl: OpenAIResponsesImpl, gate: Gate, bodies: Bodies, websocket: WebSocket, caller: Caller
+    ) -> None:
+        self._impl = impl
+        self._gate = gate
+        self._bodies = bodies
+        self._owner = caller.owner
+        self._websocket = websocket
+        self._limits = impl.config.limits.websocket
+        loop = asyncio.get_running_loop()
+        self._ended: asyncio.Future[_End] = loop.create_future()
+        self._aging = loop.call_later(self._limits.lifetime_seconds, self._grow_old)
+        self._session = Session(impl, caller, self._admit, self._send)
+
+    async def run(self) -> None:
+        reading = asyncio.create_task(self._read())
+        try:
+            with self._impl.closing.guest(lambda: self._end(_SHUTDOWN)):
+                end = await self._ended
+                if end is _SHUTDOWN:
+                    await self._session.finish()
+                elif end is _OLD:
+                    await self._say_goodbye(reading)
+                self._session.abandon()
+                await self._close(end)
+        finally:
+            self._aging.cancel()
+            self._session.abandon()
+            reading.cancel()
+
+    def _grow_old(self) -> None:
+        self._session.retire()
+        self._end(_OLD)
+
+    async def _say_goodbye(self, reading: asyncio.Task[None]) -> None:
+        """Lets what is made come to its end, unless the client leaves before."""
+        finishing = asyncio.create_task(self._session.finish())
+        await asyncio.wait([finishing, reading], return_when=asyncio.FIRST_COMPLETED)
+        with suppress(Unreachable):
+            await self._send([refused(self._session.too_old)], None)
+
+    def _end(self, end: _End) -> None:
+        if not self._ended.done():
+            self._ended.set_result(end)
+
+    async def _close(self, end: _End) -> None:
+        if end.code is not None:
+            with suppress(RuntimeError, WebSocketDisconnect):  # the client was faster
+                await self._websocket.close(end.code, end.reason)
+
+    async def _admit(self) -> Caller:
+        try:
+            return await self._gate.admit(self._websocket.scope, "POST")
+        except Refused as refusal:
+            raise refusal.error from refusal
+
+    async def _read(self) -> None:
+        try:
+            while (message := await self._next()) is not None:
+                if len(message) > self._limits.message_bytes:
+                    self._end(_TOO_BIG)
+                    return
+                await self._hear(message)
+                # The next one may be there already, and thousands more: nobody else would have a turn before the last.
+                await asyncio.sleep(0)
+        except Unreachable:
+            return
+        except Exception:
+            logger.exception("a connection could not be read")
+            self._end(_End(1011, "The server had an error."))
+
+    async def _hear(self, message: bytes) -> None:
+        lease = self._bodies.lease(self._owner)
+        try:
+            event = await self._bodies.decode(message, lease.take(len(message)))
+        except ApiError as error:
+            lease.release()
+            await self._send([refused(error)], None)
+            return
+        except BaseException:
+            lease.release()
+            raise
+        await self._session.hear(event, len(message), lease.release)
+
+    async def _next(self) -> bytes | None:
+        """The next message; None when there will be none."""
+        while (left := self._limits.idle_seconds - self._session.idle_seconds) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    message = await self._websocket.receive()
+            except TimeoutError:
+                continue
+            if message["type"] != "websocket.receive":
+                self._end(_LEFT)
+                return None
+            text: str | None = message.get("text")
+            return message["bytes"] if text is None else text.encode()
+        self._end(_IDLE)
+        return None
+
+    async def _send(self, events: list[Event], lane: str | None) -> None:
+        """Sends events, each as a message of its own.
+
+        Raises:
+            Unreachable: nobody takes them, and the connection ends.
+        """
+        named = {} if lane is None else {"stream_id": lane}
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as patience:
+                for event in events:
+                    patience.reschedule(loop.time() + self._limits.unread_seconds)
+                    await self._websocket.send_text(dumps(event | named if named else event).decode())
+        except (OSError, RuntimeError, WebSocketDisconnect) as error:  # a timeout is an OSError
+            self._end(_LEFT)
+            raise Unreachable from error

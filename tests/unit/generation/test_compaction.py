@@ -1,0 +1,247 @@
+"""Conversations that are compacted while a response is made: when, what the model sees, and what the client does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.estimate import estimated_tokens
+from llama_stack_responses.chat.refusals import too_long
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.generation.loop import Ending, Progress
+from tests.support.inference import FakeInference, Round, Step, call, chunk, finish, reasoning, text
+from tests.support.setting import Setting
+from tests.support.strict import check_stream
+
+Json = dict[str, Any]
+
+LONG = "word " * 80
+TURNS = [{"role": "user", "content": f"First {LONG}"}, {"role": "assistant", "content": f"Second {LONG}"}]
+QUESTION = {"role": "user", "content": "And now?"}
+SUMMARY: list[Step] = [reasoning("Hm."), text("They "), text("spoke."), finish(tokens=7)]
+ANSWER: list[Step] = [text("Hello"), finish(tokens=5)]
+FUNCTION = {"type": "function", "name": "f"}
+DEAR = "This model's maximum context length is 1500 tokens. However, your request has {} input tokens."
+
+
+def at(threshold: int | None) -> list[Json]:
+    return [{"type": "compaction"} | ({"compact_threshold": threshold} if threshold else {})]
+
+
+class Conversation(Setting):
+    """A question at the end of a conversation that is compacted."""
+
+    def __init__(self, *rounds: Round, threshold: int | None = 100, length: int | None = None, **fields: Any) -> None:
+        asked = {"input": [*TURNS, QUESTION], "instructions": "Be kind.", "context_management": at(threshold)} | fields
+        super().__init__(*rounds, makers={}, **asked)
+        self.inference.length = length
+
+    async def checked(self) -> Json:
+        """The final response; its stream is right, and is replayed as it was."""
+        events = await self.end()
+        final = check_stream(events)
+        transcript = Transcript()
+        transcript.note(events)
+        assert list(replay(final, transcript.marks())) == events
+        return final
+
+    def seen(self, request: int) -> list[str]:
+        """What the model saw."""
+        return [message["content"] or "" for message in self.inference.requests[request]["messages"]]
+
+
+def kinds(response: Json) -> list[str]:
+    return [item["type"] for item in response["output"]]
+
+
+async def test_past_the_threshold_the_history_becomes_a_summary() -> None:
+    setting = Conversation(SUMMARY, ANSWER, tools=[FUNCTION], text={"format": {"type": "json_object"}})
+    final = await setting.checked()
+    assert kinds(final) == ["compaction", "message"]
+    compaction = final["output"][0]
+    assert compaction.keys() == {"id", "type", "encrypted_content"}
+    assert "spoke" not in str(final)
+    asked, answered = setting.inference.requests
+    assert asked.keys() & {"tools", "tool_choice", "response_format"} == set()
+    first = setting.seen(0)
+    assert first[0] == "Be kind."
+    assert [each.split()[0] for each in first[1:3]] == ["First", "Second"]
+    assert "summary of this conversation" in first[-1]
+    assert "And now?" not in str(first)
+    _, summary, question = setting.seen(1)
+    assert "They spoke." in summary
+    assert question == "And now?"
+    assert "First" not in str(answered)
+    assert final["usage"]["output_tokens"] == 12
+
+
+async def test_its_events() -> None:
+    setting = Conversation(SUMMARY, ANSWER)
+    types = [event["type"].removeprefix("response.") for event in await setting.end()]
+    assert types[:6] == [
+        "created",
+        "in_progress",
+        "output_item.added",
+        "compaction.compacting",
+        "output_item.done",
+        "output_item.added",
+    ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"threshold": 1_000},
+        {"context_management": []},
+        {"input": [QUESTION]},
+        {"input": [{"role": "user", "content": LONG}, {"role": "user", "content": LONG}]},
+        {"threshold": None},
+    ],
+)
+async def test_when_there_is_no_need(fields: Json) -> None:
+    setting = Conversation(ANSWER, **fields)
+    assert kinds(await setting.checked()) == ["message"]
+
+
+async def test_the_models_context_is_a_threshold_too() -> None:
+    setting = Conversation(SUMMARY, ANSWER, threshold=100_000, length=200)
+    assert kinds(await setting.checked()) == ["compaction", "message"]
+    setting = Conversation(SUMMARY, ANSWER, threshold=None, length=200)
+    assert kinds(await setting.checked()) == ["compaction", "message"]
+
+
+async def test_what_the_model_refuses_is_compacted() -> None:
+    refusal = too_long("This model's maximum context length is 400 tokens. However, your request has 450 input tokens.")
+    setting = Conversation(refusal, SUMMARY, ANSWER, threshold=100_000, input=[*TURNS, *TURNS, QUESTION])
+    assert kinds(await setting.checked()) == ["compaction", "message"]
+    # What the summary had no room for was left out, and the question came through.
+    assert [str(setting.seen(number)).count("First") for number in range(3)] == [2, 1, 0]
+    assert setting.seen(2)[-1] == "And now?"
+
+
+async def test_in_the_middle_of_a_turn() -> None:
+    """The rounds so far become part of the summary, and the user's own words stay."""
+    wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
+    setting = Conversation(wordy, SUMMARY, ANSWER, input=[QUESTION])
+    final = await setting.checked()
+    assert kinds(final) == ["message", "compaction", "message"]
+    assert "There is no tool named 'h'" in str(setting.seen(1))
+    [_, summary] = setting.seen(2)
+    assert "They spoke." in summary
+    assert "And now?" in summary
+    assert "There is no tool" not in summary
+
+
+async def test_in_the_middle_of_a_turn_an_image_stays() -> None:
+    """In this turn, and for those that go on from the compaction alone."""
+    image = {"type": "input_image", "image_url": "https://a.b/c.png"}
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}
+    wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
+    setting = Conversation(wordy, SUMMARY, [call("f", "2"), finish("tool_calls")], input=[asked], tools=[FUNCTION])
+    final = await setting.checked()
+    assert kinds(final) == ["message", "compaction", "function_call"]
+    shown = {"type": "image_url", "image_url": {"url": image["image_url"]}}
+    [_, told] = setting.inference.requests[2]["messages"]
+    assert told["content"][1:] == [{"type": "text", "text": "What is it?"}, shown]
+    result = {"type": "function_call_output", "call_id": "2", "output": "x"}
+    again = Conversation(ANSWER, input=[*final["output"][1:], result], threshold=2_000)
+    await again.checked()
+    assert again.inference.requests[0]["messages"][1] == told
+
+
+async def test_a_summary_is_not_summarised_alone() -> None:
+    """A threshold below what a summary has does not make one after the other."""
+    setting = Conversation(SUMMARY, ANSWER, threshold=1)
+    assert kinds(await setting.checked()) == ["compaction", "message"]
+
+
+async def test_what_others_take_over_is_not_compacted_again() -> None:
+    setting = Conversation(SUMMARY, ANSWER)
+    await setting.end()
+    [step] = setting.steps
+    assert [item["type"] for item in step.said] == ["compaction", "message"]
+    again = Setting(
+        ANSWER, makers={}, progress=Progress(0, step.said), input=[*TURNS, QUESTION], context_management=at(100)
+    )
+    await again.end()
+    messages = again.inference.requests[0]["messages"]
+    assert "They spoke." in messages[0]["content"]
+    assert messages[1]["content"] == "And now?"
+
+
+async def test_a_trigger_compacts_and_does_nothing_else() -> None:
+    setting = Conversation(SUMMARY, input=[*TURNS, {"type": "compaction_trigger"}], context_management=[])
+    setting.items.pop()
+    final = await setting.checked()
+    assert kinds(final) == ["compaction"]
+    assert [each.split()[0] for each in setting.seen(0)] == ["Be", "First", "Second", "Stop"]
+
+
+@pytest.mark.parametrize(
+    "round_", [[finish()], [reasoning("Hm."), finish("length")], [text("a"), finish("content_filter")]]
+)
+async def test_without_a_summary_there_is_no_answer(round_: list[Step]) -> None:
+    setting = Conversation(round_)
+    with pytest.raises(ApiError, match="wrote no summary") as raised:
+        await setting.turn.run()
+    assert raised.value.status == 502
+    setting.outbox.put(setting.assembler.close("incomplete"))
+    setting.assembler.settle("failed", error=raised.value)
+    setting.outbox.put(setting.assembler.end())
+    check_stream(setting.outbox.ready())
+
+
+async def test_a_bound_on_tokens_counts_the_summary() -> None:
+    setting = Conversation(SUMMARY, max_output_tokens=7)
+    assert await setting.turn.run() == Ending("incomplete", "max_output_tokens")
+    assert setting.inference.requests[0]["max_completion_tokens"] == 7
+
+
+async def test_nothing_is_estimated_for_those_who_do_not_ask_for_it() -> None:
+    class Asked(FakeInference):
+        async def context_length(self, model: str) -> int | None:
+            raise AssertionError("nobody wants to know")
+
+    await Setting(makers={}, inference=Asked(ANSWER), input=[*TURNS, QUESTION]).end()
+
+
+class Small(FakeInference):
+    """A model with a context of 1,500 tokens, a quarter more than an estimate says, that calls once in each turn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = 0
+
+    async def open(self, request: Json) -> AsyncGenerator[Any]:
+        """Refuses what is too long; calls, answers or summarises by what came last."""
+        tokens = estimated_tokens(request) * 5 // 4
+        if tokens > 1_500:
+            raise too_long(DEAR.format(tokens))
+        self.largest = max(self.largest, tokens)
+        last = request["messages"][-1]["content"]
+        calls = request.get("tools") and last.startswith("Question")
+        self._rounds.append([call("f", "1"), finish("tool_calls")] if calls else [text(f"So {last[:12]}"), finish()])
+        return await super().open(request)
+
+
+@pytest.mark.parametrize("threshold", [800, 100_000])
+async def test_a_long_run_under_a_small_context_stays_within_it(threshold: int) -> None:
+    """Fifty turns, each with a call that the client answers with a long text."""
+    model, history, compactions = Small(), list[Json](), 0
+    for number in range(50):
+        result = {"type": "function_call_output", "call_id": "1", "output": f"{number} {LONG}"}
+        for asked in ({"role": "user", "content": f"Question {number}"}, result):
+            setting = Conversation(
+                history=history, input=[asked], tools=[FUNCTION], threshold=threshold, inference=model
+            )
+            final = await setting.checked()
+            history = [*setting.items, *final["output"]]
+            compactions += kinds(final).count("compaction")
+    assert model.largest <= 1_500
+    assert compactions >= 4
+    answers = [item for item in history if item.get("role") == "assistant"]
+    assert len(answers) == 50

@@ -1,0 +1,199 @@
+"""The loop with a tool that the server runs: its items and events, what the model hears, and what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.tool import Outcome, ToolError
+from llama_stack_responses.tools.toolset import Toolset
+from tests.support.inference import Round, call, finish, text
+from tests.support.setting import COMPLETED
+from tests.support.setting import Setting as TurnSetting
+from tests.support.strict import check_stream
+from tests.support.tools import FakeTools
+
+Json = dict[str, Any]
+
+SEARCH: Final[Json] = {"type": "web_search"}
+FUNCTION: Final[Json] = {"type": "function", "name": "f"}
+CALL: Final = call("lookup", "1", '{"query": "q"}')
+
+
+class Setting(TurnSetting):
+    """A turn with a hosted tool."""
+
+    def __init__(self, *rounds: Round, tools: FakeTools, **more: Any) -> None:
+        super().__init__(*rounds, makers={"web_search": tools.make}, **{"tools": [SEARCH, FUNCTION], **more})
+
+
+ANSWER: Final[Round] = [text("It is 42."), finish()]
+
+
+async def test_a_call_is_run_and_the_model_goes_on() -> None:
+    tools = FakeTools(Outcome("42", {"action": {"type": "search", "query": "q", "sources": []}}))
+    setting = Setting([text("Let me see."), CALL, finish("tool_calls")], ANSWER, tools=tools)
+    events = await setting.end()
+    response = check_stream(events)
+    assert [item["type"] for item in response["output"]] == ["message", "web_search_call", "message"]
+    search = response["output"][1]
+    assert (search["status"], search["action"]["sources"]) == ("completed", [])
+    about_it = [event["type"] for event in events if event.get("output_index") == 1]
+    assert about_it == [
+        "response.output_item.added",
+        "response.web_search_call.in_progress",
+        "response.web_search_call.searching",
+        "response.web_search_call.completed",
+        "response.output_item.done",
+    ]
+    assert setting.told() == ["42"]
+    assert tools.ran == [{"query": "q"}]
+    assert setting.turn.exchanges == {
+        search["id"]: {"name": "lookup", "arguments": '{"query": "q"}', "output": "42"},
+    }
+
+
+async def test_the_events_can_be_made_again() -> None:
+    tools = FakeTools(Outcome("42", {"action": {"type": "search", "query": "q", "sources": []}}), ToolError("no"))
+    setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools)
+    events = await setting.end()
+    transcript = Transcript()
+    transcript.note(events)
+    assert list(replay(events[-1]["response"], transcript.marks())) == events
+    check_stream(list(replay(events[-1]["response"])))
+
+
+async def test_several_calls_run_at_once() -> None:
+    both = asyncio.Event()
+    tools = FakeTools(both, both, Outcome("first"), Outcome("second"))
+    calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
+    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    work = asyncio.create_task(setting.end())
+    await tools.begun.acquire()
+    await tools.begun.acquire()
+    both.set()
+    check_stream(await work)
+    assert sorted(setting.told()) == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [(ToolError("There is nothing."), "There is nothing."), (KeyError("x"), "The tool failed (KeyError).")],
+)
+async def test_a_tool_that_fails_is_a_failed_item_and_news_for_the_model(answer: Exception, told: str) -> None:
+    setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(answer))
+    response = check_stream(await setting.end())
+    assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
+    assert setting.told() == [told]
+
+
+async def test_a_tool_that_takes_too_long() -> None:
+    limits = TurnLimits(8, 30.0, 0.01)
+    setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
+    response = check_stream(await setting.end())
+    assert response["output"][0]["status"] == "failed"
+    assert setting.told() == ["The tool did not answer within 0.01 seconds."]
+
+
+async def test_a_second_call_where_there_may_be_one_at_a_time() -> None:
+    calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
+    tools = FakeTools(Outcome("first"))
+    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools, parallel_tool_calls=False)
+    check_stream(await setting.end())
+    assert tools.ran == [{"query": "q"}]
+    assert any(each.startswith("Only one tool may be called at a time.") for each in setting.told())
+
+
+async def test_arguments_that_do_not_make_a_call_are_not_shown_to_the_client() -> None:
+    setting = Setting([call("lookup", "1", "[]"), finish("tool_calls")], ANSWER, tools=FakeTools())
+    response = check_stream(await setting.end())
+    assert [item["type"] for item in response["output"]] == ["message"]
+    assert setting.told() == ["The arguments of this call are not what 'lookup' takes. Call again with valid ones."]
+
+
+async def test_a_call_of_the_clients_beside_a_hosted_one_ends_the_turn_when_that_has_run() -> None:
+    tools = FakeTools(Outcome("42"))
+    setting = Setting([CALL, call("f", "2", index=1), finish("tool_calls")], tools=tools)
+    response = check_stream(await setting.end())
+    assert {item["type"]: item["status"] for item in response["output"]} == {
+        "web_search_call": "completed",
+        "function_call": "completed",
+    }
+    assert len(setting.inference.requests) == 1
+    assert len(setting.turn.exchanges) == 1
+
+
+async def test_more_calls_than_allowed_are_not_made() -> None:
+    tools = FakeTools(Outcome("42"))
+    setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools, max_tool_calls=1)
+    response = check_stream(await setting.end())
+    assert [item["type"] for item in response["output"]] == ["web_search_call", "message"]
+    assert setting.told()[1] == "No more tools may be called for this response. Answer with what you know."
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "web_search_preview"}])
+async def test_a_choice_is_met_by_one_call(choice: str | Json) -> None:
+    tools = FakeTools(Outcome("42"))
+    setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=tools, tool_choice=choice)
+    await setting.end()
+    assert [request["tool_choice"] for request in setting.inference.requests] == ["required", "auto"]
+
+
+async def test_a_turn_that_is_given_up_closes_what_runs() -> None:
+    tools = FakeTools(asyncio.Event())
+    setting = Setting([CALL, finish("tool_calls")], tools=tools)
+    work = asyncio.create_task(setting.turn.run())
+    await tools.begun.acquire()
+    work.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await work
+    setting.outbox.put(setting.assembler.close("incomplete"))
+    setting.assembler.settle("cancelled")
+    setting.outbox.put(setting.assembler.end())
+    response = check_stream(setting.outbox.ready())
+    assert [item["status"] for item in response["output"]] == ["incomplete"]
+
+
+async def test_each_answer_is_a_step() -> None:
+    tools = FakeTools(Outcome("42"), Outcome("43"))
+    calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
+    setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    await setting.end()
+    assert [(len(step.waiting), len(step.said)) for step in setting.steps] == [(2, 2), (1, 3), (0, 4)]
+
+
+@pytest.mark.parametrize(
+    ("repeatable", "told", "status"), [(True, "42", "completed"), (False, "interrupted", "failed")]
+)
+async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
+    repeatable: bool, told: str, status: str
+) -> None:
+    cut_off = FakeTools(asyncio.Event())
+    first = Setting([CALL, finish("tool_calls")], tools=cut_off)
+    work = asyncio.create_task(first.turn.run())
+    await cut_off.begun.acquire()
+    work.cancel()
+    tools = FakeTools(Outcome("42"), repeatable=repeatable)
+    second = Setting(ANSWER, tools=tools, progress=first.steps[-1])
+    second.assembler.response["output"][:] = first.assembler.response["output"]
+    number = first.assembler.numbered
+    second.assembler.resume(number, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting)
+    assert await second.turn.run() == COMPLETED
+    assert told in second.told()[0]
+    assert second.assembler.response["output"][0]["status"] == status
+    assert len(tools.ran) == repeatable
+
+
+async def test_a_stack_without_the_tool_refuses_it() -> None:
+    request = parse_create({"model": "m", "input": "hi", "tools": [SEARCH]})
+    with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'") as caught:
+        Toolset(request, client_tools())
+    assert (caught.value.status, caught.value.param) == (400, "tools[0].type")

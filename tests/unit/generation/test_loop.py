@@ -1,0 +1,406 @@
+"""The loop: rounds, hidden calls, bounds, silence, and a reader that stalls."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.fair_yield import Turnstile
+from llama_stack_responses.generation.loop import Ending, TurnLimits
+from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Toolset
+from tests.support.clock import LoopClock
+from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
+from tests.support.turns import make_turn
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+
+FUNCTIONS = [{"type": "function", "name": name} for name in ("f", "g")]
+ONLY_G = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "g"}]}
+COMPLETED = Ending("completed")
+
+
+class Setting:
+    """A turn with everything around it."""
+
+    def __init__(
+        self,
+        *rounds: Round,
+        limit: int = 1024,
+        at_most: int = 8,
+        idle_seconds: float = 30.0,
+        accept: asyncio.Event | None = None,
+        profile: Profile | None = None,
+        turnstile: Turnstile | None = None,
+        boundary: Boundary | None = None,
+        **fields: Any,
+    ) -> None:
+        request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
+        self.inference = FakeInference(*rounds, accept=accept)
+        self.outbox = Outbox(wanted=request.stream, limit=limit)
+        toolset = Toolset(request, client_tools())
+        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+        self.turn = make_turn(
+            request,
+            request.input_items,
+            profile=profile,
+            toolset=toolset,
+            assembler=self.assembler,
+            inference=self.inference,
+            outbox=self.outbox,
+            limits=TurnLimits(at_most, idle_seconds, 30.0),
+            turnstile=turnstile,
+            boundary=boundary,
+        )
+
+    @property
+    def output(self) -> list[str]:
+        """What was said, each item in a word."""
+        items = self.assembler.response["output"]
+        return ["".join(part["text"] for part in item.get("content", ())) or item["name"] for item in items]
+
+    async def types(self) -> list[str]:
+        """The types of the events so far."""
+        return [event["type"] for event in await self.outbox.take(0.01) or ()]
+
+
+def messages(request: Json) -> list[Json]:
+    return list(request["messages"])
+
+
+# Rounds
+
+
+async def test_one_round() -> None:
+    setting = Setting([reasoning("hm"), text("Hel"), text("lo"), finish(tokens=3)], instructions="Be kind.")
+    assert await setting.turn.run() == COMPLETED
+    assert setting.output == ["hm", "Hello"]
+    assert setting.assembler.response["usage"]["output_tokens"] == 3
+    [request] = setting.inference.requests
+    assert messages(request) == [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "hi"}]
+    assert setting.inference.closed == 1
+    assert (await setting.types())[-1] == "response.output_item.done"
+
+
+async def test_calls_that_the_client_runs_end_the_turn() -> None:
+    setting = Setting([call("f", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
+    assert await setting.turn.run() == COMPLETED
+    assert setting.output == ["f", "g"]
+    assert [each["function"]["name"] for each in setting.inference.requests[0]["tools"]] == ["f", "g"]
+
+
+async def test_calls_that_do_not_go_through_are_answered_in_a_second_round() -> None:
+    setting = Setting(
+        [reasoning("hm"), text("Wait."), call("f", "1", '{"a": 1}'), call("h", "2", index=1), finish("tool_calls")],
+        [text("Done."), finish()],
+        tools=FUNCTIONS,
+        tool_choice=ONLY_G,
+    )
+    assert await setting.turn.run() == COMPLETED
+    assert setting.output == ["hm", "Wait.", "Done."]
+    first, second = setting.inference.requests
+    assert messages(first) == [{"role": "user", "content": "hi"}]
+    assert messages(second) == [
+        {"role": "user", "content": "hi"},
+        {
+            "role": "assistant",
+            "content": "Wait.",
+            "reasoning_content": "hm",
+            "tool_calls": [
+                {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}},
+                {"id": "2", "type": "function", "function": {"name": "h", "arguments": "{}"}},
+            ],
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "1",
+            "content": "The tool 'f' may not be called in this turn. Tools that may be called: g.",
+        },
+        {
+            "role": "tool",
+            "tool_call_id": "2",
+            "content": "There is no tool named 'h'. Tools that may be called: g.",
+        },
+    ]
+    assert setting.inference.closed == 2
+
+
+async def test_every_round_is_said_once_in_the_next() -> None:
+    hidden = [[text(str(number)), call("h", "same id"), finish("tool_calls")] for number in range(3)]
+    setting = Setting(*hidden, [text("end"), finish()])
+    assert await setting.turn.run() == COMPLETED
+    said = [
+        message["content"] for message in messages(setting.inference.requests[-1]) if message["role"] == "assistant"
+    ]
+    assert said == ["0", "1", "2"]
+    ids = [each["id"] for message in messages(setting.inference.requests[-1]) for each in message.get("tool_calls", ())]
+    assert len(set(ids)) == 3
+
+
+async def test_a_call_that_goes_through_beside_one_that_does_not_ends_the_turn() -> None:
+    setting = Setting([call("h", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
+    assert await setting.turn.run() == COMPLETED
+    assert setting.output == ["g"]
+    assert len(setting.inference.requests) == 1
+
+
+async def test_the_bound_on_rounds() -> None:
+    hidden = [[call("h", "1"), finish("tool_calls")] for _ in range(5)]
+    setting = Setting(*hidden, at_most=3)
+    assert await setting.turn.run() == Ending("incomplete", "max_messages")
+    assert len(setting.inference.requests) == 3
+
+
+# Bounds on tokens and other ends
+
+
+async def test_the_bound_on_tokens_holds_over_all_rounds() -> None:
+    hidden = [[call("h", "1"), finish("tool_calls", tokens=tokens)] for tokens in (30, 60, 10)]
+    setting = Setting(*hidden, max_output_tokens=100)
+    assert await setting.turn.run() == Ending("incomplete", "max_output_tokens")
+    assert [request["max_completion_tokens"] for request in setting.inference.requests] == [100, 70, 10]
+
+
+async def test_more_tokens_than_allowed_are_no_request_for_fewer_than_none() -> None:
+    setting = Setting([call("h", "1"), finish("tool_calls", tokens=30)], max_output_tokens=20)
+    assert await setting.turn.run() == Ending("incomplete", "max_output_tokens")
+    assert len(setting.inference.requests) == 1
+
+
+async def test_no_bound_is_sent_where_none_was_asked_for() -> None:
+    setting = Setting([text("a"), finish()], profile=Profile(max_tokens_field="max_tokens"))
+    await setting.turn.run()
+    assert not setting.inference.requests[0].keys() & {"max_tokens", "max_completion_tokens"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "ending"),
+    [
+        ("length", Ending("incomplete", "max_output_tokens")),
+        ("content_filter", Ending("incomplete", "content_filter")),
+        ("abort", Ending("cancelled")),
+    ],
+)
+async def test_what_cuts_a_turn_off(reason: str, ending: Ending) -> None:
+    setting = Setting([text("a"), call("h", "1", "{"), finish(reason)])
+    assert await setting.turn.run() == ending
+    assert setting.output == ["a"]
+    assert len(setting.inference.requests) == 1
+
+
+async def test_the_tier_that_served() -> None:
+    setting = Setting([text("a"), finish(service_tier="flex")])
+    await setting.turn.run()
+    assert setting.assembler.response["service_tier"] == "flex"
+
+
+# Reasoning of earlier turns
+
+THOUGHT = [
+    {"role": "user", "content": "a"},
+    {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "old"}]},
+    {"role": "assistant", "content": "b"},
+    {"role": "user", "content": "c"},
+]
+
+
+@pytest.mark.parametrize(
+    ("asked", "profile", "replayed"),
+    [
+        (None, "current_turn", False),
+        (None, "all_turns", True),
+        ("auto", "all_turns", True),
+        ("all_turns", "current_turn", True),
+        ("current_turn", "all_turns", False),
+    ],
+)
+async def test_whose_reasoning_goes_back(asked: str | None, profile: Any, replayed: bool) -> None:
+    model = Profile(reasoning_context=profile)
+    setting = Setting([text("a"), finish()], profile=model, input=THOUGHT, reasoning={"context": asked})
+    await setting.turn.run()
+    assert ("reasoning_content" in messages(setting.inference.requests[0])[1]) == replayed
+
+
+# Errors
+
+
+async def test_a_refusal_of_the_provider_passes() -> None:
+    setting = Setting(ApiError(429, "Slow down."))
+    with pytest.raises(ApiError, match="Slow down") as caught:
+        await setting.turn.run()
+    assert caught.value.status == 429
+    assert not setting.turn.accepted.done()
+
+
+async def test_an_error_in_the_stream_is_explained_and_closes_it() -> None:
+    setting = Setting([text("a"), ConnectionError("gone")])
+    with pytest.raises(ApiError, match="explained: gone"):
+        await setting.turn.run()
+    assert setting.turn.accepted.done()
+    assert setting.inference.closed == 1
+
+
+@pytest.mark.parametrize("end", [[], [finish("error")]])
+async def test_a_stream_that_breaks_off(end: list[Any]) -> None:
+    setting = Setting([text("a"), *end])
+    with pytest.raises(ApiError, match=r"ended before|broke off"):
+        await setting.turn.run()
+    assert "response.output_text.delta" in await setting.types()
+
+
+# Silence
+
+
+async def test_silence_before_the_provider_accepts() -> None:
+    setting = Setting([text("a"), finish()], accept=asyncio.Event(), idle_seconds=0.02)
+    with pytest.raises(ApiError, match=r"silent for 0\.02") as caught:
+        await setting.turn.run()
+    assert caught.value.status == 504
+    assert not setting.turn.accepted.done()
+
+
+async def test_silence_between_chunks(loop_clock: LoopClock) -> None:
+    setting = Setting([text("a"), asyncio.Event(), finish()], idle_seconds=100.0)
+    work = asyncio.create_task(setting.turn.run())
+    await until(lambda: setting.inference.sent == 1)
+    await loop_clock.passes_until(work.done)
+    with pytest.raises(ApiError, match="silent"):
+        await work
+    assert setting.inference.closed == 1
+
+
+async def test_a_slow_answer_is_not_silence(loop_clock: LoopClock) -> None:
+    gates = [asyncio.Event() for _ in range(8)]
+    steps = [step for gate in gates for step in (gate, text("a"))]
+    setting = Setting([*steps, finish()], idle_seconds=100.0)
+    work = asyncio.create_task(setting.turn.run())
+    for gate in gates:
+        await loop_clock.passes(30.0)
+        gate.set()
+    assert await work == COMPLETED
+
+
+# A reader that stalls
+
+
+async def test_a_reader_that_stalls_stalls_the_provider_and_is_not_its_silence(loop_clock: LoopClock) -> None:
+    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, idle_seconds=100.0)
+    work = asyncio.create_task(setting.turn.run())
+    await until(lambda: setting.outbox.full)
+    await loop_clock.passes(0.0)
+    await loop_clock.passes(300.0)
+    assert not work.done()
+    assert setting.inference.sent < 12
+    taken = 0
+    while not work.done():
+        batch = await setting.outbox.take(0.01) or []
+        assert len(batch) <= 12
+        taken += len(batch)
+        await asyncio.sleep(0)
+    assert await work == COMPLETED
+    assert setting.inference.sent == 51
+    assert taken + len(await setting.types()) == 50 + 2 + 3
+
+
+@pytest.mark.parametrize(("chunks", "waits"), [(10, False), (20, True)])
+async def test_a_first_word_does_not_wait_behind_those_who_say_more_and_more(chunks: int, waits: bool) -> None:
+    turnstile, passed = Turnstile(), 0
+
+    async def others() -> None:
+        nonlocal passed
+        while True:
+            await turnstile.through()
+            passed += 1
+
+    running = [asyncio.ensure_future(others()) for _ in range(50)]
+    await asyncio.sleep(0)
+    setting = Setting([text("word ")] * chunks + [finish()], turnstile=turnstile)
+    assert await setting.turn.run() == COMPLETED
+    assert (passed >= len(running)) is waits
+    for task in running:
+        task.cancel()
+
+
+async def test_who_drops_the_events_never_stalls_the_provider() -> None:
+    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, stream=False)
+    assert await setting.turn.run() == COMPLETED
+    assert setting.output == ["a" * 50]
+
+
+# Cancelling
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_cancelling_at_any_point_closes_the_provider(steps: int) -> None:
+    setting = Setting([text("a"), text("b"), finish()], limit=3)
+    work = asyncio.create_task(setting.turn.run())
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    work.cancel()
+    await asyncio.wait([work])
+    assert work.cancelled()
+    assert setting.inference.streaming == 0
+    assert steps < 3 or setting.inference.closed == 1
+
+
+# Before its time
+
+
+STEERED = Ending("incomplete", "steered")
+
+
+async def test_a_turn_ends_between_two_items() -> None:
+    boundary, gate = Boundary(), asyncio.Event()
+    setting = Setting([reasoning("hm"), gate, text("never"), finish()], boundary=boundary)
+    running = asyncio.create_task(setting.turn.run())
+    await settle()
+    boundary.wanted = True
+    gate.set()
+    assert await running == STEERED
+    assert setting.output == ["hm"]
+    assert setting.assembler.response["output"][0]["status"] == "completed"
+    assert setting.inference.streaming == 0
+
+
+async def test_a_turn_ends_between_two_rounds() -> None:
+    """What was called before is answered: nothing waits for the next one."""
+    boundary, gate = Boundary(), asyncio.Event()
+    setting = Setting(
+        [call("h", "1"), gate, finish("tool_calls")],
+        [text("never"), finish()],
+        boundary=boundary,
+        tools=FUNCTIONS,
+        tool_choice=ONLY_G,
+    )
+    running = asyncio.create_task(setting.turn.run())
+    await settle()
+    boundary.wanted = True
+    gate.set()
+    assert await running == STEERED
+    assert len(setting.inference.requests) == 1
+
+
+async def test_a_turn_whose_last_item_has_begun_goes_on_to_its_end() -> None:
+    boundary, gate = Boundary(), asyncio.Event()
+    setting = Setting([text("To the "), gate, text("end."), finish()], boundary=boundary)
+    running = asyncio.create_task(setting.turn.run())
+    await settle()
+    boundary.wanted = True
+    gate.set()
+    assert await running == COMPLETED
+    assert setting.output == ["To the end."]
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)

@@ -1,0 +1,107 @@
+"""Summaries that a model is asked for where the reasoning ends."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.chat.summary import summary_request
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall, Usage
+from llama_stack_responses.generation.reasoning_summary import Summarizing
+from tests.support.clock import LoopClock
+from tests.support.inference import FakeInference, Round, finish, reasoning, text
+from tests.support.waiting import until
+
+STOP = Finish("stop", Usage(10, 5))
+SHORT: Round = [reasoning("Well."), text("In "), text("short."), finish(tokens=7)]
+SUMMARY = [Reasoning("In ", summary=True), Reasoning("short.", summary=True)]
+
+
+class Setting:
+    """A gate, and the model that it asks."""
+
+    def __init__(self, *rounds: Round, idle_seconds: float = 30.0) -> None:
+        self.inference = FakeInference(*rounds)
+        request = partial(summary_request, "small", Profile(), detail="concise")
+        self.gate = Summarizing(self.inference, request, Profile(), idle_seconds)
+
+    async def shown(self, *deltas: Delta) -> list[Delta]:
+        """What comes out for these."""
+        return [shown for delta in deltas for shown in [each async for each in self.gate.feed(delta)]]
+
+
+@pytest.mark.parametrize("behind", [Text("Hello"), ToolCall(0, "f", "c", "{}")])
+async def test_a_summary_stands_where_the_reasoning_ends(behind: Delta) -> None:
+    setting = Setting(SHORT)
+    thoughts: list[Delta] = [Reasoning("Let me "), Reasoning("see."), Reasoning("", signature="s", call_id="c")]
+    assert await setting.shown(*thoughts, behind, behind, STOP) == [
+        *thoughts,
+        *SUMMARY,
+        behind,
+        behind,
+        Finish("stop", Usage(11, 12)),
+    ]
+    [asked] = setting.inference.requests
+    assert asked["model"] == "small"
+    assert asked["messages"][1] == {"role": "user", "content": "Let me see."}
+    assert asked["max_completion_tokens"] == 1024
+    assert setting.inference.closed == 1
+
+
+async def test_each_stretch_of_reasoning_has_its_own() -> None:
+    setting = Setting(SHORT, SHORT, SHORT)
+    thought = Reasoning("hm")
+    first = await setting.shown(thought, Text("a"), thought, STOP)
+    assert first == [thought, *SUMMARY, Text("a"), thought, *SUMMARY, Finish("stop", Usage(12, 19))]
+    assert await setting.shown(thought, STOP) == [thought, *SUMMARY, Finish("stop", Usage(11, 12))]
+
+
+@pytest.mark.parametrize(
+    "deltas",
+    [
+        [Text("a"), STOP],
+        [Reasoning(" \n"), Text("a"), STOP],
+        [Reasoning("hm"), Reasoning("In short.", summary=True), Text("a"), STOP],
+        [Reasoning("hm"), Finish("length")],
+        [Reasoning("hm"), Finish("content_filter")],
+    ],
+)
+async def test_nothing_is_summarized_in_vain(deltas: list[Delta]) -> None:
+    setting = Setting()
+    assert await setting.shown(*deltas) == deltas
+    assert setting.inference.requests == []
+
+
+async def test_after_a_summary_of_the_providers_own_the_next_round_may_want_one() -> None:
+    setting = Setting(SHORT)
+    await setting.shown(Reasoning("short", summary=True), STOP)
+    assert len(await setting.shown(Reasoning("hm"), STOP)) == 4
+
+
+FAILURES: list[Round] = [
+    ApiError(502, "It is gone."),
+    [text("In "), RuntimeError("broken")],
+    [text("In ")],
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=["refused", "broken", "ended"])
+async def test_an_answer_goes_on_without_its_summary(failure: Round, caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(failure)
+    shown: list[Any] = await setting.shown(Reasoning("hm"), Text("a"), STOP)
+    assert shown[-2:] == [Text("a"), STOP]
+    assert "summary of the reasoning could not be made" in caplog.text
+
+
+async def test_a_model_that_says_nothing(caplog: pytest.LogCaptureFixture, loop_clock: LoopClock) -> None:
+    setting = Setting([text("In "), asyncio.Event()], idle_seconds=100.0)
+    work = asyncio.create_task(setting.shown(Reasoning("hm"), Text("a"), STOP))
+    await until(lambda: setting.inference.sent == 1)
+    await loop_clock.passes_until(work.done)
+    assert await work == [Reasoning("hm"), SUMMARY[0], Text("a"), STOP]
+    assert "was silent" in caplog.text

@@ -1,0 +1,368 @@
+"""However a response ends, it is kept once, its reader hears of it, and the provider is let go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.run import Run
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Toolset
+from tests.support.inference import FakeInference, Round, call, finish, text
+from tests.support.strict import check_finished, check_stream, validate_response
+from tests.support.turns import make_turn
+
+Json = dict[str, Any]
+
+PATIENCE = 60.0
+"""Longer than any test here waits for a provider that answers."""
+
+HELLO = [text("Hel"), text("lo"), finish(tokens=2)]
+
+
+class Setting:
+    """A run with everything around it, and what it keeps.
+
+    Args:
+        rounds: what the provider does.
+        keep: what keeping the response does beyond noting it.
+    """
+
+    def __init__(
+        self,
+        *rounds: Round,
+        keep: Callable[[], Awaitable[None]] | None = None,
+        accept: asyncio.Event | None = None,
+        limit: int = 1024,
+        stream: bool = True,
+        **fields: Any,
+    ) -> None:
+        request = parse_create({"model": "m", "input": "hi", "stream": stream, **fields})
+        self.inference = FakeInference(*rounds, accept=accept)
+        self.kept: list[Json] = []
+        self.dropped = 0
+        self.events: list[Json] = []
+        self._keep = keep
+        toolset = Toolset(request, client_tools())
+        self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+        self.outbox = Outbox(wanted=stream, limit=limit)
+        turn = make_turn(
+            request,
+            request.input_items,
+            toolset=toolset,
+            assembler=self.assembler,
+            inference=self.inference,
+            outbox=self.outbox,
+            limits=TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
+        )
+        self.run = Run(turn, self.assembler, self.outbox, self._note, self._drop)
+
+    async def read(self) -> Json:
+        """Reads all events; the final response after checking everything that holds however it ended."""
+        while (batch := await self.outbox.take(PATIENCE)) is not None:
+            assert batch, "silence"
+            self.events += batch
+        await self.run.settled()
+        final = check_stream(self.events)
+        assert self.inference.streaming == 0
+        return final
+
+    async def _drop(self) -> None:
+        self.dropped += 1
+
+    async def _note(self, response: Json) -> None:
+        self.kept.append(deepcopy(response))
+        if self._keep:
+            await self._keep()
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# To the end
+
+
+async def test_a_stream_to_its_end() -> None:
+    setting = Setting(HELLO)
+    await setting.run.begin(PATIENCE)
+    final = await setting.read()
+    assert final["status"] == "completed"
+    assert final["completed_at"] >= 1
+    assert final["output"][0]["content"][0]["text"] == "Hello"
+    assert setting.kept == [final]
+
+
+async def test_the_same_without_a_stream() -> None:
+    setting = Setting(HELLO, stream=False)
+    final = await setting.run.finish()
+    validate_response(final)
+    check_finished(final)
+    assert setting.kept == [final]
+    assert final["output"][0]["content"][0]["text"] == "Hello"
+    assert final["usage"]["output_tokens"] == 2
+
+
+async def test_the_response_is_kept_before_its_reader_hears_of_the_end() -> None:
+    kept = asyncio.Event()
+    setting = Setting(HELLO, keep=lambda: wait(kept))
+    await setting.run.begin(PATIENCE)
+    await turns(30)
+    assert len(setting.kept) == 1
+    events = await setting.outbox.take(PATIENCE) or []
+    assert events[-1]["type"] == "response.output_item.done"
+    kept.set()
+    [terminal] = await setting.outbox.take(PATIENCE) or []
+    assert terminal["type"] == "response.completed"
+
+
+async def wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def test_a_turn_that_is_cut_off() -> None:
+    setting = Setting([text("a"), finish("length")])
+    await setting.run.begin(PATIENCE)
+    final = await setting.read()
+    assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
+    assert (await setting.run.finish())["status"] == "incomplete"
+    assert setting.kept == [final]
+
+
+async def test_a_provider_that_cancels() -> None:
+    setting = Setting([text("a"), finish("abort")])
+    await setting.run.begin(PATIENCE)
+    final = await setting.read()
+    assert final["status"] == "cancelled"
+    assert setting.kept == [final]
+
+
+# Errors
+
+
+async def test_a_refusal_is_the_answer_and_nothing_is_kept() -> None:
+    setting = Setting(ApiError(429, "Slow down.", retry_after=3))
+    with pytest.raises(ApiError, match="Slow down") as caught:
+        await setting.run.begin(PATIENCE)
+    assert caught.value.retry_after == 3
+    with pytest.raises(ApiError, match="Slow down"):
+        await setting.run.finish()
+    assert (setting.kept, setting.dropped) == ([], 1)
+    await setting.run.settled()
+
+
+async def test_a_refusal_that_comes_too_late_for_its_status_is_part_of_the_stream() -> None:
+    accept = asyncio.Event()
+    setting = Setting(ApiError(429, "Slow down."), accept=accept)
+    await setting.run.begin(0.01)
+    accept.set()
+    final = await setting.read()
+    assert final["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
+    assert setting.events[-2]["message"] == "Slow down."
+    assert setting.kept == [final]
+
+
+async def test_a_refusal_of_a_later_round_is_part_of_the_response() -> None:
+    setting = Setting([text("a"), call("h", "1"), finish("tool_calls")], ApiError(502, "Gone."))
+    await setting.run.begin(PATIENCE)
+    final = await setting.read()
+    assert (final["status"], len(final["output"])) == ("failed", 1)
+    assert setting.kept == [final]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_in_the_middle_closes_what_is_open(stream: bool) -> None:
+    setting = Setting([text("Hel"), ConnectionError("gone")], stream=stream)
+    if stream:
+        await setting.run.begin(PATIENCE)
+        await setting.read()
+    with pytest.raises(ApiError, match="explained: gone"):
+        await setting.run.finish()
+    [kept] = setting.kept
+    validate_response(kept)
+    assert (kept["status"], kept["error"]["code"]) == ("failed", "server_error")
+    assert kept["output"][0]["status"] == "incomplete"
+    assert kept["output"][0]["content"][0]["text"] == "Hel"
+
+
+async def test_a_bug_of_ours_ends_the_response_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting(HELLO)
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(setting.run._turn, "_hear", broken)
+    await setting.run.begin(PATIENCE)
+    final = await setting.read()
+    assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."
+    assert setting.kept == [final]
+    assert "ZeroDivisionError" in caplog.text
+
+
+# A store that fails
+
+STORE_ERRORS = [ApiError(503, "The store is down."), OSError("disk full")]
+
+
+def failing(error: Exception) -> Callable[[], Awaitable[None]]:
+    async def keep() -> None:
+        await asyncio.sleep(0)
+        raise error
+
+    return keep
+
+
+async def test_stream_of_response_that_may_be_stored_ends_without_terminal_event() -> None:
+    setting = Setting(HELLO, keep=failing(OutcomeUnknown("Nobody knows.")))
+    await setting.run.begin(PATIENCE)
+    events: list[Json] = []
+    while batch := await setting.outbox.take(PATIENCE):
+        events += batch
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    assert events[-2]["type"] == "response.output_item.done"
+    last = {"code": "outcome_unknown", "message": "Nobody knows.", "param": None}
+    assert events[-1] == {"type": "error", "sequence_number": len(events) - 1, **last}
+    assert setting.run.unknown
+    with pytest.raises(OutcomeUnknown):
+        await setting.run.finish()
+
+
+@pytest.mark.parametrize("error", STORE_ERRORS)
+@pytest.mark.parametrize("steps", [HELLO, [text("a"), ConnectionError("gone")], [finish("length")], [finish("abort")]])
+async def test_a_response_that_cannot_be_stored_has_failed(error: Exception, steps: Round) -> None:
+    setting = Setting(steps, keep=failing(error))
+    await setting.run.begin(PATIENCE)
+    final = await setting.read()
+    assert final["status"] == "failed"
+    assert "stor" in final["error"]["message"]
+    assert "disk full" not in str(setting.events)
+    assert len(setting.kept) == 1
+    with pytest.raises(ApiError, match="stor"):
+        await setting.run.finish()
+
+
+@pytest.mark.parametrize("error", STORE_ERRORS)
+async def test_an_abandoned_response_that_cannot_be_stored(error: Exception) -> None:
+    setting = Setting([text("a"), asyncio.Event()], keep=failing(error))
+    await setting.run.begin(PATIENCE)
+    await turns(5)
+    setting.run.abandon()
+    assert (await setting.read())["status"] == "failed"
+    assert len(setting.kept) == 1
+
+
+# Abandoning
+
+
+async def slowly() -> None:
+    await turns(3)
+
+
+def busy(*, stream: bool = True) -> Setting:
+    """A run of two rounds with a reader that stalls after a few events and a store that takes its time."""
+    return Setting(
+        [text("a"), call("h", "1"), finish("tool_calls")],
+        [text("b"), *HELLO],
+        keep=slowly,
+        limit=4 if stream else 1024,
+        stream=stream,
+    )
+
+
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("steps", range(40))
+async def test_abandoning_at_any_point_settles_the_response_once(steps: int, stream: bool, times: int) -> None:
+    setting = busy(stream=stream)
+    await turns(steps)
+    for _ in range(times):
+        setting.run.abandon()
+    async with asyncio.timeout(PATIENCE):
+        final = await (setting.read() if stream else setting.run.finish())
+    [kept] = setting.kept
+    assert kept == final
+    validate_response(kept)
+    check_finished(kept)
+    assert kept["status"] in ("cancelled", "completed")
+    assert all(item["status"] != "in_progress" for item in kept["output"])
+    assert setting.inference.streaming == 0
+
+
+@pytest.mark.parametrize("steps", range(40))
+async def test_shutting_down_at_any_point_ends_the_stream_and_keeps_what_was_said(steps: int) -> None:
+    setting = busy()
+    await setting.run.begin(PATIENCE)
+    await turns(steps)
+    setting.run.shut_down()
+    async with asyncio.timeout(PATIENCE):
+        final = await setting.read()
+    assert setting.kept == [final]
+    assert final["status"] in ("failed", "completed")
+    if final["status"] == "failed":
+        assert final["error"]["message"] == "The server is shutting down. Try again."
+        with pytest.raises(ApiError) as error:
+            await setting.run.finish()
+        assert (error.value.status, error.value.retry_after) == (503, 1)
+
+
+async def test_abandoning_again_while_the_provider_is_let_go() -> None:
+    setting = busy(stream=False)
+    await turns(6)
+    for _ in range(3):
+        setting.run.abandon()
+        await turns(1)
+    assert (await setting.run.finish())["status"] == "cancelled"
+    assert len(setting.kept) == 1
+
+
+async def test_abandoning_while_it_is_stored_changes_nothing() -> None:
+    gate = asyncio.Event()
+    setting = Setting(HELLO, keep=lambda: wait(gate))
+    await turns(20)
+    assert setting.kept
+    setting.run.abandon()
+    await turns(3)
+    gate.set()
+    assert (await setting.read())["status"] == "completed"
+    assert [kept["status"] for kept in setting.kept] == ["completed"]
+
+
+async def test_abandoning_after_the_end_changes_nothing() -> None:
+    setting = Setting(HELLO)
+    final = await setting.run.finish()
+    setting.run.abandon()
+    assert await setting.read() == final
+    assert len(setting.kept) == 1
+
+
+async def test_what_was_said_by_then_is_kept_as_cancelled() -> None:
+    setting = Setting([text("Hel"), asyncio.Event()])
+    await setting.run.begin(PATIENCE)
+    await turns(5)
+    setting.run.abandon()
+    final = await setting.read()
+    assert final["status"] == "cancelled"
+    assert final["output"][0]["status"] == "incomplete"
+    assert final["output"][0]["content"][0]["text"] == "Hel"
+
+
+async def test_a_reader_that_stalls_can_be_abandoned() -> None:
+    setting = Setting([*(text("a") for _ in range(50)), finish()], limit=5)
+    await setting.run.begin(PATIENCE)
+    await turns(100)
+    assert setting.inference.sent < 8
+    setting.run.abandon()
+    assert (await setting.read())["status"] == "cancelled"

@@ -1,0 +1,105 @@
+"""A stream that is left ends whatever it reads from."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from llama_stack_responses.generation.stream_close import hang_up, hanging_up
+
+
+class Connection:
+    """Says numbers, of which the first `at_hand` have come already, and keeps itself alive, as clients' streams do."""
+
+    def __init__(self, at_hand: int = 3, end: int = 1_000_000) -> None:
+        self.open = True
+        self.said = 0
+        self._at_hand = at_hand
+        self._end = end
+        self.numbers = self._numbers()
+
+    async def _numbers(self) -> AsyncGenerator[int]:
+        try:
+            while self.said < self._end:
+                if self.said >= self._at_hand:
+                    await asyncio.Event().wait()
+                self.said += 1
+                yield self.said
+        finally:
+            self.open = False
+            await asyncio.sleep(0)  # closing a connection takes its time
+
+
+async def hosted(connection: Connection) -> AsyncGenerator[int]:
+    """A host's generator that reads from another one's."""
+
+    async def inner() -> AsyncGenerator[int]:
+        async for number in connection.numbers:
+            yield number
+
+    async for number in inner():
+        yield number
+
+
+async def test_a_stream_left_between_two_chunks_closes_the_connection() -> None:
+    connection = Connection()
+    async with hanging_up(hosted(connection)) as chunks:
+        assert await anext(chunks) == 1
+    assert not connection.open
+    assert connection.said == 3
+
+
+async def test_a_stream_left_before_its_first_chunk_closes_the_connection() -> None:
+    connection = Connection()
+    await hang_up(hosted(connection))
+    assert not connection.open
+
+
+async def test_a_stream_that_was_cancelled_while_it_waited_is_at_its_end() -> None:
+    connection = Connection(at_hand=0)
+    chunks = hosted(connection)
+
+    async def read() -> None:
+        async with hanging_up(chunks):
+            await anext(chunks)
+
+    reading = asyncio.ensure_future(read())
+    await asyncio.sleep(0)
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert reading.cancelled()
+    assert not connection.open
+
+
+async def test_a_stream_that_ends_meanwhile_is_read_to_its_end() -> None:
+    connection = Connection(at_hand=9, end=9)
+    async with hanging_up(hosted(connection)) as chunks:
+        await anext(chunks)
+    assert not connection.open
+
+
+async def test_an_error_that_comes_meanwhile_is_nobodys() -> None:
+    async def failing() -> AsyncGenerator[int]:
+        yield 1
+        raise ConnectionError
+
+    async with hanging_up(failing()) as chunks:
+        await anext(chunks)
+
+
+async def test_a_generator_that_never_waits_is_closed() -> None:
+    connection = Connection(at_hand=1_000_000)
+    await hang_up(connection.numbers)
+    assert not connection.open
+    assert connection.said < 2_000
+
+
+async def test_whoever_hangs_up_can_be_cancelled() -> None:
+    connection = Connection(at_hand=0)
+    leaving = asyncio.ensure_future(hang_up(hosted(connection)))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.wait([leaving])
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not connection.open

@@ -1,0 +1,123 @@
+"""A WebSocket's requests go through the host's middleware, whatever that is."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.host.websocket_auth import HostGate
+from llama_stack_responses.wire.websocket import Refused
+
+Json = dict[str, Any]
+Headers = dict[str, str]
+
+
+class Quota:
+    """Middleware that lets some requests through, and tells what it saw."""
+
+    def __init__(self, app: ASGIApp, seen: list[Json], most: int, body: bytes) -> None:
+        self.app = app
+        self.seen = seen
+        self.most = most
+        self.body = body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.seen.append({name: scope[name] for name in ("type", "method", "scheme", "path")})
+        assert await receive() == {"type": "http.request", "body": b"", "more_body": False}
+        if len(self.seen) <= self.most:
+            await self.app(scope, receive, send)
+            return
+        headers = [(b"content-type", b"application/json"), (b"retry-after", b"9")]
+        await send({"type": "http.response.start", "status": 429, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body})
+
+
+class Access:
+    """Nobody but ada asks."""
+
+    def who(self) -> Owner:
+        return Owner("ada")
+
+    def keys(self) -> Json:
+        return {"key": "hers"}
+
+
+def gate() -> HostGate:
+    return HostGate(Access())  # type: ignore[arg-type]  # the rest is not asked
+
+
+def handshake(*middleware: Middleware, headers: Headers | None = None) -> Scope:
+    """A WebSocket handshake with an app behind this middleware."""
+    sent = [(name.encode(), value.encode()) for name, value in ({"host": "here:8321"} | (headers or {})).items()]
+    app = SimpleNamespace(user_middleware=list(middleware))
+    return {"type": "websocket", "scheme": "wss", "path": "/v1/responses", "headers": sent, "app": app}
+
+
+async def test_each_request_goes_through() -> None:
+    seen: list[Json] = []
+    body = b'{"error": {"message": "Quota exceeded"}}'
+    scope, guarded = handshake(Middleware(Quota, seen=seen, most=2, body=body)), gate()
+    for method in ("GET", "POST"):
+        caller = await guarded.admit(scope, method)
+        assert (caller.owner, caller.keys) == (Owner("ada"), {"key": "hers"})
+    with pytest.raises(Refused) as refused:
+        await guarded.admit(scope, "POST")
+    asked = {"type": "http", "scheme": "https", "path": "/v1/responses"}
+    assert seen == [{**asked, "method": method} for method in ("GET", "POST", "POST")]
+    assert (refused.value.status, refused.value.body) == (429, body)
+    assert refused.value.headers == {"content-type": "application/json", "retry-after": "9"}
+    error = refused.value.error
+    assert (error.status, error.message, error.retry_after) == (429, "Quota exceeded", 9.0)
+
+
+@pytest.mark.parametrize("body", [b"", b"no", b"[]", b'{"error": "x"}', b'{"detail": 1}'])
+async def test_an_answer_that_says_nothing(body: bytes) -> None:
+    with pytest.raises(Refused) as refused:
+        await gate().admit(handshake(Middleware(Quota, seen=[], most=0, body=body)), "GET")
+    assert refused.value.error.message == "Too Many Requests"
+
+
+CORS = Middleware(CORSMiddleware, allow_origins=["https://good.example"])
+
+
+@pytest.mark.parametrize(
+    ("origin", "middleware", "let_in"),
+    [
+        (None, [], True),
+        ("https://here:8321", [], True),
+        ("https://here", [], False),
+        ("https://good.example", [], False),
+        ("https://good.example", [CORS], True),
+        ("https://evil.example", [CORS], False),
+        ("null", [], False),
+        ("https://evil.example", [Middleware(CORSMiddleware, allow_origins=["*"])], True),
+    ],
+)
+async def test_a_page_comes_in_where_it_could_read_an_answer(
+    origin: str | None, middleware: list[Middleware], let_in: bool
+) -> None:
+    scope = handshake(*middleware, headers={"origin": origin} if origin else {})
+    if let_in:
+        assert (await gate().admit(scope, "GET")).owner == Owner("ada")
+        return
+    with pytest.raises(Refused) as refused:
+        await gate().admit(scope, "GET")
+    assert refused.value.status == 403
+    assert json.loads(refused.value.body)["error"]["message"] == "Pages of this origin may not connect."
+
+
+async def test_the_middleware_is_passed_from_the_outside_in() -> None:
+    """As the host has it: who asks is known before it is asked what they may."""
+    outer: list[Json] = []
+    inner: list[Json] = []
+    stack = [Middleware(Quota, seen=outer, most=0, body=b""), Middleware(Quota, seen=inner, most=0, body=b"")]
+    with pytest.raises(Refused):
+        await gate().admit(handshake(*stack), "GET")
+    assert (len(outer), len(inner)) == (1, 0)

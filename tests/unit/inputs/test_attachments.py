@@ -1,0 +1,244 @@
+"""What becomes of the files and images of a conversation, and what param names when it cannot."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.chat.profile import Profile
+from llama_stack_responses.config import Fetching, FileInputs, ResponsesConfig
+from llama_stack_responses.core.errors import ApiError, bad_request
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.documents.document import Document
+from llama_stack_responses.inputs.attachments import open_attachments
+from llama_stack_responses.process_pool.pool import WorkerPool
+from tests.support.pdf import pdf_bomb
+from tests.support.web import Answer, Web
+
+Json = dict[str, Any]
+
+PNG = b"\x89PNG\r\n\x1a\n"
+TEXT = {"type": "input_text", "text": '<file name="a.txt">\nHello\n</file>'}
+FETCHING = Fetching(allowed_networks=[ip_network("127.0.0.1/32")])
+
+
+class Shelf:
+    """Stored files, and which of them were read."""
+
+    def __init__(self, **files: Document) -> None:
+        self.files = files
+        self.read_ids: list[str] = []
+
+    async def read(self, file_id: str) -> Document:
+        """The file of this id."""
+        self.read_ids.append(file_id)
+        if file_id not in self.files:
+            raise bad_request("No such file.", "input", "file_not_found")
+        return self.files[file_id]
+
+
+SHELF = {
+    "text": Document("a.txt", "text/plain", b"Hello"),
+    "image": Document("a", "", PNG),
+    "webp": Document("a.png", "image/png", b"RIFF1234WEBP"),
+    "avif": Document("a.avif", "image/avif", b"\0\0\0 ftypavif"),
+    "odd": Document('a"\n<b>.txt', "text/plain", b"Hello"),
+}
+
+
+@pytest.fixture
+def web() -> Iterator[Web]:
+    """A web server on this machine."""
+    with Web() as web:
+        yield web
+
+
+def user(*parts: Json) -> Json:
+    return {"type": "message", "role": "user", "content": list(parts)}
+
+
+def file(**source: str) -> Json:
+    return {"type": "input_file", **source}
+
+
+def image(**source: str) -> Json:
+    return {"type": "input_image", "detail": "low", **source}
+
+
+def data_url(content: bytes, kind: str = "text/plain") -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+async def resolved(
+    items: list[Json],
+    profile: Profile | None = None,
+    shelf: Shelf | None = None,
+    history: int = 0,
+    continued: Json | None = None,
+    **limits: Any,
+) -> list[Json]:
+    """The items as the model gets them; the first `history` of them came with what the request continues."""
+    config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
+    asked = {"model": "m", "input": items[history:], **(continued or {})}
+    attachments = open_attachments(shelf or Shelf(**SHELF), config, WorkerPool(config.files.of_workers))
+    return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS)
+
+
+async def refused(items: list[Json], profile: Profile | None = None, **options: Any) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await resolved(items, profile, **options)
+    assert caught.value.status == 400
+    return caught.value
+
+
+async def test_what_needs_nothing_stays_the_very_same() -> None:
+    items = [user({"type": "input_text", "text": "Hi"}, image(image_url="https://a.b/c.png"))]
+    assert await resolved(items) is items
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        file(file_id="text"),
+        file(filename="a.txt", file_data=data_url(b"Hello")),
+        file(filename="a.txt", file_data="SGVs\nbG8="),
+        file(file_id="text", file_url="https://nobody.reads/this"),
+    ],
+)
+async def test_a_file_becomes_text(part: Json) -> None:
+    assert await resolved([user(part)]) == [user(TEXT)]
+
+
+async def test_data_is_never_fetched() -> None:
+    items = [user(image(image_url="DATA:image/png;base64,AA=="))]
+    assert await resolved(items, Profile(image_urls="fetch")) is items
+
+
+async def test_a_file_keeps_its_mark_for_the_cache_and_no_more() -> None:
+    mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
+    assert await resolved([user(file(file_id="text") | mark | {"detail": "high"})]) == [user(TEXT | mark)]
+
+
+async def test_a_files_name_cannot_end_its_place() -> None:
+    [item] = await resolved([user(file(file_id="odd"))])
+    assert item["content"][0]["text"].startswith('<file name="a___b_.txt">\n')
+
+
+async def test_a_file_from_a_url(web: Web) -> None:
+    web.answers["/b/a%20%C3%A4.txt"] = Answer(b"Gr\xf6\xdfe", headers={"content-type": "text/plain; charset=latin-1"})
+    [item] = await resolved([user(file(file_url=web.url("/b/a%20%C3%A4.txt?x=1")))])
+    assert item["content"] == [{"type": "input_text", "text": '<file name="a ä.txt">\nGröße\n</file>'}]
+
+
+async def test_a_model_that_takes_files_gets_them() -> None:
+    given = file(file_data="SGVsbG8=")
+    items = await resolved([user(file(file_id="text"), given)], Profile(files=True))
+    assert items == [user(file(filename="a.txt", file_data=data_url(b"Hello")), given)]
+
+
+@pytest.mark.parametrize(("file_id", "kind"), [("image", "image/png"), ("webp", "image/webp"), ("avif", "image/avif")])
+async def test_a_stored_image_becomes_data_of_its_own_kind(file_id: str, kind: str) -> None:
+    expected = image(image_url=data_url(SHELF[file_id].content, kind))
+    assert await resolved([user(image(file_id=file_id))]) == [user(expected)]
+
+
+async def test_a_screenshot_is_an_image() -> None:
+    shot = {
+        "type": "computer_call_output",
+        "call_id": "c",
+        "output": {"type": "computer_screenshot", "file_id": "image"},
+    }
+    [item] = await resolved([shot])
+    assert item["output"] == {"type": "computer_screenshot", "image_url": data_url(PNG, "image/png")}
+
+
+async def test_a_source_is_read_once() -> None:
+    shelf = Shelf(**SHELF)
+    items = [user(file(file_id="text"), file(file_id="text")), user(file(file_id="text"))]
+    assert await resolved(items, shelf=shelf) == [user(TEXT, TEXT), user(TEXT)]
+    assert shelf.read_ids == ["text"]
+
+
+@pytest.mark.parametrize(
+    ("part", "field"),
+    [
+        (file(file_id="nobody"), "file_id"),
+        (image(file_id="text"), "file_id"),
+        (file(file_data="!"), "file_data"),
+        (file(file_url="http://127.0.0.2/"), "file_url"),
+    ],
+)
+async def test_what_cannot_be_read_is_named(part: Json, field: str) -> None:
+    asked = [user({"type": "input_text", "text": "Hi"}), user({"type": "input_text", "text": "Hi"}, part)]
+    assert (await refused(asked)).param == f"input[1].content[1].{field}"
+    output = {"type": "function_call_output", "call_id": "c", "output": [part]}
+    assert (await refused([output])).param == f"input[0].output[0].{field}"
+    for continued in ({"previous_response_id": "resp_1"}, {"conversation": "conv_1"}):
+        assert [(await refused([*asked, user()], history=2, continued=continued)).param] == list(continued)
+
+
+@pytest.mark.parametrize(
+    ("part", "profile"),
+    [
+        (image(file_id="image"), Profile(images=False)),
+        (image(image_url="https://a.b/c"), Profile(images=False)),
+        ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, Profile(audio=False)),
+    ],
+)
+async def test_what_the_model_does_not_take_is_named(part: Json, profile: Profile) -> None:
+    error = await refused([user(part)], profile)
+    assert (error.param, error.code) == ("input[0].content[0]", "unsupported_value")
+
+
+async def test_all_files_of_a_response_are_bounded_together() -> None:
+    parts = [file(filename="a.txt", file_data=data_url(b"Hello" + bytes([65 + n]))) for n in range(3)]
+    assert await resolved([user(*parts)], max_bytes=18, max_files=3)
+    assert "too large" in (await refused([user(*parts)], max_bytes=17)).message
+    assert "more than 2 files" in (await refused([user(*parts)], max_files=2)).message
+
+
+@pytest.mark.parametrize("source", ["text", "image"])
+async def test_file_attached_many_times_counts_as_often(source: str) -> None:
+    size = len(SHELF[source].content)
+    parts = [(file if source == "text" else image)(file_id=source)] * 50
+    shelf = Shelf(**SHELF)
+    assert await resolved([user(*parts[:25]), user(*parts[25:])], shelf=shelf, max_bytes=50 * size)
+    assert shelf.read_ids == [source]
+    error = await refused([user(*parts)], max_bytes=50 * size - 1)
+    assert error.param == "input[0].content[0].file_id"
+    assert "too large" in error.message
+
+
+async def test_a_fetched_file_is_bounded_while_it_is_read(web: Web) -> None:
+    web.say("/a.txt", "x" * 100, "text/plain")
+    assert "larger than 99 bytes" in (await refused([user(file(file_url=web.url("/a.txt")))], max_bytes=99)).message
+
+
+async def test_files_of_a_request_over_their_time_are_refused_by_the_settings_name() -> None:
+    error = await refused(
+        [user(file(file_data=data_url(pdf_bomb(60_000_000), "application/pdf")))], request_seconds=0.001
+    )
+    assert (error.code, error.param) == ("invalid_file", "input[0].content[0].file_data")
+    assert "'files.request_seconds'" in error.message
+
+
+async def test_base64_of_any_size_is_decoded() -> None:
+    content = b"Otters hold hands. " * 20_000
+    encoded = base64.encodebytes(content).decode()
+    read = await resolved([user(file(filename="a.txt", file_data=encoded))])
+    assert read[0]["content"][0]["text"] == f'<file name="a.txt">\n{content.decode()}\n</file>'
+
+
+@pytest.mark.parametrize("data", ["A", "AA=A" * 100_000, "AAAA" * 100_000 + "*", "AAAA" * 100_000 + "A"])
+async def test_what_is_not_base64_is_refused(data: str) -> None:
+    assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message
+
+
+async def test_data_behind_a_very_long_head_is_refused() -> None:
+    data = f"data:text/plain{';' * 1_000_000},QUFB"
+    assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message

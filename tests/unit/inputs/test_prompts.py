@@ -1,0 +1,171 @@
+"""Prompts are filled in with what a request brings, and with nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.request import CreateRequest, parse_create
+from llama_stack_responses.inputs.prompts import Template, with_prompt
+
+Json = dict[str, Any]
+
+PLENTY = 10_000
+IMAGE = {"type": "input_image", "image_url": "https://a.b/c.png", "detail": "auto"}
+
+
+class Drawer:
+    """Prompts in this process: the versions of one, the last of which is the default."""
+
+    def __init__(self, *texts: str, variables: str = "") -> None:
+        self.texts = texts
+        self.variables = frozenset(variables.split())
+
+    async def get(self, prompt_id: str, version: int | None) -> Template | None:
+        """One of the versions."""
+        number = version or len(self.texts)
+        if prompt_id != "p" or number > len(self.texts):
+            return None
+        return Template(self.texts[number - 1], number, self.variables)
+
+
+def request(prompt: Json | None, **fields: Any) -> CreateRequest:
+    return parse_create({"model": "m", "input": "Hi", "prompt": prompt, **fields})
+
+
+def message(*parts: str | Json) -> Json:
+    content = [{"type": "input_text", "text": part} if isinstance(part, str) else part for part in parts]
+    return {"type": "message", "role": "developer", "content": content}
+
+
+async def filled(text: str, variables: str = "", **given: Any) -> list[Json]:
+    """The messages that a prompt with these variables makes of what was given."""
+    asked = request({"id": "p", "variables": given})
+    instructions = (await with_prompt(asked, Drawer(text, variables=variables), PLENTY)).instructions
+    assert isinstance(instructions, list)
+    return instructions
+
+
+async def refused(prompts: Drawer | None, prompt: Json, characters: int = PLENTY) -> ApiError:
+    with pytest.raises(ApiError) as caught:
+        await with_prompt(request(prompt), prompts, characters)
+    return caught.value
+
+
+async def test_a_request_without_a_prompt_stays_as_it_is() -> None:
+    asked = request(None, instructions="Be kind.")
+    assert await with_prompt(asked, None, PLENTY) is asked
+
+
+async def test_text_goes_to_its_places() -> None:
+    said = await filled(
+        "{{ who }}, {{who}} and {{what}}.", "who what", who="I", what={"type": "input_text", "text": "you"}
+    )
+    assert said == [message("I, I and you.")]
+
+
+async def test_what_is_filled_in_is_no_template() -> None:
+    said = await filled("{{a}} {{b}} {not} {{ this one }}", "a b", a="{{b}} \\1 {a}", b="x")
+    assert said == [message("{{b}} \\1 {a} x {not} {{ this one }}")]
+
+
+async def test_files_and_images_stand_where_their_places_are() -> None:
+    assert await filled("See {{a}}, and {{b}}", "a b", a=IMAGE, b="this") == [message("See ", IMAGE, ", and this")]
+    assert await filled("{{a}}", "a", a=IMAGE) == [message(IMAGE)]
+
+
+async def test_a_variable_without_a_place_need_not_be_given() -> None:
+    assert await filled("Hello", "a b", a="x") == [message("Hello")]
+
+
+async def test_instructions_come_after_the_prompt() -> None:
+    made = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"), PLENTY)
+    assert made.instructions == [message("Hello"), message("Be kind.")]
+
+
+async def test_the_response_says_which_version_it_was() -> None:
+    prompts = Drawer("one {{a}}", "two {{a}}", variables="a")
+    newest = await with_prompt(request({"id": "p", "variables": {"a": "x"}}), prompts, PLENTY)
+    assert newest.prompt == {"id": "p", "variables": {"a": "x"}, "version": "2"}
+    first = await with_prompt(request({"id": "p", "variables": {"a": "x"}, "version": "1"}), prompts, PLENTY)
+    assert (first.prompt, first.instructions) == ({**newest.prompt, "version": "1"}, [message("one x")])
+
+
+async def test_a_prompt_that_says_nothing() -> None:
+    made = await with_prompt(request({"id": "p"}), Drawer(""), PLENTY)
+    assert (made.instructions, made.prompt) == ([], {"id": "p", "variables": {}, "version": "1"})
+
+
+@pytest.mark.parametrize(
+    "prompt", [{"id": "q"}, *({"id": "p", "version": each} for each in ("2", "0", "-1", "x", "²"))]
+)
+async def test_a_prompt_that_is_not_there(prompt: Json) -> None:
+    error = await refused(Drawer("Hello"), prompt)
+    assert (error.status, error.param, error.code) == (404, "prompt", "prompt_not_found")
+    assert all(f"'{value}'" in error.message for value in prompt.values())
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "names"),
+    [
+        ({}, "prompt_variable_missing", "a, b"),
+        ({"a": "x"}, "prompt_variable_missing", "b"),
+        ({"a": "x", "b": "y", "d": "z"}, "prompt_variable_unknown", "d"),
+    ],
+)
+async def test_variables_that_do_not_fit(given: Json, code: str, names: str) -> None:
+    error = await refused(Drawer("{{a}} {{b}} {{a}}", variables="a b c"), {"id": "p", "variables": given})
+    assert (error.status, error.param, error.code) == (400, "prompt.variables", code)
+    assert f"variables: {names}." in error.message
+
+
+async def test_a_stack_without_prompts() -> None:
+    error = await refused(None, {"id": "p"})
+    assert (error.status, error.param, error.code) == (400, "prompt", "unsupported_parameter")
+
+
+TEXT = {"type": "input_text", "text": "x" * 100}
+
+
+@pytest.mark.parametrize("variable", ["x" * 100, TEXT])
+async def test_repeated_variable_up_to_the_limit_is_filled_in(variable: Any) -> None:
+    prompts, prompt = Drawer("{{a}}" * 10, variables="a"), {"id": "p", "variables": {"a": variable}}
+    made = await with_prompt(request(prompt), prompts, characters=10 * 105)
+    assert made.instructions == [message("x" * 1000)]
+    error = await refused(prompts, prompt, characters=10 * 105 - 1)
+    assert (error.status, error.param, error.code) == (400, "prompt.variables", "string_above_max_length")
+    assert all(each in error.message for each in ("'prompt.variables'", "1050 characters", "1049"))
+
+
+@pytest.mark.parametrize("variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 50_000}"}])
+async def test_variable_repeated_without_measure_is_refused(variable: Any) -> None:
+    prompt = {"id": "p", "variables": {"a": variable}}
+    error = await refused(Drawer("{{a}}" * 4_000, variables="a"), prompt, characters=10_485_760)
+    assert (error.param, error.code) == ("prompt.variables", "string_above_max_length")
+
+
+async def test_file_counts_from_its_second_place_on() -> None:
+    image = {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 5000}"}
+    prompt = {"id": "p", "variables": {"a": image}}
+    assert (await with_prompt(request(prompt), Drawer("{{a}}", variables="a"), 100)).instructions == [message(image)]
+    assert (await refused(Drawer("{{a}}{{a}}", variables="a"), prompt, 5000)).param == "prompt.variables"
+
+
+async def test_many_small_images_count_as_parts() -> None:
+    prompt = {"id": "p", "variables": {"a": IMAGE}}
+    assert (await refused(Drawer("{{a}}" * 100, variables="a"), prompt, 40_000)).code == "string_above_max_length"
+
+
+@pytest.mark.parametrize("text", ["x" * (2**20 + 1), "{{a}}" * 10_001])
+async def test_oversized_stored_prompt_is_refused(text: str) -> None:
+    error = await refused(Drawer(text, variables="a"), {"id": "p", "variables": {"a": ""}}, 2**30)
+    assert (error.status, error.param, error.code) == (400, "prompt", "string_above_max_length")
+
+
+async def test_error_about_many_variables_lists_a_few() -> None:
+    names = [f"{'n' * 200}{number}" for number in range(1000)]
+    error = await refused(Drawer("".join(f"{{{{{name}}}}}" for name in names)), {"id": "p"}, 2**20)
+    assert error.message.endswith(", and 990 more.")
+    assert len(error.message) < 2000

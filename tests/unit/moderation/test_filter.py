@@ -1,0 +1,170 @@
+"""What a guard lets through, when, and how it strikes."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Mode, Policy, result
+from llama_stack_responses.core.stream.deltas import (
+    Annotation,
+    Delta,
+    Finish,
+    Reasoning,
+    Refusal,
+    Text,
+    ToolCall,
+    Usage,
+)
+from llama_stack_responses.moderation.filter import Guard
+from tests.support.moderation import AWAY, FakeModerator, checks
+
+Json = dict[str, Any]
+
+STOP: Final = Finish("stop", Usage(3, 4))
+INPUT: Final = result("m", {}, flagged=False)
+CUT: Final = Refusal("This answer was cut off: what came next was flagged by the moderation (badness).")
+
+
+def message(text: str) -> Json:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+class Setting:
+    """A guard that holds ten characters."""
+
+    def __init__(
+        self,
+        mode: Mode = "block",
+        *,
+        failing: dict[int, Exception] | None = None,
+        output: list[Json] | None = None,
+        moderation: Json | None = None,
+    ) -> None:
+        self.moderator = FakeModerator(failing)
+        policy = Policy("moderation", ["m"], "block", mode)
+        begun = moderation or {"input": INPUT, "output": NOT_YET}
+        self.guard = Guard(checks(self.moderator, held=10), policy, begun, output or [])
+
+    async def shown(self, *deltas: Delta) -> list[Delta]:
+        """What comes out for these."""
+        return [shown for delta in deltas for shown in [each async for each in self.guard.feed(delta)]]
+
+
+async def test_text_is_held_until_it_is_checked() -> None:
+    setting = Setting()
+    assert await setting.shown(Text("123"), Text("456")) == []
+    assert await setting.shown(Text("7890")) == [Text("123"), Text("456"), Text("7890")]
+    assert await setting.shown(Text("1")) == []
+    assert await setting.shown(STOP) == [Text("1"), STOP]
+    assert setting.moderator.checked == ["1234567890", "12345678901"]
+
+
+async def test_a_piece_is_checked_with_what_stands_before_it_and_no_more() -> None:
+    setting = Setting()
+    await setting.shown(Text("a" * 2000), Text("b" * 10), STOP, Text("c"), STOP)
+    assert setting.moderator.checked == ["a" * 2000, "a" * 1000 + "b" * 10, "c"]
+
+
+async def test_all_that_a_model_makes_is_checked_in_its_order() -> None:
+    setting = Setting()
+    deltas: list[Delta] = [
+        Reasoning("hm"),
+        Reasoning("", signature="s"),
+        Text("a"),
+        Annotation({"type": "file_citation"}, 0),
+        Refusal("b"),
+        ToolCall(0, "f", "c", "{}"),
+        STOP,
+    ]
+    assert await setting.shown(*deltas) == deltas
+    assert setting.moderator.checked == ["hm\na\nb\n{}"]
+
+
+async def test_what_has_no_text_waits_for_nothing() -> None:
+    setting = Setting()
+    signed = Reasoning("", signature="s")
+    assert await setting.shown(signed) == [signed]
+    assert await setting.shown(Text(" "), STOP) == [Text(" "), STOP]
+    assert setting.moderator.checked == []
+
+
+async def test_a_call_is_not_begun_before_its_arguments_are_checked() -> None:
+    setting = Setting()
+    assert await setting.shown(ToolCall(0, "f", "c")) == []
+    assert await setting.shown(Annotation({}), ToolCall(0, arguments="bad"), STOP) == [
+        CUT,
+        Finish("content_filter", Usage(3, 4)),
+    ]
+
+
+async def test_it_strikes() -> None:
+    setting = Setting()
+    assert await setting.shown(Text("All is well."), Text("A bad "), Text("thing.")) == [
+        Text("All is well."),
+        CUT,
+        Finish("content_filter"),
+    ]
+    assert await setting.shown(Text("More than ten characters."), STOP) == []
+    moderation = await setting.guard.moderation([])
+    assert moderation["output"]["flagged"]
+    assert moderation["output"]["category_scores"] == {"badness": 0.9}
+
+
+async def test_it_strikes_at_the_end() -> None:
+    assert await Setting().shown(Text("bad"), STOP) == [CUT, Finish("content_filter", Usage(3, 4))]
+
+
+async def test_what_lies_between_two_pieces() -> None:
+    setting = Setting()
+    assert await setting.shown(Text("12345678 b"), Text("ad, all in all.")) == [
+        Text("12345678 b"),
+        CUT,
+        Finish("content_filter"),
+    ]
+
+
+async def test_nothing_is_shown_that_could_not_be_checked() -> None:
+    setting = Setting(failing={1: AWAY})
+    assert await setting.shown(Text("1234567890")) == [Text("1234567890")]
+    with pytest.raises(ApiError, match="away"):
+        await setting.shown(Text("1234567890"))
+    assert [each async for each in setting.guard.feed(STOP)] == [STOP]
+
+
+@pytest.mark.parametrize(("text", "flagged"), [("good", False), ("bad", True)])
+async def test_what_is_only_scored_is_checked_at_the_end(text: str, flagged: bool) -> None:
+    setting = Setting("score")
+    assert not setting.guard.blocks
+    moderation = await setting.guard.moderation([message("Well."), message(text)])
+    assert (moderation["input"], moderation["output"]["flagged"]) == (INPUT, flagged)
+    assert setting.moderator.checked == [f"Well.\n\n{text}"]
+
+
+async def test_scores_that_cannot_be_had() -> None:
+    moderation = await Setting("score", failing={0: AWAY}).guard.moderation([message("a")])
+    assert moderation["output"]["code"] == "moderation_unavailable"
+
+
+async def test_the_scores_of_what_another_server_let_through() -> None:
+    setting = Setting(output=[message("Said before.")])
+    await setting.shown(Text("New."), STOP)
+    assert (await setting.guard.moderation([]))["output"]["flagged"] is False
+    assert setting.moderator.checked == ["New.", "Said before."]
+
+
+async def test_an_answer_without_a_word() -> None:
+    setting = Setting()
+    await setting.shown(STOP)
+    assert (await setting.guard.moderation([]))["output"] == result("m", {}, flagged=False)
+    assert setting.moderator.checked == []
+
+
+async def test_an_input_that_is_refused() -> None:
+    refused = {"input": result("m", {}, True, ["hate"]), "output": NO_OUTPUT}
+    setting = Setting(moderation=refused)
+    assert setting.guard.input_refusal == ("This request was blocked: its input was flagged by the moderation (hate).")
+    assert await setting.guard.moderation([message("No.")]) == refused
+    assert Setting().guard.input_refusal is None

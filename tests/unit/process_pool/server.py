@@ -1,0 +1,21 @@
+"""A server with one task that never ends: prints the numbers of its two processes and waits to be killed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
+
+
+async def main(module: str) -> None:
+    """Runs a task that answers with its number, and one that never ends."""
+    pool = WorkerPool(PoolLimits())
+    waiting = asyncio.create_task(pool.run(Task(module, b"", 3600, 100, {"deed": "wait"}), 1))
+    await pool.run(Task(module, b"", 60, 100), 2)
+    assert pool.template
+    print(pool.template.pid, flush=True)
+    await waiting
+
+
+asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,176 @@
+"""Tasks on foreign content end in time, within their bounds, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
+from llama_stack_responses.process_pool.time_budget import TimeBudget
+from tests.support.waiting import until, wait_until
+
+TASKS = f"{__package__}.tasks"
+
+
+def task(deed: str = "", content: bytes = b"x", seconds: float = 60.0, text_bytes: int = 1000, **options: Any) -> Task:
+    return Task(TASKS, content, seconds, text_bytes, {"deed": deed, **options})
+
+
+@pytest.fixture
+async def pool() -> AsyncIterator[WorkerPool]:
+    pool = WorkerPool(PoolLimits(at_once=2, at_once_per_owner=1, waiting_per_owner=1))
+    yield pool
+    await pool.close()
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still run."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, parent = status.read_text().rpartition(")")[2].split()[:2]
+        except OSError:
+            continue
+        if int(parent) == pid and state != "Z":
+            found.append(int(status.parent.name))
+    return found
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def workers_of(pool: WorkerPool) -> list[int]:
+    return children(pool.template.pid) if pool.template else []
+
+
+async def test_answer_comes_from_another_process(pool: WorkerPool) -> None:
+    answer = await pool.run(task(content="ü".encode() * 200_000, text_bytes=10**6), 1)
+    assert answer["text"] == "ü" * 200_000
+    assert int(answer["pid"]) != os.getpid()
+
+
+async def test_tasks_share_nothing(pool: WorkerPool) -> None:
+    assert [(await pool.run(task("remember"), 1))["text"] for _ in range(2)] == ["1", "1"]
+
+
+async def test_task_over_its_time_is_killed_and_the_loop_goes_on(pool: WorkerPool) -> None:
+    running = asyncio.create_task(pool.run(task("hold the interpreter", seconds=1.0), 1))
+    turns = 0
+    while not running.done():
+        turns += 1
+        await asyncio.sleep(0.001)
+    assert (await running)["problem"] == "seconds"
+    assert turns > 10
+    await until(lambda: not workers_of(pool))
+    assert (await pool.run(task(), 1))["text"] == "x"
+
+
+async def test_task_of_cancelled_caller_is_killed(pool: WorkerPool) -> None:
+    running = asyncio.create_task(pool.run(task("wait"), 1))
+    await until(lambda: bool(workers_of(pool)))
+    running.cancel()
+    await until(lambda: not workers_of(pool))
+    assert (await pool.run(task(), 1))["text"] == "x"
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (task("take memory", bytes=4 * 2**30), "memory"),
+        (task("end"), "memory"),
+        (task("raise"), "broken"),
+        (task(content=b"x" * 1001), "characters"),
+        (task("answer with a long head"), "broken"),
+        (task("answer with no texts"), "broken"),
+    ],
+)
+async def test_task_without_answer_says_why(pool: WorkerPool, given: Task, problem: str) -> None:
+    assert (await pool.run(given, 1))["problem"] == problem
+
+
+async def test_task_writes_no_file(pool: WorkerPool, tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    assert "problem" in await pool.run(task("write a file", path=str(path)), 1)
+    assert not path.exists() or path.stat().st_size == 0
+
+
+async def test_flood_of_one_owner_does_not_delay_another(pool: WorkerPool) -> None:
+    flood = [asyncio.create_task(pool.run(task("wait", seconds=3600), "flood")) for _ in range(2)]
+    await until(lambda: bool(workers_of(pool)))
+    assert (await pool.run(task(), "other"))["text"] == "x"
+    assert not any(each.done() for each in flood)
+    with pytest.raises(ApiError) as refused:
+        await pool.run(task(), "flood")
+    assert (refused.value.status, refused.value.code) == (429, "rate_limit_exceeded")
+    for each in flood:
+        each.cancel()
+
+
+async def test_budget_of_request_bounds_its_tasks(pool: WorkerPool) -> None:
+    budget = TimeBudget(0.5)
+    assert (await pool.run(task("wait"), 1, budget))["problem"] == "budget"
+    assert (await pool.run(task(), 1, budget))["problem"] == "budget"
+    assert budget.left <= 0
+    assert (await pool.run(task(), 1))["text"] == "x"
+
+
+async def test_template_that_was_killed_is_replaced(pool: WorkerPool) -> None:
+    await pool.run(task(), 1)
+    assert pool.template
+    killed = pool.template.pid
+    os.kill(killed, signal.SIGKILL)
+    await until(lambda: not runs(killed))
+    with pytest.raises(ApiError) as refused:
+        await pool.run(task(), 1)
+    assert refused.value.status == 503
+    assert (await pool.run(task(), 1))["text"] == "x"
+
+
+async def test_module_that_cannot_be_imported_is_a_503(pool: WorkerPool) -> None:
+    with pytest.raises(ApiError) as refused:
+        await pool.run(Task("no.such.module", b"", 60, 100), 1)
+    assert refused.value.status == 503
+    assert (await pool.run(task(), 1))["text"] == "x"
+
+
+async def test_nothing_runs_before_the_first_task_and_after_the_last() -> None:
+    pool = WorkerPool(PoolLimits(idle_seconds=0.0))
+    assert pool.template is None
+    await pool.run(task(), 1)
+    await until(lambda: pool.template is None)
+    await pool.close()
+
+
+async def test_closed_pool_has_no_process_left(pool: WorkerPool) -> None:
+    running = asyncio.create_task(pool.run(task("wait"), 1))
+    await until(lambda: bool(workers_of(pool)))
+    assert pool.template
+    pids = [pool.template.pid, *workers_of(pool)]
+    await pool.close()
+    assert not any(map(runs, pids))
+    running.cancel()
+
+
+def test_killed_server_leaves_no_process() -> None:
+    server = Path(__file__).with_name("server.py")
+    path = {"PYTHONPATH": ":".join(each for each in sys.path if each)}
+    with subprocess.Popen([sys.executable, server, TASKS], stdout=subprocess.PIPE, env=os.environ | path) as process:
+        assert process.stdout
+        template = int(process.stdout.readline())
+        pids = [template, *children(template)]
+        assert len(pids) > 1
+        process.kill()
+    wait_until(lambda: not any(map(runs, pids)))

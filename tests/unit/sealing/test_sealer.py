@@ -1,0 +1,127 @@
+"""What is sealed is open to whom it was sealed for, and noise to everybody else."""
+
+from __future__ import annotations
+
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.sealing.sealer import Sealer, Unopened
+
+OLD, NEW = bytes(range(32)), bytes(range(32, 64))
+ANNA = Owner("anna", {"teams": ["search"]}, "north")
+
+
+@dataclass(frozen=True)
+class Context:
+    """For whom and what something is sealed."""
+
+    purpose: str = "keys"
+    owner: Owner = ANNA
+    about: str = "resp_1"
+
+    def seal(self, value: bytes, *secrets: bytes) -> str:
+        return Sealer(secrets).seal(value, purpose=self.purpose, owner=self.owner, about=self.about)
+
+    def open(self, seal: str, *secrets: bytes) -> bytes:
+        return Sealer(secrets).open(seal, purpose=self.purpose, owner=self.owner, about=self.about)
+
+
+HERE = Context()
+ELSEWHERE = {
+    "another purpose": replace(HERE, purpose="reasoning"),
+    "another owner": replace(HERE, owner=Owner("bert", tenant="north")),
+    "another tenant": replace(HERE, owner=Owner("anna", tenant="south")),
+    "nobody": replace(HERE, owner=ANONYMOUS),
+    "cut elsewhere": replace(HERE, owner=Owner("nna", tenant="northa")),
+    "another thing": replace(HERE, about="resp_2"),
+    "no thing": replace(HERE, about=""),
+}
+
+
+@given(st.binary(max_size=200))
+def test_what_is_sealed_opens(value: bytes) -> None:
+    seal = HERE.seal(value, OLD)
+    assert HERE.open(seal, OLD) == value
+    assert seal.isascii()
+    assert replace(HERE, owner=Owner("anna", {"teams": ["sales"]}, "north")).open(seal, OLD) == value
+
+
+def test_a_seal_shows_nothing() -> None:
+    seals = {HERE.seal(b"the same secret value", OLD) for _ in range(100)}
+    assert len(seals) == 100
+    assert not any(b"secret" in urlsafe_b64decode(seal) for seal in seals)
+
+
+@pytest.mark.parametrize("there", ELSEWHERE)
+def test_for_another_it_stays_closed(there: str) -> None:
+    seal = HERE.seal(b"value", OLD)
+    with pytest.raises(Unopened, match="somebody or something else"):
+        ELSEWHERE[there].open(seal, OLD)
+
+
+def test_the_first_secret_seals_and_each_opens() -> None:
+    before = HERE.seal(b"value", OLD)
+    rotated = HERE.seal(b"value", NEW, OLD)
+    assert HERE.open(before, NEW, OLD) == HERE.open(rotated, NEW, OLD) == HERE.open(rotated, NEW) == b"value"
+    with pytest.raises(Unopened, match="does not have"):
+        HERE.open(before, NEW)
+    with pytest.raises(Unopened, match="does not have"):
+        HERE.open(before)
+
+
+def test_without_a_secret_nothing_is_sealed() -> None:
+    assert (Sealer([]).ready, Sealer([OLD]).ready) == (False, True)
+
+
+def test_every_changed_byte_is_noticed() -> None:
+    data = urlsafe_b64decode(HERE.seal(b"value", OLD))
+    for index in range(len(data)):
+        changed = bytearray(data)
+        changed[index] ^= 1
+        with pytest.raises(Unopened):
+            HERE.open(urlsafe_b64encode(bytes(changed)).decode(), OLD)
+    for length in range(len(data)):
+        with pytest.raises(Unopened):
+            HERE.open(urlsafe_b64encode(data[:length]).decode(), OLD)
+
+
+@pytest.mark.parametrize("around", ["{}A", "{}=", " {}", "{}\n", "{}!"])
+def test_a_seal_with_more_around_it_is_none(around: str) -> None:
+    for value in (b"value", b"value1", b"value12"):
+        with pytest.raises(Unopened):
+            HERE.open(around.format(HERE.seal(value, OLD)), OLD)
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "short", b64encode(bytes(31)).decode(), b64encode(bytes(33)).decode(), "=" * 44, "\u20ac" * 44]
+)
+def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ResponsesConfig.model_validate({"secrets": [b64encode(OLD).decode(), secret]})
+    assert "openssl rand -base64 32" in str(refused.value)
+    assert not secret or secret not in str(refused.value)
+
+
+def test_a_variable_that_is_not_set_is_no_secret() -> None:
+    config = ResponsesConfig.model_validate({"secrets": [None, b64encode(NEW).decode()]})
+    assert config.secret_bytes == [NEW]
+
+
+def test_secrets_come_in_base64() -> None:
+    config = ResponsesConfig.model_validate({"secrets": [b64encode(each).decode() for each in (NEW, OLD)]})
+    assert config.secret_bytes == [NEW, OLD]
+    assert b64encode(NEW).decode() not in repr(config)
+    assert ResponsesConfig().secret_bytes == []
+
+
+@given(st.text())
+def test_what_is_no_seal_is_refused(text: str) -> None:
+    with pytest.raises(Unopened):
+        HERE.open(text, OLD)

@@ -1,0 +1,84 @@
+"""Readers of one response hold it once, and its bytes count until the last of them has gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from llama_stack_responses.admission import Admission, Lease, Quota
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.events import Event
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.service.replays import Replays
+from llama_stack_responses.store.archive import StoredResponse
+
+SIZE = 100_000
+
+
+def stored(response_id: str = "resp_1", status: str = "completed") -> StoredResponse:
+    """A response of about SIZE bytes, as it is loaded anew for each reader."""
+    text = {"type": "output_text", "text": "x" * SIZE, "annotations": [], "logprobs": []}
+    item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
+    response = new_response(parse_create({"model": "m", "input": "x"}), id=response_id, created_at=1)
+    return StoredResponse(response | {"status": status, "output": [item]}, ANONYMOUS, None, None, 1)
+
+
+@pytest.fixture
+def admission() -> Admission:
+    """Room for one response and not for two."""
+    return Admission(Quota("large answers", 10 * SIZE, SIZE + SIZE // 2))
+
+
+@pytest.fixture
+def lease(admission: Admission) -> Callable[[], Lease]:
+    """Makes leases of one user."""
+    return lambda: admission.lease(ANONYMOUS)
+
+
+async def read(events: AsyncIterator[list[Event]]) -> list[Event]:
+    """All that is left of them."""
+    return [event async for each in events for event in each]
+
+
+async def test_readers_of_one_response_share_it(admission: Admission, lease: Callable[[], Lease]) -> None:
+    replays = Replays()
+    readers = [replays.events(stored(), -1, lease) for _ in range(60)]
+    assert SIZE < admission.held < 2 * SIZE
+    last = readers.pop()
+    readers.clear()
+    assert admission.held > SIZE
+    assert (await read(last))[-1]["type"] == "response.completed"
+    del last
+    assert admission.held == 0
+
+
+async def test_another_response_needs_room_of_its_own(admission: Admission, lease: Callable[[], Lease]) -> None:
+    replays = Replays()
+    first = replays.events(stored(), -1, lease)
+    with pytest.raises(ApiError, match="You have too many large answers open") as refused:
+        replays.events(stored("resp_2"), -1, lease)
+    assert refused.value.status == 429
+    del first
+    assert admission.held == 0
+    assert await read(replays.events(stored("resp_2"), -1, lease))
+
+
+async def test_response_that_has_changed_is_not_shared() -> None:
+    wide = Admission(Quota("large answers", 10 * SIZE, 10 * SIZE))
+    replays = Replays()
+    first = replays.events(stored(), -1, lambda: wide.lease(ANONYMOUS))
+    second = replays.events(stored(status="incomplete"), -1, lambda: wide.lease(ANONYMOUS))
+    events = await read(second)
+    assert events[-1]["response"]["status"] == "incomplete"
+    assert wide.held > SIZE
+    del first
+
+
+async def test_reader_that_comes_back_gets_the_rest(lease: Callable[[], Lease]) -> None:
+    replays = Replays()
+    whole = await read(replays.events(stored(), -1, lease))
+    rest = await read(replays.events(stored(), 4, lease))
+    assert rest == whole[5:]

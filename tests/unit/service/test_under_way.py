@@ -1,0 +1,306 @@
+"""A streamed response that is under way can be looked at from every server, and one whose end is unknown says so."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+import pytest
+
+from llama_stack_responses.admission import Lease
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.generation.connection_options import OnConnection
+from llama_stack_responses.generation.dependencies import Surroundings
+from llama_stack_responses.generation.run import Run
+from llama_stack_responses.inputs.attachments import open_attachments
+from llama_stack_responses.inputs.connection_memory import Chains
+from llama_stack_responses.inputs.files import NoFiles, uploaded_with
+from llama_stack_responses.moderation.moderator import NoModerator
+from llama_stack_responses.process_pool.pool import WorkerPool
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store import outcome
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Condition, Op, Unanswered, writes_of
+from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.tools.registry import Services
+from llama_stack_responses.websocket.session import _nested
+from llama_stack_responses.wire import sse
+from llama_stack_responses.wire.responses import RunAsEvents, RunAsJson
+from tests.support.inference import FakeInference, Round, finish, text
+from tests.support.records import WatchedRecords
+from tests.support.strict import validate_response
+from tests.unit.service.test_short_requests import Everybody
+
+type Json = dict[str, Any]
+
+TOOL: Final = {"type": "function", "name": "f", "description": "d" * 20_000, "parameters": {"type": "object"}}
+ASKED: Final[Json] = {
+    "model": "m",
+    "input": "Hi.",
+    "stream": True,
+    "tools": [TOOL],
+    "instructions": "Be brief.",
+    "metadata": {"a": "b"},
+}
+
+
+class Lossy(WatchedRecords):
+    """Records that make the commit which stores a response, and can then be reached no more.
+
+    Attributes:
+        loses: whether they do.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(MemoryRecords())
+        self.loses = False
+
+    async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
+        await super().commit(ops, conditions)
+        if self.loses and any(op.key.startswith("r/") for op in writes_of(ops)):
+            self.away = True
+            raise Unanswered("The connection was lost.")
+
+
+class Nobody(Everybody):
+    """A user who may see nothing of the others'."""
+
+    def allows(self, *_: object) -> bool:
+        return False
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def records() -> Lossy:
+    return Lossy()
+
+
+@pytest.fixture
+def gate() -> asyncio.Event:
+    return asyncio.Event()
+
+
+@pytest.fixture
+async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[..., OpenAIResponsesImpl]]:
+    """Starts servers on the store, whose models say a word, wait for the gate, and say another."""
+    started: list[OpenAIResponsesImpl] = []
+
+    def begin(access: Everybody | None = None) -> OpenAIResponsesImpl:
+        config = ResponsesConfig()
+        rounds: list[Round] = [[text("Hel"), gate, text("lo"), finish()] for _ in range(3)]
+        inference = FakeInference(*rounds)
+        services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles()))
+        pool = WorkerPool(config.files.of_workers)
+        attachments = open_attachments(NoFiles(), config, pool)
+        surroundings = Surroundings(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
+        started.append(OpenAIResponsesImpl(config, records, surroundings, access or Everybody()))
+        return started[-1]
+
+    yield begin
+    records.away = False
+    gate.set()
+    for each in started:
+        for run in list(each._runs):
+            await run.settled()
+        await each.shutdown()
+
+
+async def begun(impl: OpenAIResponsesImpl, **fields: Any) -> tuple[Run, Json]:
+    """A response that is being made, and what its first event said of it."""
+    run = await impl.create({**ASKED, **fields})
+    assert isinstance(run, Run)
+    await run.begin(60)
+    events = await run.outbox.take(60)
+    assert events
+    return run, events[0]["response"]
+
+
+def no_lease() -> Lease:
+    """No events are held."""
+    raise AssertionError("a lease was asked for")
+
+
+async def rest(run: Run) -> list[Json]:
+    """The events that come."""
+    seen: list[Json] = []
+    while (events := await run.outbox.take(60)) is not None:
+        seen += events
+    return seen
+
+
+# Under way
+
+
+async def test_response_under_way_is_in_progress_on_every_server(
+    start: Callable[..., OpenAIResponsesImpl], gate: asyncio.Event
+) -> None:
+    here, there = start(), start()
+    run, created = await begun(here)
+    for impl in (here, there):
+        found = await impl.retrieve(created["id"])
+        validate_response(found)
+        assert found == created
+        assert (found["status"], found["tools"][0]["description"]) == ("in_progress", TOOL["description"])
+    gate.set()
+    final = (await rest(run))[-1]["response"]
+    assert await there.retrieve(created["id"]) == final
+
+
+async def test_response_under_way_is_in_progress_after_its_server_died(
+    start: Callable[..., OpenAIResponsesImpl],
+) -> None:
+    here, there = start(), start()
+    _, created = await begun(here)
+    await here._crew._jobs.retire(here._crew._worker)
+    assert (await there.retrieve(created["id"]))["status"] == "in_progress"
+
+
+async def test_response_under_way_is_nobody_elses(start: Callable[..., OpenAIResponsesImpl]) -> None:
+    here, other = start(), start(Nobody())
+    _, created = await begun(here)
+    for call in (other.retrieve, other.delete, other.cancel):
+        with pytest.raises(ApiError) as refused:
+            await call(created["id"])
+        assert refused.value.status == 404
+    with pytest.raises(ApiError) as refused:
+        await other.create({**ASKED, "previous_response_id": created["id"]})
+    assert refused.value.code == "previous_response_not_found"
+
+
+async def test_response_that_is_not_stored_is_unknown_while_it_is_made(
+    start: Callable[..., OpenAIResponsesImpl],
+) -> None:
+    here = start()
+    _, created = await begun(here, store=False)
+    with pytest.raises(ApiError) as refused:
+        await here.retrieve(created["id"])
+    assert refused.value.status == 404
+
+
+async def test_what_a_response_under_way_cannot_do_is_refused(start: Callable[..., OpenAIResponsesImpl]) -> None:
+    here = start()
+    _, created = await begun(here)
+    response_id = created["id"]
+    refusals: dict[str | None, list[Callable[[], Awaitable[object]]]] = {
+        "response_not_ready": [
+            lambda: here.follow(response_id, -1, 60, no_lease),
+            lambda: here.input_items(response_id, limit=10, after=None, order="asc"),
+        ],
+        "previous_response_not_ready": [lambda: here.create({**ASKED, "previous_response_id": response_id})],
+        None: [lambda: here.cancel(response_id)],
+    }
+    for code, calls in refusals.items():
+        for call in calls:
+            with pytest.raises(ApiError) as refused:
+                await call()
+            assert (refused.value.status, refused.value.code) == (400, code)
+
+
+async def test_response_that_is_deleted_under_way_is_gone_and_its_reader_is_told(
+    start: Callable[..., OpenAIResponsesImpl], gate: asyncio.Event, records: Lossy
+) -> None:
+    here, there = start(), start()
+    run, created = await begun(here)
+    await there.delete(created["id"])
+    gate.set()
+    last = (await rest(run))[-1]
+    assert last["type"] == "response.failed"
+    assert last["response"]["error"]["message"] == "The response was deleted while it was made."
+    await run.settled()
+    await here._crew._vouchers.own_up()
+    with pytest.raises(ApiError) as refused:
+        await there.retrieve(created["id"])
+    assert refused.value.status == 404
+    assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] != "p"] == []
+
+
+# Unknown ends
+
+
+@pytest.fixture
+def lossy(records: Lossy, monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event) -> Lossy:
+    """The store is lost with each response that it stores."""
+    monkeypatch.setattr(outcome, "PATIENCE", 0.02)
+    monkeypatch.setattr(outcome, "_RETRY", 0.0)
+    records.loses = True
+    gate.set()
+    return records
+
+
+async def answered(answer: RunAsEvents | RunAsJson) -> tuple[dict[bytes, bytes], list[bytes]]:
+    """The headers and bodies that go out."""
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        await asyncio.sleep(60)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await answer({"type": "http"}, receive, send)
+    return dict(sent[0]["headers"]), [message["body"] for message in sent[1:] if message["body"]]
+
+
+async def test_stream_whose_end_is_unknown_breaks_off_and_the_record_says_what_is_so(
+    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+) -> None:
+    here = start()
+    run = await here.create(ASKED)
+    assert isinstance(run, Run)
+    _, bodies = await answered(RunAsEvents(run))
+    response_id = run.response["id"]
+    frames = b"".join(bodies).decode().strip().split("\n\n")
+    last = orjson.loads(frames[-1].partition("data: ")[2])
+    assert (last["type"], last["code"]) == ("error", "outcome_unknown")
+    assert f"Retrieve response '{response_id}'" in last["message"]
+    assert not any(f"response.{end}" in frame for frame in frames for end in ("completed", "failed", "incomplete"))
+    assert sse.DONE not in bodies
+    lossy.away = False
+    await here._crew._vouchers.own_up()
+    assert (await here.retrieve(response_id))["status"] == "completed"
+
+
+async def test_answer_whose_end_is_unknown_is_a_503_that_clients_do_not_repeat(
+    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+) -> None:
+    here = start()
+    run = await here.create({**ASKED, "stream": False})
+    assert isinstance(run, Run)
+    headers, [body] = await answered(RunAsJson(run))
+    assert headers[b"x-should-retry"] == b"false"
+    assert b"retry-after" not in headers
+    error = orjson.loads(body)["error"]
+    assert (error["type"], error["code"]) == ("server_error", "outcome_unknown")
+    assert run.response["id"] in error["message"]
+
+
+async def test_event_on_a_connection_whose_end_is_unknown_is_an_error(
+    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+) -> None:
+    run = await start().go_on(ASKED, OnConnection(Chains(1000)))
+    last = (await rest(run))[-1]
+    assert isinstance(run.error, OutcomeUnknown)
+    told = _nested(last, run.error)
+    assert (told["type"], told["status"], told["error"]["code"]) == ("error", 503, "outcome_unknown")
+    assert run.response["status"] == "failed"
+
+
+async def test_response_under_a_key_whose_beginning_is_unknown_may_be_sent_again(
+    start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
+) -> None:
+    with pytest.raises(ApiError, match="Send it again with the same key") as refused:
+        await start().create({**ASKED, "stream": False}, "key")
+    assert not isinstance(refused.value, OutcomeUnknown)
+    assert (refused.value.status, refused.value.retry_after) == (503, 1)

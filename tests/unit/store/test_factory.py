@@ -1,0 +1,63 @@
+"""The store that a configuration names, and addresses that give nothing away."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.host.keyvalue import backend
+from llama_stack_responses.store.factory import open_records
+from llama_stack_responses.store.keyvalue import KeyValueRecords
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.postgres import PostgresRecords
+from llama_stack_responses.store.redis import RedisRecords
+from llama_stack_responses.store.sqlite import SqliteRecords
+
+REDIS = {"type": "redis", "url": "redis://localhost:6379/0"}
+POSTGRES = {"type": "postgres", "url": "postgresql://me@localhost/responses?sslmode=verify-full"}
+
+
+@pytest.mark.parametrize(
+    ("store", "kind"),
+    [
+        ({"type": "memory"}, MemoryRecords),
+        ({"type": "sqlite", "path": "~/responses.db"}, SqliteRecords),
+        (REDIS, RedisRecords),
+        (REDIS | {"url": "rediss://me@redis.internal", "password": "secret", "prefix": "a:"}, RedisRecords),
+        (POSTGRES | {"password": "secret", "schema_name": "mine"}, PostgresRecords),
+        ({"type": "host"}, KeyValueRecords),
+    ],
+)
+async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: type) -> None:
+    records = open_records(ResponsesConfig(store=store).store, backend)
+    assert isinstance(records, kind)
+    await records.close()
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        (REDIS | {"url": "redis://:sesame@localhost"}, "the password goes into 'password'"),
+        (POSTGRES | {"url": "postgresql://me:sesame@localhost"}, "the password goes into 'password'"),
+        (REDIS | {"url": "sesame:6379"}, "begins with redis://HOST"),
+        (POSTGRES | {"url": "mysql://sesame/x"}, "begins with postgresql://HOST"),
+        (POSTGRES | {"schema_name": "a; drop"}, "schema_name"),
+        ({"type": "host", "prefix": "a*"}, "prefix"),
+    ],
+)
+def test_an_address_that_will_not_do_is_refused_and_not_repeated(store: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        ResponsesConfig(store=store)
+    assert why in str(error.value)
+    assert "sesame" not in str(error.value)
+
+
+def test_an_entry_that_kept_the_hosts_own_settings_is_told_what_to_do() -> None:
+    of_host = {"persistence": {"responses": {"table_name": "responses"}}, "memory_config": {}}
+    with pytest.raises(
+        ValueError, match=r"memory_config, persistence: settings of the host's own provider, take them out"
+    ):
+        ResponsesConfig.model_validate(of_host)

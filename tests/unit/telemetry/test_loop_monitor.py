@@ -1,0 +1,209 @@
+"""What holds the event loop is told, and nothing is told of time in which nobody could run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.telemetry import loop_monitor
+from llama_stack_responses.telemetry.loop_monitor import Hold, LoopMonitor, held_seconds
+from llama_stack_responses.telemetry.telemetry import Telemetry
+from tests.support.waiting import until, wait_until
+
+THRESHOLD = 0.1
+
+
+class Told:
+    def __init__(self) -> None:
+        self.delays: list[float] = []
+        self.holds: list[float] = []
+
+
+@contextmanager
+def monitored(threshold: float = THRESHOLD) -> Iterator[Told]:
+    told = Told()
+    monitor = LoopMonitor(threshold, told.delays.append, told.holds.append)
+    monitor.start()
+    try:
+        yield told
+    finally:
+        monitor.stop()
+
+
+def blocks() -> None:
+    time.sleep(1.0)
+
+
+def computes() -> None:
+    began = time.thread_time()
+    while time.thread_time() - began < 1.0:
+        pass
+
+
+def computes_without_a_pause() -> None:
+    began = time.thread_time()
+    while time.thread_time() - began < 1.0:
+        sum(range(5_000_000))
+
+
+@pytest.mark.parametrize(
+    ("hold", "doing"), [(blocks, "waiting"), (computes, "running"), (computes_without_a_pause, "running")]
+)
+async def test_what_holds_the_loop_is_named_with_its_duration(
+    hold: Callable[[], None], doing: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with monitored() as told:
+        await until(lambda: len(told.delays) > 2)
+        asyncio.get_running_loop().call_soon(hold)
+        await until(lambda: any(each > 0.5 for each in told.holds))
+        await until(lambda: hold.__name__ in caplog.text)
+    [line] = [each for each in caplog.messages if hold.__name__ in each]
+    assert line.startswith("the event loop was held for ")
+    assert f", {doing} tests/unit/telemetry/test_loop_monitor.py:" in line
+    assert str(THRESHOLD) not in line.partition("running")[2]  # no values
+
+
+async def test_a_hold_is_reported_while_it_lasts_if_it_does_not_end(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop_monitor, "_LONG", 0.5)
+    with monitored() as told:
+        await until(lambda: len(told.delays) > 2)
+        wait_until(lambda: "is held for more than" in caplog.text)  # it holds the loop itself
+        await until(lambda: bool(told.holds))
+    assert caplog.text.count("is held for more than") == 1
+    assert "wait_until" in caplog.text
+
+
+async def test_a_loop_that_only_waits_is_not_held() -> None:
+    with monitored(1.0) as told:
+        await until(lambda: len(told.delays) > 3)
+    assert told.holds == []
+
+
+@pytest.mark.parametrize(
+    ("late", "ran", "queued", "alive", "held"),
+    [
+        (3.0, 3.0, 0.0, 3.0, 3.0),
+        (3.0, 3.0, 0.0, 0.0, 3.0),
+        (3.0, 0.0, 0.0, 3.0, 3.0),
+        (3.0, 0.0, 0.0, 0.1, 0.1),
+        (3.0, 0.2, 2.8, 3.0, 0.2),
+        (3.0, 0.1, 2.9, 0.0, 0.1),
+    ],
+    ids=["computing", "computing in C", "blocked", "the process stopped", "no processor", "no processor for anybody"],
+)
+def test_only_time_that_the_loop_itself_took_counts(
+    late: float, ran: float, queued: float, alive: float, held: float
+) -> None:
+    assert held_seconds(late, ran, queued, alive) == pytest.approx(held)
+
+
+PAUSED = """
+import asyncio, logging, sys
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+from llama_stack_responses.telemetry.loop_monitor import LoopMonitor
+
+async def main():
+    delays = []
+    monitor = LoopMonitor(0.5, delays.append, lambda held: print("HELD", held, flush=True))
+    monitor.start()
+    print("begun", flush=True)
+    while not any(each > 2 for each in await beats(delays)):
+        pass
+    print("went on", flush=True)
+    monitor.stop()
+
+async def beats(delays):
+    await asyncio.sleep(0.1)
+    return delays
+
+# The delay of a beat is that of which nobody is to blame, too.
+real = LoopMonitor._beat
+def beat(self):
+    import time
+    late = time.monotonic() - self._last - self._interval
+    real(self)
+    if late > 2:
+        self._on_delay(late)
+LoopMonitor._beat = beat
+asyncio.run(main())
+"""
+
+
+def test_a_process_that_was_stopped_did_not_hold_its_loop() -> None:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", PAUSED], stdout=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "begun\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(3)
+        process.send_signal(signal.SIGCONT)
+        said, _ = process.communicate(timeout=60)
+    assert said == "went on\n"
+
+
+def test_the_frames_that_most_samples_share_are_named() -> None:
+    outer: loop_monitor.Stack = [("a.py main", 1), ("b.py work", 7)]
+    samples = [[*outer, (f"c.py f{number}", number)] for number in range(5)]
+    assert loop_monitor._shared(samples) == ("b.py:7 work < a.py:1 main", "5 of 5")
+    assert loop_monitor._shared([*samples, *[[*outer, ("c.py f0", number)] for number in range(5)]]) == (
+        "c.py:0 f0 < b.py:7 work < a.py:1 main",
+        "6 of 10",
+    )
+    assert loop_monitor._shared([[("d.py deep", 1)] * 50]) == (" < ".join(["d.py:1 deep"] * 8), "1 of 1")
+    assert loop_monitor._shared([]) == ("", "0 of 0")
+
+
+def test_lines_are_bounded_and_those_left_out_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    lines = loop_monitor._Lines()
+    for _ in range(50):
+        lines.log(Hold(0.2, ran=True))
+    assert len(caplog.messages) == 20
+    lines._last -= 3.0
+    lines.log(Hold(0.25, ran=False, stack="a.py:1 f", share="1 of 2"))
+    assert caplog.messages[-1] == (
+        "the event loop was held for 0.250 s, waiting a.py:1 f (in 1 of 2 samples); 30 more before it"
+    )
+    assert {each.levelno for each in caplog.records} == {logging.WARNING}
+
+
+async def test_delays_and_holds_are_measured_and_the_thread_ends() -> None:
+    reader = InMemoryMetricReader()
+    monitor = Telemetry(meters=MeterProvider([reader])).monitor_loop(0.02)
+    time.sleep(1.0)  # noqa: ASYNC251 (it holds the loop)
+    found: dict[str, float] = {}
+
+    def measured() -> bool:
+        data = reader.get_metrics_data()
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics if data else ():
+            [point] = metric.data.data_points
+            found[metric.name] = getattr(point, "sum", 0) or getattr(point, "value", 0)
+        return "llama_stack_responses.event_loop.holds" in found
+
+    await until(measured)
+    assert found["llama_stack_responses.event_loop.delay"] > 0.5
+    monitor.stop()
+    monitor.stop()
+    await until(lambda: "event-loop-monitor" not in {each.name for each in threading.enumerate()})
+
+
+@pytest.mark.parametrize("seconds", [-1, 0.001, 100])
+def test_a_threshold_that_makes_no_sense_is_refused(seconds: float) -> None:
+    assert ResponsesConfig(loop_hold_seconds=0).loop_hold_seconds == 0
+    with pytest.raises(ValueError, match=r"0\.01 to 60 seconds"):
+        ResponsesConfig(loop_hold_seconds=seconds)

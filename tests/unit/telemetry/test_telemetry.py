@@ -1,0 +1,313 @@
+"""What telemetry is told, and what it keeps to itself."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.calls import ServerCall
+from llama_stack_responses.core.stream.deltas import Finish, Usage
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.logs import about, get_logger
+from llama_stack_responses.store.instrumented import MeasuredRecords
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Conflict, Put, VersionIs
+from llama_stack_responses.telemetry import content
+from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.telemetry.trace_context import is_traced, trace_headers, within
+from tests.support.inference import text
+
+type Json = dict[str, Any]
+
+CALL: Final = ServerCall("call_1", "look_up", '{"word": "otter"}', 0)
+CHAT: Final[Json] = {
+    "model": "local/m",
+    "max_completion_tokens": 9,
+    "messages": [
+        {"role": "system", "content": "Be kind."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Look."}, {"type": "image_url", "image_url": {"url": "x"}}],
+        },
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call_0", "function": {"name": "f", "arguments": "{}"}}],
+        },
+        {"role": "tool", "tool_call_id": "call_0", "content": "Oslo"},
+    ],
+}
+SAID: Final[list[Json]] = [
+    {"type": "reasoning", "id": "rs_1", "content": [{"text": "Hm."}], "summary": []},
+    {"type": "message", "id": "msg_1", "content": [{"type": "output_text", "text": "So \ud800"}]},
+    {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"},
+    {"type": "web_search_call", "id": "ws_1"},
+]
+TRACE: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
+HEADERS: Final = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate": "a=b"}
+
+
+class Watched:
+    """Telemetry, and what came of it."""
+
+    def __init__(self, **environment: str) -> None:
+        self._exporter = InMemorySpanExporter()
+        tracers = TracerProvider()
+        tracers.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self._reader = InMemoryMetricReader()
+        self.telemetry = Telemetry(tracers, MeterProvider([self._reader]), environment)
+
+    @property
+    def spans(self) -> list[Any]:
+        """Those that have ended."""
+        return list(self._exporter.get_finished_spans())
+
+    def points(self) -> dict[str, list[tuple[Mapping[str, Any], int, float]]]:
+        """By name: attributes, count and sum of each point."""
+        data: Any = self._reader.get_metrics_data()
+        return {
+            metric.name: [(dict(each.attributes), each.count, each.sum) for each in metric.data.data_points]
+            for found in (data.resource_metrics if data else ())
+            for scope in found.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+def begun(model: str = "local/m", **fields: Any) -> Json:
+    """A new response."""
+    return new_response(parse_create({"model": model, "input": "hi", **fields}), id="resp_1", created_at=1)
+
+
+def one_round(telemetry: Telemetry) -> None:
+    with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
+        told.asked(CHAT)
+        for _ in range(2):
+            told.hear(text("So"))
+        told.ended(Finish("stop", Usage(7, 2, 1, 0, 1)), SAID)
+        whole.ended(begun(), "completed", 1)
+    with telemetry.tool(CALL, "mcp_call") as called:
+        called.ended([{"type": "text", "text": "an animal"}])
+
+
+def test_what_was_said_stays_out() -> None:
+    watched = Watched()
+    one_round(watched.telemetry)
+    shown = " ".join(span.to_json() for span in watched.spans)
+    for words in ("Be kind", "Look", "Oslo", "Hm.", "So ", "otter", "animal"):
+        assert words not in shown
+
+
+@pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
+def test_what_was_said_is_shown_where_the_operator_wants_it(value: str) -> None:
+    watched = Watched(**{content.SWITCH: value})
+    one_round(watched.telemetry)
+    chat, _, called = watched.spans
+    asked = json.loads(chat.attributes["gen_ai.input.messages"])
+    assert asked == [
+        {"role": "system", "parts": [{"type": "text", "content": "Be kind."}]},
+        {"role": "user", "parts": [{"type": "text", "content": "Look."}, {"type": "image_url"}]},
+        {"role": "assistant", "parts": [{"type": "tool_call", "id": "call_0", "name": "f", "arguments": "{}"}]},
+        {"role": "tool", "parts": [{"type": "tool_call_response", "id": "call_0", "response": "Oslo"}]},
+    ]
+    [answered] = json.loads(chat.attributes["gen_ai.output.messages"])
+    assert answered == {
+        "role": "assistant",
+        "parts": [
+            {"type": "reasoning", "content": "Hm."},
+            {"type": "text", "content": "So \ud800"},
+            {"type": "tool_call", "id": "call_1", "name": "f", "arguments": "{}"},
+            {"type": "web_search_call", "id": "ws_1"},
+        ],
+        "finish_reason": "stop",
+    }
+    assert called.attributes["gen_ai.tool.call.arguments"] == CALL.arguments
+    assert json.loads(called.attributes["gen_ai.tool.call.result"]) == [{"type": "text", "text": "an animal"}]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_round_says_whether_it_was_streamed(stream: bool) -> None:
+    watched = Watched()
+    with watched.telemetry.response(begun()) as whole, watched.telemetry.round("local/m", whole) as told:
+        told.asked(CHAT | {"stream": stream})
+    assert watched.spans[0].attributes["gen_ai.request.stream"] is stream
+
+
+def test_the_first_chunk_alone_counts() -> None:
+    watched = Watched()
+    one_round(watched.telemetry)
+    points = watched.points()
+    for name in ("gen_ai.client.operation.time_to_first_chunk", "gen_ai.server.time_to_first_token"):
+        assert [count for _, count, _ in points[name]] == [1]
+    assert {
+        (attributes["gen_ai.token.type"], total) for attributes, _, total in points["gen_ai.client.token.usage"]
+    } == {
+        ("input", 7),
+        ("output", 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (ApiError(429, "Slow down, otter.", code="rate_limit_exceeded"), StatusCode.ERROR, "rate_limit_exceeded"),
+        (ApiError(502, "No otter."), StatusCode.ERROR, "502"),
+        (ValueError("otter"), StatusCode.ERROR, "ValueError"),
+        (asyncio.CancelledError(), StatusCode.UNSET, "cancelled"),
+    ],
+)
+def test_an_error_is_named_and_not_quoted(error: BaseException, status: StatusCode, kind: str) -> None:
+    watched = Watched()
+    telemetry = watched.telemetry
+    with pytest.raises(type(error)), telemetry.response(begun()) as whole, telemetry.round("local/m", whole):
+        raise error
+    for span in watched.spans:
+        assert (span.status.status_code, span.attributes["error.type"], span.events) == (status, kind, ())
+        assert "otter" not in span.to_json()
+    [(attributes, count, _)] = watched.points()["gen_ai.client.operation.duration"]
+    assert (attributes["error.type"], count) == (kind, 1)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(404, "No such model.", code="model_not_found"),
+        ApiError(424, "No such MCP server.", code="http_error"),
+        asyncio.CancelledError(),
+    ],
+)
+def test_models_that_there_are_not_make_no_series(error: BaseException) -> None:
+    watched = Watched()
+    telemetry = watched.telemetry
+    for model in ("x1", "y/x2", "z/x3"):
+        with pytest.raises(type(error)), telemetry.response(begun(model)) as whole, telemetry.round(model, whole):
+            raise error
+    for name in ("gen_ai.client.operation.duration", "gen_ai.server.request.duration"):
+        [(attributes, count, _)] = watched.points()[name]
+        assert ("gen_ai.request.model" in attributes, count) == (False, 3)
+
+
+def test_a_model_that_answered_keeps_its_name() -> None:
+    watched = Watched()
+    telemetry = watched.telemetry
+
+    def answer() -> None:
+        with telemetry.response(begun()) as whole, telemetry.round("local/m", whole) as told:
+            told.hear(text("So"))
+            raise ApiError(400, "What now?")
+
+    with pytest.raises(ApiError):
+        answer()
+    for name in ("gen_ai.client.operation.duration", "gen_ai.server.request.duration"):
+        [(attributes, _, _)] = watched.points()[name]
+        assert attributes["gen_ai.request.model"] == "local/m"
+
+
+def test_the_names_of_tools_make_no_series() -> None:
+    watched = Watched()
+    for name in ("mine__a", "mine__b"):
+        with watched.telemetry.tool(replace(CALL, name=name), "mcp_call"):
+            pass
+    [(attributes, count, _)] = watched.points()["gen_ai.client.operation.duration"]
+    assert (attributes["llama_stack_responses.item.type"], count) == ("mcp_call", 2)
+    assert [span.attributes["gen_ai.tool.name"] for span in watched.spans] == ["mine__a", "mine__b"]
+
+
+def test_a_conversation_is_named() -> None:
+    watched = Watched()
+    with watched.telemetry.response(begun() | {"conversation": {"id": "conv_1"}}):
+        pass
+    assert watched.spans[0].attributes["gen_ai.conversation.id"] == "conv_1"
+
+
+async def test_calls_of_the_store_are_timed() -> None:
+    watched = Watched()
+    records = MeasuredRecords(MemoryRecords(), watched.telemetry)
+    assert records.transactional
+    await records.commit([Put("a", b"1")])
+    with pytest.raises(Conflict):
+        await records.commit([Put("a", b"1")], [VersionIs("a", None)])
+    assert list(await records.get_many(["a"])) == ["a"]
+    assert [key for key, _ in await records.range("a", "b", limit=1)] == ["a"]
+    assert await records.sweep(await records.now()) == 0
+    await records.close()
+    points = watched.points()["llama_stack_responses.store.duration"]
+    assert {
+        (attributes["llama_stack_responses.store.operation"], len(attributes), count) for attributes, count, _ in points
+    } == {
+        ("commit", 1, 2),
+        ("get_many", 1, 1),
+        ("range", 1, 1),
+        ("sweep", 1, 1),
+        ("now", 1, 1),
+    }
+
+
+# -- traces ------------------------------------------------------------------------
+
+
+def test_a_trace_goes_on_without_anybody_who_collects() -> None:
+    assert trace_headers() == {}
+    telemetry = Telemetry()
+    with within(HEADERS), telemetry.response(begun()) as whole, telemetry.round("m", whole):
+        assert trace_headers() == HEADERS
+    assert not is_traced()
+
+
+def test_a_trace_ends_with_its_block() -> None:
+    with within(HEADERS):
+        assert is_traced()
+        with within({}):
+            assert not is_traced()
+        assert is_traced()
+
+
+@pytest.mark.parametrize("headers", [{"traceparent": "nonsense"}, {"traceparent": ""}, {"traceparent": "0" * 600}, {}])
+def test_what_is_no_trace_is_ignored(headers: dict[str, str]) -> None:
+    with within(headers):
+        assert trace_headers() == {}
+
+
+def test_an_overlong_state_is_left_out() -> None:
+    with within({**HEADERS, "tracestate": f"a={'b' * 600}"}):
+        assert trace_headers() == {"traceparent": HEADERS["traceparent"]}
+
+
+def test_no_baggage_goes_on() -> None:
+    with within({**HEADERS, "baggage": "otter=1"}):
+        assert "baggage" not in trace_headers()
+
+
+# -- log lines ---------------------------------------------------------------------
+
+
+async def test_lines_name_what_they_are_about(caplog: pytest.LogCaptureFixture) -> None:
+    logger = get_logger("llama_stack_responses.test")
+
+    async def work() -> None:
+        logger.warning("in a task", extra={"more": "1"})
+
+    with caplog.at_level(logging.WARNING):
+        with within(HEADERS), about(x_request_id="req_1"), about(response_id="resp_1"):
+            task = asyncio.create_task(work())
+        await task
+        logger.warning("outside")
+    inside, outside = (vars(record) for record in caplog.records)
+    assert {name: inside[name] for name in ("x_request_id", "response_id", "trace_id", "more")} == {
+        "x_request_id": "req_1",
+        "response_id": "resp_1",
+        "trace_id": TRACE,
+        "more": "1",
+    }
+    assert outside.keys().isdisjoint({"x_request_id", "response_id", "trace_id"})

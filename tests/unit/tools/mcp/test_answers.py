@@ -1,0 +1,106 @@
+"""What the `mcp` package gets of a stream: whole events that it needs, and nothing in between."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import orjson
+import pytest
+
+from llama_stack_responses.tools.mcp.answers import AnswerEvents, Body, SessionEvents
+from llama_stack_responses.tools.mcp.failure import Broken, Failure
+from llama_stack_responses.tools.mcp.incoming import Incoming, IncomingLimits
+from llama_stack_responses.tools.mcp.large_texts import LargeTexts
+from llama_stack_responses.tools.mcp.versions import http
+
+ANSWER = orjson.dumps({"jsonrpc": "2.0", "id": 1, "result": {"content": [{"type": "text", "text": "x" * 3_000}]}})
+LIMITS = IncomingLimits(answer_bytes=10_000, answer_values=100, session_bytes=20_000)
+
+
+class Response:
+    """An answer that comes in chunks, and then breaks off if it is to."""
+
+    def __init__(self, chunks: Sequence[bytes], error: Exception | None = None) -> None:
+        self.read = 0
+        self._chunks = chunks
+        self._error = error
+
+    @property
+    async def stream(self) -> AsyncIterator[bytes]:
+        """The chunks."""
+        for chunk in self._chunks:
+            self.read += len(chunk)
+            yield chunk
+        if self._error:
+            raise self._error
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+
+def body(response: Response, *, endpoint: bool = False, size: int = 10_000) -> Body:
+    incoming = Incoming(LIMITS, LargeTexts())
+    incoming.expect(1)
+    return Body(response, incoming, size, endpoint=endpoint)
+
+
+def failed(failure: Failure) -> bytes:
+    return failure.message.encode()
+
+
+async def pieces(response: Response) -> list[bytes]:
+    return [piece async for piece in AnswerEvents(body(response), failed)]
+
+
+def cut(text: bytes, size: int) -> list[bytes]:
+    return [text[at : at + size] for at in range(0, len(text), size)]
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+async def test_an_event_is_one_piece_however_it_comes(size: int) -> None:
+    """A line in pieces is joined by the package, for each piece anew."""
+    stream = b": hello\n\ndata: " + ANSWER + b"\n\nevent: other\ndata: 1\n\n"
+    first, last = await pieces(Response(cut(stream, size)))
+    assert first == b"event: message\ndata: " + ANSWER + b"\n\n"
+    assert b"did not answer" in last
+
+
+async def test_an_endless_line_is_read_to_the_bound_and_reaches_nobody() -> None:
+    response = Response([b"data: ", *[b"x" * 100] * 1_000])
+    assert await pieces(response) == [
+        b"event: message\ndata: The server's answer is larger than this server takes.\n\n"
+    ]
+    assert response.read <= 10_100
+
+
+async def test_a_broken_stream_that_can_be_taken_up_again_has_no_answer() -> None:
+    response = Response([b"id: 7\ndata:\n\n"], http.ReadError("broken"))
+    assert await pieces(response) == [b"event: message\ndata: \nid: 7\n\n"]
+
+
+async def test_a_stream_over_its_bound_is_not_taken_up_again() -> None:
+    found = await pieces(Response([b"id: 7\ndata:\n\n", b"data: " + b"x" * 20_000]))
+    assert [b"larger than" in piece for piece in found] == [False, True]
+
+
+@pytest.mark.parametrize(("endpoint", "count"), [(True, 1), (False, 0)])
+async def test_an_endpoint_passes_once_and_only_over_the_older_transport(endpoint: bool, count: int) -> None:
+    made = body(Response([b"event: endpoint\ndata: /m\n\n"] * 3), endpoint=endpoint)
+    failures: list[Failure] = []
+    assert len([piece async for piece in SessionEvents(made, failures.append)]) == count
+    assert failures == []
+
+
+async def test_a_broken_session_is_told_once() -> None:
+    failures: list[Failure] = []
+    made = body(Response([], http.ReadError("broken")))
+    assert [piece async for piece in SessionEvents(made, failures.append)] == []
+    assert [type(each) for each in failures] == [Broken]
+
+
+async def test_a_body_in_single_bytes_is_read_whole() -> None:
+    assert await body(Response(cut(ANSWER, 1))).read() == ANSWER
+
+
+async def test_the_session_bounds_all_its_answers() -> None:
+    made = body(Response([b"x" * 5_000] * 5), size=100_000)
+    with pytest.raises(Failure, match="more in one session"):
+        await made.read()

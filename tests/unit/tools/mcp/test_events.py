@@ -1,0 +1,85 @@
+"""Events out of bytes, however they are cut, and how large they may be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from llama_stack_responses.tools.mcp.events import Event, EventReader
+from llama_stack_responses.tools.mcp.failure import Failure
+
+
+def read(reader: EventReader, *chunks: bytes) -> list[Event]:
+    return [event for chunk in chunks for event in reader.feed(chunk) if event]
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: a\n\n", [Event(b"message", b"a")]),
+        (b"data:a\r\n\r\ndata: b\r\rdata: c\n\n", [Event(b"message", each) for each in (b"a", b"b", b"c")]),
+        (b"event: endpoint\ndata: /m\n\n", [Event(b"endpoint", b"/m")]),
+        (b"data: {\ndata: }\n\n", [Event(b"message", b"{ }")]),
+        (b": ping\n\n\n\n:\n\n", []),
+        (b"id: 7\ndata:\n\n", [Event(b"message", b"", b"7")]),
+        (b"id: 7\0\ndata: a\n\n", [Event(b"message", b"a")]),
+        (b"id: \xc3\xa4\ndata: a\n\n", [Event(b"message", b"a")]),
+        (b"retry: 0\ndata: a\n\n", [Event(b"message", b"a", retry_ms=500)]),
+        (b"retry: " + b"9" * 900 + b"\ndata: a\n\n", [Event(b"message", b"a", retry_ms=30_000)]),
+        (b"retry: -1\ndata: a\n\n", [Event(b"message", b"a")]),
+        (b"unknown: x\ndata\n\n", [Event(b"message", b"")]),
+        (b"event: x\n\ndata: a\n\n", [Event(b"message", b"a")]),
+        (b"data: unfinished", []),
+    ],
+)
+def test_a_stream_is_split_into_its_events(stream: bytes, events: list[Event]) -> None:
+    assert read(EventReader(1_000), stream) == events
+    assert read(EventReader(1_000), *(stream[at : at + 1] for at in range(len(stream)))) == events
+
+
+@given(st.lists(st.sampled_from([b"data: a", b"\r", b"\n", b"\r\n", b"id: 1", b"x"])), st.integers(1, 7))
+def test_events_do_not_depend_on_how_a_stream_is_cut(pieces: list[bytes], size: int) -> None:
+    stream = b"".join(pieces)
+    cut = [stream[at : at + size] for at in range(0, len(stream), size)]
+    assert read(EventReader(10_000), *cut) == read(EventReader(10_000), stream)
+
+
+def test_an_encoded_event_is_read_as_the_same() -> None:
+    event = Event(b"message", b'{"a": 1}', b"7", 1_000)
+    assert read(EventReader(1_000), event.encoded()) == [event]
+
+
+@pytest.mark.parametrize("chunk", [b"data: " + b"x" * 10, b"data\n" * 5, b":" * 50, b":\n" * 50])
+def test_an_event_without_end_fails_at_its_bound(chunk: bytes) -> None:
+    reader = EventReader(1_000)
+    fitting = 1_000 // len(chunk)
+    read(reader, *[chunk] * fitting)
+    with pytest.raises(Failure, match="larger than"):
+        read(reader, chunk)
+
+
+def test_the_bound_holds_for_each_event() -> None:
+    reader = EventReader(100)
+    assert len(read(reader, *[b"data: %s\n\n" % (b"x" * 80)] * 50)) == 50
+
+
+@pytest.mark.parametrize("field", [b"id", b"event"])
+def test_a_long_name_fails(field: bytes) -> None:
+    with pytest.raises(Failure, match="names or ids"):
+        read(EventReader(10_000), field + b": " + b"x" * 2_000 + b"\n")
+
+
+def test_a_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader looks at the chunk that came and at a whole line, and never at what it has of a line so far."""
+    looked_at = 0
+
+    class Chunk(bytes):
+        def splitlines(self, keepends: bool = False) -> list[bytes]:
+            nonlocal looked_at
+            looked_at += len(self)
+            return super().splitlines(keepends)
+
+    reader = EventReader(1_000_000)
+    for _ in range(5_000):
+        assert list(reader.feed(Chunk(b"x" * 100))) == []
+    assert list(reader.feed(Chunk(b"\n"))) == [None]
+    assert looked_at == 500_001

@@ -1,0 +1,174 @@
+"""Which calls go through, and what the model is told of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.request import CreateRequest
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.core.unavailable_tools import HostedTool, Policy, Unavailable
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.tool_execution import Answering
+from llama_stack_responses.telemetry.telemetry import Telemetry
+from llama_stack_responses.tools.client.function import FunctionTool
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.tool import Function
+from llama_stack_responses.tools.toolset import Toolset
+
+Json = dict[str, Any]
+
+
+def function(name: str, **more: Any) -> Json:
+    return {"type": "function", "name": name, "parameters": None, "strict": None, **more}
+
+
+def allowed(*names: str) -> Json:
+    return {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": name} for name in names]}
+
+
+TOOLS = [function("f"), function("g")]
+NO_STAGEHAND: Any = None
+"""No tool here shows anything while it is prepared."""
+
+
+class Asked(FunctionTool):
+    """A function that takes down how often it is asked what it is."""
+
+    times = 0
+
+    def functions(self) -> Sequence[Function]:
+        self.times += 1
+        return super().functions()
+
+
+def made(tools: list[Json], choice: str | Json | None, *, parallel: bool = True) -> Toolset:
+    request = CreateRequest(model="m", tools=tools, tool_choice=choice, parallel_tool_calls=parallel)
+    return Toolset(request, client_tools())
+
+
+@pytest.mark.parametrize("choice", [None, "auto", "required"])
+def test_calls_of_all_declared_tools_go_through(choice: str | Json | None) -> None:
+    toolset = made(TOOLS, choice)
+    assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION] * 3
+
+
+def test_unknown_tools_do_not_go_through() -> None:
+    toolset = made(TOOLS, None)
+    assert toolset.kind_of("h") is None
+    assert toolset.kind_of("") is None
+    assert toolset.refusal(ServerCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
+
+
+def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
+    toolset = made(TOOLS, allowed("g"))
+    assert len(toolset.offer()[0]) == 2
+    assert toolset.kind_of("f") is None
+    assert toolset.kind_of("g") is FUNCTION
+    told = toolset.refusal(ServerCall("f", "1", "{}"))
+    assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
+
+
+def test_required_call_of_allowed_tools_shows_the_model_only_those() -> None:
+    toolset = made(TOOLS, allowed("g") | {"mode": "required"})
+    seen, choice = toolset.offer()
+    assert ([each["function"]["name"] for each in seen], choice) == (["g"], "required")
+
+
+@pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
+def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[str]) -> None:
+    toolset = made(TOOLS, choice)
+    assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
+
+
+def test_a_tool_that_is_chosen_by_its_name_is_called_once() -> None:
+    toolset = made(TOOLS, {"type": "function", "name": "g"})
+    assert toolset.kind_of("g") is FUNCTION
+    assert toolset.kind_of("g") is None
+
+
+def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
+    toolset = made(TOOLS, None, parallel=False)
+    assert toolset.kind_of("h") is None
+    assert toolset.kind_of("g") is FUNCTION
+    assert toolset.kind_of("f") is None
+
+
+def test_without_tools_there_is_none_to_name() -> None:
+    assert made([], None).refusal(ServerCall("h", "1", "{}")).endswith("may be called: none.")
+
+
+def test_a_function_as_the_chat_request_has_it() -> None:
+    schema = {"type": "object", "properties": {"a": {}}}
+    tool = FunctionTool(
+        function("f", description="Does f.", strict=False, parameters=schema, defer_loading=True),
+        CreateRequest(model="m"),
+    )
+    expected = {"name": "f", "parameters": schema, "description": "Does f.", "strict": False}
+    assert tool.functions()[0].chat == {"type": "function", "function": expected}
+
+
+def test_a_function_without_parameters_takes_none() -> None:
+    expected = {"name": "f", "parameters": {"type": "object", "properties": {}}}
+    assert FunctionTool(function("f"), CreateRequest(model="m")).functions()[0].chat == {
+        "type": "function",
+        "function": expected,
+    }
+
+
+async def test_what_nobody_has_to_find_out_is_asked_once() -> None:
+    request = CreateRequest(model="m", tools=[function("f")])
+    tool = Asked(request.tools[0], request)
+    toolset = Toolset(request, {"function": lambda *_: tool})
+    assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
+    await toolset.prepare([], Answering(toolset, assembler, Outbox(wanted=False), 1, Telemetry()))
+    assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
+    assert tool.times == 1
+
+
+def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict[HostedTool, Policy]) -> Toolset:
+    request = CreateRequest(model="m", tools=tools, tool_choice=choice)
+    return Toolset(request, client_tools(), Unavailable(policy))
+
+
+@pytest.mark.parametrize("policy", ["omit", {"file_search": "omit"}])
+async def test_an_omitted_tool_is_not_seen_by_the_model(policy: Any) -> None:
+    toolset = omitting([{"type": "file_search"}, *TOOLS], None, policy)
+    assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f", "g"]
+
+
+@pytest.mark.parametrize("policy", ["refuse", {"web_search": "omit"}, {"file_search": "refuse"}])
+def test_an_unavailable_tool_is_refused_with_the_setting_that_omits_it(policy: Any) -> None:
+    with pytest.raises(ApiError) as caught:
+        omitting([*TOOLS, {"type": "file_search"}], None, policy)
+    assert (caught.value.status, caught.value.param) == (400, "tools[2].type")
+    assert "'unavailable_tools: {file_search: omit}': see docs/tools.md." in caught.value.message
+
+
+SEARCHES: list[Json] = [{"type": "web_search_preview"}]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "web_search_preview"},
+        {"type": "allowed_tools", "mode": "required", "tools": SEARCHES},
+    ],
+)
+async def test_a_choice_that_demands_an_omitted_tool_is_refused(choice: Any) -> None:
+    with pytest.raises(ApiError, match="'tool_choice' demands a call of a tool") as caught:
+        await omitting(SEARCHES, choice, "omit").prepare([], NO_STAGEHAND)
+    assert (caught.value.status, caught.value.param) == (400, "tool_choice")
+
+
+@pytest.mark.parametrize("choice", [None, "auto", {"type": "allowed_tools", "mode": "auto", "tools": SEARCHES}])
+async def test_a_choice_that_allows_an_omitted_tool_is_taken(choice: Any) -> None:
+    toolset = omitting([*SEARCHES, *TOOLS], choice, "omit")
+    await toolset.prepare([], NO_STAGEHAND)
+    assert len(toolset.offer()[0]) == 2

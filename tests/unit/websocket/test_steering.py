@@ -1,0 +1,256 @@
+"""What becomes of input that steers a response, whenever it comes and however the response ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from openai.types.responses import ResponsesServerEvent
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.schema.steer_input import required_input
+from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.websocket.steering import Steering, steered
+from tests.support.conform import problems
+
+Json = dict[str, Any]
+
+BODY: Json = {"model": "m", "input": "first", "instructions": "Be brief.", "previous_response_id": "resp_0"}
+PROMPT: Json = {"id": "p", "variables": {}, "version": "2"}
+COMPLETED: Json = {
+    "id": "resp_1",
+    "status": "completed",
+    "incomplete_details": None,
+    "output": [],
+    "prompt": PROMPT,
+}
+STEERED = COMPLETED | {"status": "incomplete", "incomplete_details": {"reason": "steered"}}
+CALL: Json = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name": "f", "arguments": "{}"}
+
+
+class Desk:
+    """Steering with one response under way, in the lane `a`."""
+
+    def __init__(self, most: int = 16, most_bytes: int = 10_000, **body: Any) -> None:
+        self.steering = Steering(most, most_bytes)
+        self.boundary = Boundary()
+        self.steering.began("resp_1", "a", BODY | body, self.boundary)
+
+    def steer(self, given: Any = "go left", target: str = "resp_1", **more: Any) -> Json:
+        """The event that answers it, checked."""
+        event, lane = self.steering.steer(
+            {"type": "response.steer", "previous_response_id": target, "input": given, **more}
+        )
+        assert problems(ResponsesServerEvent, event) == [] or event["steer"].get("input") is not None
+        assert lane == ("a" if target == "resp_1" else None)
+        return event
+
+    def fails(self, code: str, *args: Any, **more: Any) -> Json:
+        """The answer to input that is not taken: it comes back, without an id."""
+        event = self.steer(*args, **more)
+        assert (event["type"], event["error"]["code"]) == ("response.steer.failed", code)
+        assert event["error"]["type"] == "invalid_request_error"
+        assert len(event["error"]["message"]) > 10
+        assert "id" not in event["steer"]
+        return event
+
+
+def test_accepted_input_begins_the_next_response_in_the_order_in_which_it_came() -> None:
+    desk = Desk()
+    message = {"role": "user", "content": [{"type": "input_text", "text": "go right"}]}
+    answers = [desk.steer("go left"), desk.steer([message])]
+    assert [answer["type"] for answer in answers] == ["response.steer.accepted"] * 2
+    assert [answer["sequence_number"] for answer in answers] == [0, 1]
+    assert desk.boundary.wanted
+    told, successor = desk.steering.ended(STEERED)
+    assert told == []
+    assert successor
+    assert successor.body == BODY | {
+        "prompt": PROMPT,
+        "previous_response_id": "resp_1",
+        "input": [{"role": "user", "content": "go left"}, message],
+    }
+    assert [steer.id for steer in successor.steers] == [answer["steer"]["id"] for answer in answers]
+    desk.fails("response_not_active")
+
+
+def test_a_response_that_completes_first_has_a_successor_all_the_same() -> None:
+    desk = Desk()
+    desk.steer()
+    told, successor = desk.steering.ended(COMPLETED)
+    assert (told, bool(successor)) == ([], True)
+    desk.fails("response_already_completed")
+
+
+def test_nothing_was_queued() -> None:
+    desk = Desk()
+    assert desk.steering.ended(COMPLETED) == ([], None)
+    assert not desk.boundary.wanted
+
+
+def test_a_response_that_waits_for_the_client() -> None:
+    """What was queued goes before the input that it waited for, in its lane, once that is taken."""
+    desk = Desk()
+    ids = [desk.steer(given)["steer"]["id"] for given in ("go left", "or right")]
+    told, successor = desk.steering.ended(COMPLETED | {"output": [CALL]})
+    assert successor is None
+    stub = {"type": "function_call_output", "call_id": "call_1", "name": "f"}
+    for event, steer_id in zip(told, ids, strict=True):
+        assert problems(ResponsesServerEvent, event) == []
+        assert event["type"] == "response.steer.pending"
+        assert event["steer"] == {"id": steer_id, "previous_response_id": "resp_1"}
+        assert (event["reason"], event["required_input"]) == ("waiting_for_required_input", [stub])
+    assert desk.steering.queued("resp_1", "b") == desk.steering.queued("resp_2", "a") == []
+    assert desk.steering.queued(["resp_1"], "a") == []
+    steers = desk.steering.queued("resp_1", "a")
+    output = stub | {"output": "4"}
+    assert steered({"model": "m", "input": [output]}, steers)["input"] == [
+        {"role": "user", "content": "go left"},
+        {"role": "user", "content": "or right"},
+        output,
+    ]
+    assert steered({"model": "m", "input": "four"}, steers)["input"][2] == {"role": "user", "content": "four"}
+    assert len(steered({"model": "m"}, steers)["input"]) == 2
+    assert steered({"model": "m", "input": 3}, steers)["input"] == 3
+    assert desk.steering.queued("resp_1", "a") == steers
+    desk.steering.committed("resp_1")
+    assert desk.steering.queued("resp_1", "a") == []
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        COMPLETED | {"status": "failed"},
+        COMPLETED | {"status": "cancelled"},
+        COMPLETED | {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
+    ],
+)
+def test_a_response_that_ends_badly_gives_the_input_back(ending: Json) -> None:
+    desk = Desk()
+    accepted = desk.steer("go left")
+    [event], successor = desk.steering.ended(ending)
+    assert successor is None
+    assert problems(ResponsesServerEvent, event) == []
+    assert event["error"]["code"] == "response_not_active"
+    assert event["steer"] == accepted["steer"] | {"input": "go left"}
+    desk.fails("response_not_active")
+
+
+def test_a_successor_that_cannot_be_created_gives_the_input_back() -> None:
+    desk = Desk()
+    accepted = desk.steer("go left")
+    _, successor = desk.steering.ended(STEERED)
+    assert successor
+    [event] = desk.steering.failed(successor.steers, "successor_creation_failed", "The model is gone.")
+    assert (event["error"]["code"], event["error"]["message"]) == ("successor_creation_failed", "The model is gone.")
+    assert event["steer"] == accepted["steer"] | {"input": "go left"}
+
+
+def test_a_response_that_is_not_this_connections() -> None:
+    Desk().fails("response_not_found", "x", "resp_9")
+
+
+@pytest.mark.parametrize("body", [{"conversation": "conv_1"}, {"context_management": [{"type": "compaction"}]}])
+def test_a_response_that_cannot_be_steered(body: Json) -> None:
+    desk = Desk(**body)
+    desk.fails("steering_not_supported")
+    assert not desk.boundary.wanted
+
+
+def test_no_more_than_so_much() -> None:
+    desk = Desk(most=2)
+    desk.steer()
+    desk.steer()
+    desk.fails("too_many_pending_steers")
+    large = Desk(most_bytes=5_000)
+    large.fails("too_many_pending_steers", "x" * 5_000)
+    large.steer("x" * 3_000)
+    large.fails("too_many_pending_steers", "x" * 3_000)
+    large.steering.ended(STEERED)
+    large.steering.began("resp_2", None, BODY, Boundary())
+    event, _ = large.steering.steer({"type": "response.steer", "previous_response_id": "resp_2", "input": "x" * 3_000})
+    assert event["type"] == "response.steer.accepted"
+
+
+TEXT = {"type": "input_text", "text": "x"}
+INVALID: dict[str, Any] = {
+    "nothing": "",
+    "no message": [],
+    "a number": 3,
+    "no item": ["x"],
+    "another role": [{"role": "system", "content": "x"}],
+    "no role": [{"content": "x"}],
+    "another item": [{"type": "function_call_output", "call_id": "c", "output": "x"}],
+    "an id": [{"role": "user", "content": "x", "id": "msg_1"}],
+    "no content": [{"role": "user"}],
+    "another part": [{"role": "user", "content": [{"type": "output_text", "text": "x"}]}],
+    "no part": [{"role": "user", "content": ["x"]}],
+    "half a part": [{"role": "user", "content": [TEXT, {"type": "input_text"}]}],
+    "half a character": "\ud800",
+}
+
+
+@pytest.mark.parametrize("name", INVALID)
+def test_input_that_cannot_steer(name: str) -> None:
+    desk = Desk()
+    event = desk.fails("invalid_input", INVALID[name])
+    assert event["steer"] == {"previous_response_id": "resp_1", "input": INVALID[name]}
+    assert not desk.boundary.wanted
+
+
+def test_what_an_event_has_besides() -> None:
+    desk = Desk()
+    desk.fails("invalid_input", stream_id="a")
+    desk.fails("invalid_input", model="m")
+
+
+@pytest.mark.parametrize(
+    "event", [{}, {"previous_response_id": 3, "input": "x"}, {"previous_response_id": "resp_1"}, {"input": "x"}]
+)
+def test_an_event_that_says_not_even_what_it_steers(event: Json) -> None:
+    with pytest.raises(ApiError) as refused:
+        Desk().steering.steer({"type": "response.steer", **event})
+    assert (refused.value.status, refused.value.code) == (400, "missing_required_parameter")
+    assert refused.value.param in ("previous_response_id", "input")
+
+
+def test_how_a_response_ended_is_known_for_a_while() -> None:
+    desk = Desk()
+    desk.steer()
+    desk.steering.ended(COMPLETED | {"output": [CALL]})
+    for number in range(2, 400):
+        desk.steering.began(f"resp_{number}", None, BODY, Boundary())
+        desk.steering.ended(COMPLETED | {"id": f"resp_{number}"})
+    for target, code in (("resp_2", "response_not_found"), ("resp_399", "response_already_completed")):
+        event, _ = desk.steering.steer({"type": "response.steer", "previous_response_id": target, "input": "x"})
+        assert event["error"]["code"] == code
+    # What is queued is not forgotten.
+    assert len(desk.steering.queued("resp_1", "a")) == 1
+
+
+def test_what_the_client_owes() -> None:
+    output: list[Json] = [
+        {"type": "message"},
+        CALL,
+        CALL | {"call_id": "call_2", "status": "incomplete"},
+        {"type": "custom_tool_call", "call_id": "call_3", "name": "g", "input": ""},
+        {"type": "computer_call", "call_id": "call_4"},
+        {"type": "shell_call", "call_id": "call_5"},
+        {"type": "shell_call", "call_id": "call_6"},
+        {"type": "shell_call_output", "call_id": "call_6"},
+        {"type": "apply_patch_call", "call_id": "call_7"},
+        {"type": "tool_search_call", "call_id": "call_8", "execution": "client"},
+        {"type": "tool_search_call", "call_id": None, "execution": "server"},
+        {"type": "mcp_approval_request", "id": "mcpr_1"},
+        {"type": "mcp_call", "id": "mcp_1"},
+        {"type": "web_search_call", "id": "ws_1"},
+    ]
+    assert required_input(output) == [
+        {"type": "function_call_output", "call_id": "call_1", "name": "f"},
+        {"type": "custom_tool_call_output", "call_id": "call_3"},
+        {"type": "computer_call_output", "call_id": "call_4"},
+        {"type": "shell_call_output", "call_id": "call_5"},
+        {"type": "apply_patch_call_output", "call_id": "call_7"},
+        {"type": "tool_search_output", "call_id": "call_8", "execution": "client"},
+        {"type": "mcp_approval_response", "approval_request_id": "mcpr_1"},
+    ]

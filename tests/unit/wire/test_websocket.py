@@ -1,0 +1,345 @@
+"""A WebSocket from its handshake to its end, without a server around it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from openai.types.responses import ResponsesServerEvent
+from starlette.types import Message
+from starlette.websockets import WebSocket
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.assembler import Assembler
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.generation.connection_options import OnConnection
+from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.run import Run
+from llama_stack_responses.lifecycle.shutdown import Closing
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Toolset
+from llama_stack_responses.websocket.session import Caller
+from llama_stack_responses.wire.traffic import Traffic
+from llama_stack_responses.wire.websocket import Refused, socket_route
+from tests.support.clock import LoopClock
+from tests.support.conform import problems
+from tests.support.inference import FakeInference, Round, finish, text
+from tests.support.turns import make_turn
+from tests.support.waiting import until
+
+Json = dict[str, Any]
+
+ASK: Json = {"type": "response.create", "model": "m", "input": "hi"}
+HELLO = [text("Hello"), finish()]
+
+
+class Responses:
+    """Makes responses of what a provider says, and keeps none."""
+
+    def __init__(
+        self, *rounds: Round, problem: Exception | None = None, connections: int = 10, **limits: float
+    ) -> None:
+        answers = {"streams_per_user": connections}
+        self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
+        self.traffic = Traffic(self.config.limits, Owner, lambda _: None)
+        self.closing = Closing()
+        self.access = self
+        self.inference = FakeInference(*rounds)
+        self.problem = problem
+        self.runs: list[Run] = []
+
+    def start(self) -> None:
+        """There is nothing beside the requests."""
+
+    def acting_for(self, *_: object) -> AbstractContextManager[None]:
+        """Nobody else asks here."""
+        return nullcontext()
+
+    async def go_on(self, body: Json, connection: OnConnection) -> Run:
+        """The response to a request."""
+        if self.problem:
+            raise self.problem
+        request = parse_create(body)
+        toolset, outbox = Toolset(request, client_tools()), Outbox(wanted=True)
+        response = new_response(request, id=f"resp_{len(self.runs)}", created_at=1)
+        assembler = Assembler(response, toolset.kind_of)
+        turn = make_turn(
+            request,
+            request.input_items,
+            toolset=toolset,
+            assembler=assembler,
+            inference=self.inference,
+            outbox=outbox,
+            limits=TurnLimits(8, 1000.0, 1000.0),
+            boundary=connection.boundary,
+        )
+        self.runs.append(Run(turn, assembler, outbox, self._keep, self._drop))
+        return self.runs[-1]
+
+    async def _keep(self, _: Json) -> None: ...
+
+    async def _drop(self) -> None: ...
+
+
+class Gatekeeper:
+    """Lets in whoever it is told to, one after the other, and the last for ever."""
+
+    def __init__(self, *callers: str | Refused) -> None:
+        self.callers = list(callers) or ["ada"]
+
+    async def admit(self, *_: object) -> Caller:
+        """The next one."""
+        caller = self.callers.pop(0) if len(self.callers) > 1 else self.callers[0]
+        if isinstance(caller, Refused):
+            raise caller
+        return Caller(Owner(caller), {})
+
+
+class Client:
+    """The other end of a connection."""
+
+    def __init__(self, responses: Responses, gatekeeper: Gatekeeper | None = None, reads: int | None = None) -> None:
+        """`reads` is how many messages it takes; None for all."""
+        self._reads = reads
+        self.sent: list[Message] = []
+        self._incoming: asyncio.Queue[Message] = asyncio.Queue()
+        self._news = asyncio.Event()
+        self._incoming.put_nowait({"type": "websocket.connect"})
+        scope = {
+            "type": "websocket",
+            "headers": [],
+            "path": "/v1/responses",
+            "extensions": {"websocket.http.response": {}},
+        }
+        websocket = WebSocket(scope, self._incoming.get, self._send)
+        serving: Any = responses
+        self.talk = asyncio.ensure_future(
+            socket_route(serving, gatekeeper or Gatekeeper(), responses.traffic)(websocket)
+        )
+
+    def say(self, event: Json) -> None:
+        """Send an event."""
+        self._incoming.put_nowait({"type": "websocket.receive", "text": json.dumps(event)})
+
+    def leave(self) -> None:
+        """Close the connection."""
+        self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1001})
+
+    async def sees(self, holds: Callable[[list[Json]], bool]) -> list[Json]:
+        """The events so far, once this holds for them."""
+        async with asyncio.timeout(60):
+            while not holds(self.events):
+                self._news.clear()
+                await self._news.wait()
+        return self.events
+
+    async def ends(self) -> tuple[int, list[str]]:
+        """The code that the server closed with, and the types of all events before."""
+        async with asyncio.timeout(60):
+            await self.talk
+        assert self.sent[-1]["type"] == "websocket.close"
+        return self.sent[-1]["code"], [event["type"] for event in self.events]
+
+    @property
+    def events(self) -> list[Json]:
+        """What was sent as events."""
+        return [json.loads(message["text"]) for message in self.sent if message["type"] == "websocket.send"]
+
+    async def _send(self, message: Message) -> None:
+        if self._reads == len(self.sent):
+            await asyncio.Event().wait()
+        self.sent.append(message)
+        self._news.set()
+
+
+def has(kind: str) -> Callable[[list[Json]], bool]:
+    return lambda events: any(event["type"] == kind for event in events)
+
+
+async def test_nothing_is_asked_for_too_long() -> None:
+    code, types = await Client(Responses(idle_seconds=0.01)).ends()
+    assert (code, types) == (1001, [])
+
+
+async def test_a_connection_is_not_idle_while_a_response_is_made(loop_clock: LoopClock) -> None:
+    gate = asyncio.Event()
+    client = Client(Responses([gate, *HELLO], idle_seconds=100.0))
+    client.say(ASK)
+    await client.sees(has("response.in_progress"))
+    await loop_clock.passes(300.0)
+    gate.set()
+    await client.sees(has("response.completed"))
+    await loop_clock.passes_until(client.talk.done)
+    code, types = await client.ends()
+    assert (code, types[-1]) == (1001, "response.completed")
+
+
+LIMIT = "websocket_connection_limit_reached"
+
+
+async def test_a_connection_is_open_for_as_long_as_one_may_be() -> None:
+    client = Client(Responses(lifetime_seconds=0.01))
+    code, types = await client.ends()
+    assert (code, types) == (1001, ["error"])
+    [event] = client.events
+    assert problems(ResponsesServerEvent, event) == []
+    assert (event["status"], event["error"]["code"]) == (400, LIMIT)
+
+
+async def outlives(client: Client, loop_clock: LoopClock) -> None:
+    """Has the hundred seconds of a connection pass while a response is made on it."""
+    await client.sees(has("response.output_text.delta"))
+    await loop_clock.passes(110.0)
+    client.say(ASK | {"stream_id": "a"})
+    await client.sees(has("error"))
+
+
+async def test_what_is_made_when_a_connection_has_been_open_for_so_long(loop_clock: LoopClock) -> None:
+    """It comes to its end; what waits, and what is asked then, is refused."""
+    gate = asyncio.Event()
+    client = Client(Responses([text("Half"), gate, finish()], lifetime_seconds=100))
+    client.say(ASK)
+    client.say(ASK)
+    await outlives(client, loop_clock)
+    gate.set()
+    code, types = await client.ends()
+    assert (code, types[-3:]) == (1001, ["response.completed", "error", "error"])
+    errors = [event for event in client.events if event["type"] == "error"]
+    assert [event["error"]["code"] for event in errors] == [LIMIT] * 3
+    assert [event.get("stream_id") for event in errors] == ["a", None, None]
+
+
+async def test_a_client_that_leaves_when_its_connection_has_been_open_for_so_long(loop_clock: LoopClock) -> None:
+    responses = Responses([text("Half"), asyncio.Event(), finish()], lifetime_seconds=100)
+    client = Client(responses)
+    client.say(ASK)
+    await outlives(client, loop_clock)
+    client.leave()
+    async with asyncio.timeout(30):
+        await client.talk
+    await responses.runs[0].settled()
+    assert responses.runs[0].response["status"] == "cancelled"
+
+
+async def test_the_host_refuses_a_handshake_in_its_own_words() -> None:
+    refused = Refused(418, {"content-type": "text/plain", "retry-after": "3"}, b"I am a teapot.", ApiError(418, "x"))
+    client = Client(Responses(), Gatekeeper(refused))
+    await client.talk
+    start, body = client.sent
+    assert (start["type"], start["status"]) == ("websocket.http.response.start", 418)
+    assert {(b"content-type", b"text/plain"), (b"retry-after", b"3")} <= set(start["headers"])
+    assert body["body"] == b"I am a teapot."
+
+
+async def test_the_host_refuses_a_request() -> None:
+    """And so does the connection, when its token is another user's by now."""
+    refused = Refused(429, {}, b"", ApiError(429, "Quota exceeded", retry_after=9))
+    client = Client(Responses(HELLO), Gatekeeper("ada", refused, "bob", "ada"))
+    for _ in range(3):
+        client.say(ASK)
+    events = await client.sees(has("response.completed"))
+    assert [(event["status"], event["error"]["message"][:5]) for event in events[:2]] == [
+        (429, "Quota"),
+        (401, "Anoth"),
+    ]
+    assert events[0]["error"]["headers"] == {"retry-after": "9"}
+    client.leave()
+    await client.talk
+
+
+async def test_what_nobody_expected_is_an_error_that_says_nothing() -> None:
+    responses = Responses(HELLO, problem=RuntimeError("the secret is 1234"))
+    client = Client(responses)
+    client.say(ASK | {"stream_id": "a"})
+    [event] = await client.sees(has("error"))
+    assert (event["status"], event["stream_id"], event["error"]["type"]) == (500, "a", "server_error")
+    assert "1234" not in json.dumps(event)
+    responses.problem = None
+    client.say(ASK)
+    await client.sees(has("response.completed"))
+    client.leave()
+    await client.talk
+
+
+async def test_a_client_that_says_much_at_once() -> None:
+    """Others have their turn in between."""
+    client = Client(Responses())
+    for _ in range(100):
+        client.say({"type": "noise"})
+    assert len(await client.sees(has("error"))) < 100
+    assert len(await client.sees(lambda events: len(events) == 100)) == 100
+    client.leave()
+    await client.talk
+
+
+async def test_a_client_that_leaves() -> None:
+    responses = Responses([text("Half"), asyncio.Event(), finish()])
+    client = Client(responses)
+    client.say(ASK)
+    client.say(ASK)
+    await client.sees(has("response.output_text.delta"))
+    client.leave()
+    await client.talk
+    await responses.runs[0].settled()
+    assert (len(responses.runs), responses.runs[0].response["status"]) == (1, "cancelled")
+    assert responses.inference.streaming == 0
+
+
+async def test_a_server_that_ends() -> None:
+    """What is made ends, what waits is refused, and then the connection is closed."""
+    responses = Responses([text("Half"), asyncio.Event(), finish()])
+    client = Client(responses)
+    client.say(ASK)
+    client.say(ASK)
+    await client.sees(has("response.output_text.delta"))
+    responses.runs[0].shut_down()
+    goodbye = responses.closing.begin()
+    code, types = await client.ends()
+    assert (code, types[-2:]) == (1012, ["response.failed", "error"])
+    assert client.events[-1]["status"] == 503
+    assert goodbye
+    await goodbye
+
+
+async def test_a_client_that_takes_nothing() -> None:
+    responses = Responses([text("Half"), asyncio.Event(), finish()], unread_seconds=0.01)
+    client = Client(responses, reads=3)
+    client.say(ASK)
+    async with asyncio.timeout(60):
+        await client.talk
+    await responses.runs[0].settled()
+    assert responses.runs[0].response["status"] == "cancelled"
+
+
+async def test_connection_past_the_limit_of_its_user_is_refused() -> None:
+    responses = Responses(connections=1)
+    first = Client(responses)
+    await until(lambda: bool(first.sent))
+    second = Client(responses)
+    await second.talk
+    assert second.sent[0]["status"] == 429
+    first.leave()
+    await first.talk
+    third = Client(responses)
+    await until(lambda: bool(third.sent))
+    assert third.sent[0]["type"] == "websocket.accept"
+    third.leave()
+    await third.talk
+
+
+async def test_messages_are_released_when_they_have_been_worked_on() -> None:
+    responses = Responses(HELLO)
+    client = Client(responses)
+    client.say(ASK)
+    client.say({"type": "nonsense"})
+    await client.sees(lambda events: any(event["type"] == "response.completed" for event in events))
+    client.leave()
+    await client.talk
+    await until(lambda: responses.traffic.bodies.held == 0)
