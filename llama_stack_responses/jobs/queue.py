@@ -2,7 +2,7 @@
 
     j/<response>            the job: small, since every change of hands writes it (`Job`)
     k/<response>            what it takes to run it, and how far it is (`Work`)
-    q/<order>/<response>    the job waits; the least order is next (`turns.py`); the value is whose it is
+    q/<order>/<response>    the job waits; the least order is next (`fair_order.py`); the value is whose it is
     d/<of>/<response>       a background response of this authenticated owner waits or is made
     p/<worker>              the worker lives; goes by itself unless it is renewed
     h/<worker>/<response>   the worker has the job
