@@ -37,6 +37,7 @@ from .platform import SAFETY, AccessRule, Api
 from .prompts import HostPrompts
 from .provided import ProvidedResponses
 from .registry import forget_tool_groups_without_provider
+from .routes import leave_out_conversations
 from .safety import HostSafety
 from .tool_runtime import HostToolRuntime
 from .vector_stores import HostVectorStores
@@ -55,6 +56,7 @@ async def get_provider_impl(
         # One that the stack does not have shall stop the start.
         await backend(config.store.backend)()
     bound_tracebacks()
+    leave_out_conversations()
     if Api.tool_runtime in deps:
         await forget_tool_groups_without_provider(deps[Api.tool_runtime])
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)

@@ -7,6 +7,7 @@ OpenAI's clients send. It builds the routes of an API with a factory that it fin
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -22,20 +23,12 @@ from .websocket_frames import bound_websocket_frames
 
 
 def enter_router() -> None:
-    """Makes the host build our routes for our implementation, and its own for any other.
-
-    The conversations that our responses continue are ours, and their routes come with those of the responses: the host,
-    which makes its own conversations in any case, builds no routes for them.
+    """Makes the host build our routes for our implementation of responses, and its own for any other.
 
     Raises:
-        RuntimeError: the host has no such table.
+        RuntimeError: the host has no table of router factories.
     """
-    factories = getattr(fastapi_router_registry, "_ROUTER_FACTORIES", None)
-    if factories is None:
-        raise RuntimeError(
-            "This version of the host has no table of router factories, so llama-stack-responses cannot serve its "
-            "routes: use llama-stack 0.7.3 or ogx 1.5.0."
-        )
+    factories = _factories()
     of_host = factories.get("responses")
 
     def build(impl: Any) -> APIRouter:
@@ -48,8 +41,29 @@ def enter_router() -> None:
             return create_router(impl, HostGate(impl.access))
         if of_host is None:
             raise RuntimeError("The host has routes of its own for no other provider of the API 'responses'.")
-        router: APIRouter = of_host(impl)
-        return router
+        return of_host(impl)
 
     factories["responses"] = build
-    factories["conversations"] = lambda _: APIRouter()
+
+
+def leave_out_conversations() -> None:
+    """Makes the host build no routes for its own conversations, which it has in any stack.
+
+    The conversations that our responses continue are ours, and their routes come with those of the responses. A stack
+    with another provider of responses keeps the host's.
+
+    Raises:
+        RuntimeError: the host has no table of router factories.
+    """
+    _factories()["conversations"] = lambda _: APIRouter()
+
+
+def _factories() -> dict[str, Callable[[Any], APIRouter]]:
+    factories: dict[str, Callable[[Any], APIRouter]] | None
+    factories = getattr(fastapi_router_registry, "_ROUTER_FACTORIES", None)
+    if factories is None:
+        raise RuntimeError(
+            "This version of the host has no table of router factories, so llama-stack-responses cannot serve its "
+            "routes: use llama-stack 0.7.3 or ogx 1.5.0."
+        )
+    return factories
