@@ -59,8 +59,9 @@ def leave_out_conversations() -> None:
 
 
 def _factories() -> dict[str, Callable[[Any], APIRouter]]:
-    factories: dict[str, Callable[[Any], APIRouter]] | None
-    factories = getattr(fastapi_router_registry, "_ROUTER_FACTORIES", None)
+    factories: dict[str, Callable[[Any], APIRouter]] | None = getattr(
+        fastapi_router_registry, "_ROUTER_FACTORIES", None
+    )
     if factories is None:
         raise RuntimeError(
             "This version of the host has no table of router factories, so llama-stack-responses cannot serve its "
