@@ -201,7 +201,7 @@ def test_a_wrong_request_is_refused_at_once(wire: Wire, upstream: Upstream, stre
 def test_what_is_ignored_is_not_kept(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     """A field that means nothing here may be a key that is meant for somebody else."""
     upstream.script(NAME, HELD)
-    response = running(wire, upstream, api_key="canary-ignored", instructions="canary-meant", seed=7)
+    response = running(wire, upstream, client_metadata={"key": "canary-ignored"}, instructions="canary-meant", seed=7)
     assert upstream.requests(NAME)[-1].body["seed"] == 7
     assert traces(stack.state_dir, "canary-meant")
     assert traces(stack.state_dir, "canary-ignored") == []
