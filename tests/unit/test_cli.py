@@ -26,6 +26,8 @@ def test_the_templates_differ_in_their_store_alone(name: str, tmp_path: Path) ->
         configs.append((config["providers"]["responses"][0]["config"].pop("store")["type"], config))
     (kind, config), (sqlite, starter) = configs
     assert (kind, sqlite) == (name, "sqlite")
+    # A container lives in one server, and the others are for several.
+    assert starter["providers"]["responses"][0]["config"].pop("code_interpreter")
     assert config == starter
 
 

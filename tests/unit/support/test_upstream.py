@@ -77,7 +77,7 @@ def raw_request(upstream: Upstream, model: str, **asked: Any) -> socket.socket:
 
 def test_unscripted_models(upstream: Upstream, client: openai.OpenAI) -> None:
     upstream.script("m", reply(text("x")))
-    assert [model.id for model in client.models.list()] == ["echo", "fast-512", "m", "words-64"]
+    assert [model.id for model in client.models.list()] == ["echo", "fast-512", "m", "nomic-embed-text", "words-64"]
     assert client.chat.completions.create(model="echo", messages=ASK).choices[0].message.content == "say  it again"
     words = [chunk["choices"][0]["delta"].get("content") for chunk in chunks(upstream, "echo")]
     assert words == ["", "say  ", "it ", "again", None]

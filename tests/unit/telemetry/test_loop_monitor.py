@@ -72,7 +72,7 @@ async def test_what_holds_the_loop_is_named_with_its_duration(
         await until(lambda: hold.__name__ in caplog.text)
     [line] = [each for each in caplog.messages if hold.__name__ in each]
     assert line.startswith("the event loop was held for ")
-    assert f", {doing} tests/unit/telemetry/test_loop_monitor.py:" in line
+    assert f", {doing} unit/telemetry/test_loop_monitor.py:" in line
     assert str(THRESHOLD) not in line.partition("running")[2]  # no values
 
 

@@ -388,7 +388,7 @@ async def test_a_function_keeps_its_name_beside_a_built_in_tool() -> None:
         tools=[{"type": "shell"}, {"type": "function", "name": "shell"}],
     )
     assert made.offered == [["shell_2", "shell"]]
-    assert [each["type"] for each in made.output] == ["function_call", "shell_call"]  # one is whole at its end
+    assert [each["type"] for each in made.output] == ["shell_call", "function_call"]
 
 
 async def test_skills_are_told() -> None:

@@ -73,7 +73,7 @@ async def test_failure_is_logged_as_bounded_text(caplog: pytest.LogCaptureFixtur
     assert record.exc_info is None
     assert "failed\nTraceback" in record.getMessage() or "failed\n..." in record.getMessage()
     assert len(record.getMessage()) < 10_000
-    assert record.filename == "asked.py"
+    assert record.filename == "requests.py"
 
 
 async def test_failure_while_an_answer_is_sent_reaches_no_server() -> None:
