@@ -13,6 +13,8 @@ READY_RUN_MODEL := .venv-run/.model
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
+# What each test took: the slowest in the output, all in a file.
+DURATIONS = --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml
 
 .PHONY: help
 help: ## Show this list
@@ -68,11 +70,11 @@ test: test-llama-stack test-ogx ## Run all tests: unit, contract and integration
 
 .PHONY: test-llama-stack
 test-llama-stack: $(READY) $(READY_CLIENTS)
-	@set -o pipefail; $(PYTHON) -m pytest 2>&1 | sed --unbuffered 's/^/llama-stack: /'
+	@set -o pipefail; $(PYTHON) -m pytest $(call DURATIONS,llama-stack) 2>&1 | sed --unbuffered 's/^/llama-stack: /'
 
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
-	@set -o pipefail; .venv-ogx/bin/python -m pytest tests/integration 2>&1 | sed --unbuffered 's/^/ogx: /'
+	@set -o pipefail; .venv-ogx/bin/python -m pytest $(call DURATIONS,ogx) tests/integration 2>&1 | sed --unbuffered 's/^/ogx: /'
 
 .PHONY: test-wheels
 test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
@@ -84,7 +86,7 @@ fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it 
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
-	@set -o pipefail; .venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini tests/gpt_oss 2>&1 | sed --unbuffered 's/^/gpt-oss: /'
+	@set -o pipefail; .venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini $(call DURATIONS,gpt-oss) tests/gpt_oss 2>&1 | sed --unbuffered 's/^/gpt-oss: /'
 
 .PHONY: bench
 bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
