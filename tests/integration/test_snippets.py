@@ -73,6 +73,7 @@ PROGRAMS: Final = {
         ("accepted: steer_", "It rains."),
         held_until="accepted",
     ),
+    "docs/clients.md, The hosts' own clients, python": Program((SAID,), ("It snows.",), "llama-stack-client"),
     "docs/clients.md, OpenAI Agents SDK, python": Program((SAID,), ("It snows.",), "agents"),
     "docs/clients.md, LangChain, python": Program((SAID,), ("It snows.",), "langchain"),
     "docs/clients.md, pydantic-ai, python": Program((SAID,), ("It snows.",), "pydantic-ai"),
