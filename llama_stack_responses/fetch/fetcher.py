@@ -120,15 +120,14 @@ class Fetcher:
     @asynccontextmanager
     async def _answer(self, client: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
         """The answer behind all redirects. The bodies of redirects are not read: httpx reads them without a bound."""
-        request: httpx.Request | None = client.build_request("GET", url)
+        request = client.build_request("GET", url)
         for _ in range(self._limits.redirects + 1):
-            assert request is not None
             response = await client.send(request, stream=True)
             try:
-                request = response.next_request
-                if request is None:
+                if response.next_request is None:
                     yield response
                     return
+                request = response.next_request
             finally:
                 await response.aclose()
         raise Refused(f"The URL redirects more than {self._limits.redirects} times.")

@@ -37,27 +37,26 @@ def _responses() -> InlineProviderSpec:
     )
 
 
-def _searxng() -> RemoteProviderSpec:
+def _web_search(name: str, settings: str, package: str, description: str) -> RemoteProviderSpec:
+    """A provider of web search, in the module of its name, with the class of its settings."""
+    module = f"llama_stack_responses.host.{name}"
     return RemoteProviderSpec(
         api=Api.tool_runtime,
-        adapter_type="searxng",
-        provider_type="remote::searxng",
-        module="llama_stack_responses.host.searxng",
-        config_class="llama_stack_responses.host.searxng.SearxngConfig",
-        pip_packages=["llama-stack-responses"],
+        adapter_type=name,
+        provider_type=f"remote::{name}",
+        module=module,
+        config_class=f"{module}.{settings}",
+        pip_packages=[package],
         toolgroup_id="builtin::websearch",
-        description="Web search by a SearXNG server, which needs no key.",
+        description=description,
     )
+
+
+def _searxng() -> RemoteProviderSpec:
+    description = "Web search by a SearXNG server, which needs no key."
+    return _web_search("searxng", "SearxngConfig", "llama-stack-responses", description)
 
 
 def _ddgs() -> RemoteProviderSpec:
-    return RemoteProviderSpec(
-        api=Api.tool_runtime,
-        adapter_type="ddgs",
-        provider_type="remote::ddgs",
-        module="llama_stack_responses.host.ddgs",
-        config_class="llama_stack_responses.host.ddgs.DdgsConfig",
-        pip_packages=["llama-stack-responses[ddgs]"],
-        toolgroup_id="builtin::websearch",
-        description="Web search by public search engines, which needs neither key nor server.",
-    )
+    description = "Web search by public search engines, which needs neither key nor server."
+    return _web_search("ddgs", "DdgsConfig", "llama-stack-responses[ddgs]", description)

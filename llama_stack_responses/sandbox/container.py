@@ -175,9 +175,7 @@ class Container:
         inside, self._running = self._running, None
         if inside is None:
             return ""
-        with suppress(ProcessLookupError):
-            inside.process.kill()
-        await inside.process.wait()
+        await _end(inside.process)
         inside.called.set()
         if inside.lingering:
             await asyncio.wait([inside.lingering])

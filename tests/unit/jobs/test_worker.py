@@ -304,17 +304,22 @@ async def test_a_job_that_was_claimed_without_hearing_so_is_made(records: Watche
     assert said(await here.result()) == SAID
 
 
+async def lose_the_store(here: Process, records: WatchedRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the store away until the process has ended its streams."""
+    records.away = True
+    with monkeypatch.context() as hurry:
+        hurry.setattr(crew, "_SILENT", 0.0)
+        await until(lambda: here.inference.streaming == 0)
+    records.away = False
+
+
 async def test_a_worker_that_took_itself_for_dead_takes_its_jobs_up_again(
     records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = start(ROUNDS[0], [text("And"), asyncio.Event()], *ROUNDS[1:])
     await here.submit(here.workers)
     await until(lambda: here.inference.sent == 6)
-    records.away = True
-    with monkeypatch.context() as hurry:
-        hurry.setattr(crew, "_SILENT", 0.0)
-        await until(lambda: here.inference.streaming == 0)
-    records.away = False
+    await lose_the_store(here, records, monkeypatch)
     await until_ended(here)
     assert said(await here.result(), "completed") == SAID
 
@@ -332,11 +337,7 @@ async def test_outages_of_the_store_in_one_round_do_not_count_as_tries(
     await here.submit(here.workers)
     for outage in range(1, outages + 1):
         await until(partial(has_sent, here, outage))
-        records.away = True
-        with monkeypatch.context() as hurry:
-            hurry.setattr(crew, "_SILENT", 0.0)
-            await until(lambda: here.inference.streaming == 0)
-        records.away = False
+        await lose_the_store(here, records, monkeypatch)
     await until_ended(here)
     final = await here.result()
     assert (final["status"], said(final, "completed")) == ("completed", ["Hello"])

@@ -5,8 +5,7 @@ Counted, since that is the same on every machine. Each time is a round trip, and
 
 from __future__ import annotations
 
-import signal
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -76,34 +75,26 @@ class Everybody:
         return True
 
 
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    """A server hears the signals that end it, for as long as its process lives."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def ledger() -> Ledger:
     return Ledger()
 
 
-@pytest.fixture
-async def impl(ledger: Ledger) -> AsyncIterator[OpenAIResponsesImpl]:
-    """A server without HTTP and without a host, whose model answers at once."""
+def server(records: WatchedRecords, inference: FakeInference, access: Everybody) -> OpenAIResponsesImpl:
+    """A server without HTTP and without a host."""
     config = ResponsesConfig()
-    inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(ROUNDS)))
     services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles()))
     pool = WorkerPool(config.files.of_workers)
     attachments = open_attachments(NoFiles(), config, pool)
-    made = OpenAIResponsesImpl(
-        config,
-        ledger,
-        Surroundings(inference, attachments, None, services, NoModerator(), Telemetry(), pool),
-        Everybody(),
-    )
+    surroundings = Surroundings(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
+    return OpenAIResponsesImpl(config, records, surroundings, access)
+
+
+@pytest.fixture
+async def impl(ledger: Ledger) -> AsyncIterator[OpenAIResponsesImpl]:
+    """A server whose model answers at once."""
+    inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(ROUNDS)))
+    made = server(ledger, inference, Everybody())
     yield made
     await made.shutdown()
 

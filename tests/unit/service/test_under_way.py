@@ -3,38 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
 import orjson
 import pytest
 
 from llama_stack_responses.admission import Lease
-from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
-from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.generation.connection_options import OnConnection
-from llama_stack_responses.generation.dependencies import Surroundings
 from llama_stack_responses.generation.run import Run
-from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.connection_memory import Chains
-from llama_stack_responses.inputs.files import NoFiles, uploaded_with
-from llama_stack_responses.moderation.moderator import NoModerator
-from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store import outcome
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Unanswered, writes_of
-from llama_stack_responses.telemetry.telemetry import Telemetry
-from llama_stack_responses.tools.registry import Services
 from llama_stack_responses.websocket.session import _nested
 from llama_stack_responses.wire import sse
 from llama_stack_responses.wire.responses import RunAsEvents, RunAsJson
 from tests.support.inference import FakeInference, Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.strict import validate_response
-from tests.unit.service.test_short_requests import Everybody
+from tests.unit.service.test_short_requests import Everybody, server
 
 type Json = dict[str, Any]
 
@@ -74,14 +64,6 @@ class Nobody(Everybody):
         return False
 
 
-@pytest.fixture(autouse=True)
-def _signals() -> Iterator[None]:
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
-
-
 @pytest.fixture
 def records() -> Lossy:
     return Lossy()
@@ -98,14 +80,8 @@ async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[.
     started: list[OpenAIResponsesImpl] = []
 
     def begin(access: Everybody | None = None) -> OpenAIResponsesImpl:
-        config = ResponsesConfig()
         rounds: list[Round] = [[text("Hel"), gate, text("lo"), finish()] for _ in range(3)]
-        inference = FakeInference(*rounds)
-        services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles()))
-        pool = WorkerPool(config.files.of_workers)
-        attachments = open_attachments(NoFiles(), config, pool)
-        surroundings = Surroundings(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
-        started.append(OpenAIResponsesImpl(config, records, surroundings, access or Everybody()))
+        started.append(server(records, FakeInference(*rounds), access or Everybody()))
         return started[-1]
 
     yield begin
