@@ -325,7 +325,7 @@ class McpServers(BaseModel):
 
     Attributes:
         connect_seconds: how long one may take to greet, and once more to tell all its tools.
-        answer_bytes: size of one answer, with the progress that is told before it; of all its tools together.
+        answer_bytes: size of one answer with the progress notifications before it; of all its tools together.
         answer_values: how many numbers, strings, arrays, objects and so on one answer may have.
         session_bytes: size of all that one may send for one response.
         repeatable: calls that may be run once more when a server of ours died while they ran, as shell-style patterns

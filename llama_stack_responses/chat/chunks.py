@@ -106,7 +106,7 @@ class ChunkReader:
 
     Attributes:
         service_tier: the provider's name for the tier that served the round, if it said so.
-        said: characters of all that was read so far, whoever is shown it.
+        said: characters of all that was read so far, also of what is not shown to the client.
     """
 
     def __init__(self, profile: Profile, most: int, *, summaries: bool = False) -> None:

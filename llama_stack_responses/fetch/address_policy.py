@@ -24,7 +24,7 @@ _PORTS: Final = range(1, 65_536)
 
 
 class Refused(Exception):  # noqa: N818 (it is the answer, and no error of ours)
-    """What a URL names is not fetched; the message says why, in words for whoever named it."""
+    """A URL is not fetched; the message gives the reason to the user or model that named it."""
 
 
 class Guard:
@@ -41,7 +41,9 @@ class Guard:
         self._resolve = resolve or _of_system
 
     async def addresses(self, scheme: str, host: str, port: int) -> list[str]:
-        """The addresses of a host that may be connected to; whoever connects must use these and not ask again.
+        """The addresses of a host that may be connected to.
+
+        The caller must connect to these and not resolve the host again.
 
         Raises:
             Refused: there are none.

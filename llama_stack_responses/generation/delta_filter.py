@@ -1,4 +1,4 @@
-"""What lies on the way of a round's deltas to the assembler and has to wait for somebody else."""
+"""Filters between the deltas of a round and the assembler, which may wait for another service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Gate(Protocol):
     """Takes the deltas of one round after the other, each of which ends with its `Finish`."""
 
     def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
-        """The deltas that are shown for this one. Behind a `Finish`, whoever made it, nothing of the round comes."""
+        """The deltas that are shown for this one. After a `Finish` of any filter, no delta of the round follows."""
         ...
 
 

@@ -102,7 +102,7 @@ class Run:
 
     @property
     def unknown(self) -> bool:
-        """Whether nobody knows if the finished response is stored: its stream ends without a terminal event."""
+        """Whether it is unknown if the finished response is stored: its stream ends without a terminal event."""
         return isinstance(self.error, OutcomeUnknown)
 
     def abandon(self) -> None:
