@@ -4,6 +4,9 @@ SHELL := bash
 # Two cores are not too much to ask for; what two targets print at once says whose it is.
 MAKEFLAGS += --jobs=2
 
+# Compiled modules are kept: without them, what is started compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 PYTHON := .venv/bin/python
 # A stamp says that an environment is up to date with the files that describe it.
 READY := .venv/.ready
@@ -13,8 +16,12 @@ READY_RUN_MODEL := .venv-run/.model
 READY_OGX := .venv-ogx/.ready
 READY_GPT_OSS := .venv-gpt-oss/.ready
 READY_CLIENTS := .clients/.ready
-# What each test took: the slowest in the output, all in a file.
-DURATIONS = --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml
+READY_DOCS := .venv-docs/.ready
+# A test waits for servers half of its time, so a run of tests has two processes. Tests of one file share its servers.
+WORKERS ?= 2
+PARALLEL := --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
+# Runs pytest: a name for its lines and its report, its Python, its arguments. What each test took is in the report.
+PYTEST = @set -o pipefail; $(2) -m pytest --durations=30 --durations-min=1 --junit-xml=.reports/$(1).xml $(3) 2>&1 | sed --unbuffered 's/^/$(1): /'
 
 .PHONY: help
 help: ## Show this list
@@ -66,19 +73,30 @@ serve: $(READY_RUN) $(SERVE_NEEDS) ## Start a server and leave it running (INFER
 	@.venv-run/bin/python demo/serve.py
 
 .PHONY: test
-test: test-llama-stack test-ogx ## Run all tests: unit, contract and integration, and beside them the live ones on ogx
+test: test-llama-stack test-ogx ## Run the tests that take a few minutes, on every store, with what depends on the host on both hosts
 
 .PHONY: test-llama-stack
 test-llama-stack: $(READY) $(READY_CLIENTS)
-	@set -o pipefail; $(PYTHON) -m pytest $(call DURATIONS,llama-stack) 2>&1 | sed --unbuffered 's/^/llama-stack: /'
+	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL) -m 'not extended')
 
 .PHONY: test-ogx
 test-ogx: $(READY_OGX) $(READY_CLIENTS)
-	@set -o pipefail; .venv-ogx/bin/python -m pytest $(call DURATIONS,ogx) tests/integration 2>&1 | sed --unbuffered 's/^/ogx: /'
+	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) -m 'both_hosts and not extended' tests/integration)
+
+.PHONY: test-all
+test-all: test-all-llama-stack test-all-ogx test-gpt-oss test-wheels ## Run all tests, and the live ones on both hosts
+
+.PHONY: test-all-llama-stack
+test-all-llama-stack: $(READY) $(READY_CLIENTS)
+	$(call PYTEST,llama-stack,$(PYTHON),$(PARALLEL))
+
+.PHONY: test-all-ogx
+test-all-ogx: $(READY_OGX) $(READY_CLIENTS)
+	$(call PYTEST,ogx,.venv-ogx/bin/python,$(PARALLEL) tests/integration)
 
 .PHONY: test-wheels
 test-wheels: $(READY) ## Install the wheels without pins in empty environments of each Python and host, and use them
-	@set -o pipefail; $(PYTHON) -m pytest tests/wheels/try_wheels.py 2>&1 | sed --unbuffered 's/^/wheels: /'
+	$(call PYTEST,wheels,$(PYTHON),tests/wheels/try_wheels.py)
 
 .PHONY: fuzz
 fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it does not, for a minute or more
@@ -86,7 +104,7 @@ fuzz: $(READY) ## Ask a live stack whatever its description allows, and what it 
 
 .PHONY: test-gpt-oss
 test-gpt-oss: $(READY_GPT_OSS) $(READY_OGX) ## Run the tests of the gpt-oss provider, in an environment of its own with torch
-	@set -o pipefail; .venv-gpt-oss/bin/python -m pytest -c tests/gpt_oss/pytest.ini $(call DURATIONS,gpt-oss) tests/gpt_oss 2>&1 | sed --unbuffered 's/^/gpt-oss: /'
+	$(call PYTEST,gpt-oss,.venv-gpt-oss/bin/python,$(PARALLEL) -c tests/gpt_oss/pytest.ini tests/gpt_oss)
 
 .PHONY: bench
 bench: $(READY) ## Measure the server beside the host's own provider (BENCH=--quick: one short round)
@@ -103,6 +121,15 @@ bench-stores: $(READY) ## Measure each store: responses a second, latencies, byt
 .PHONY: bench-wakes
 bench-wakes: $(READY) ## Measure how soon servers hear of one another's work, and what waiting asks of the store
 	@$(PYTHON) -m benchmarks.wakes $(BENCH)
+
+$(READY_DOCS): constraints/docs.txt scripts/find-python
+	@base=$$(scripts/find-python) && "$$base" -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip install --quiet --no-deps --requirement constraints/docs.txt
+	@touch $@
+
+.PHONY: docs
+docs: $(READY_DOCS) ## Build the documentation into site/; warnings and broken links fail
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
 
 .PHONY: lint
 lint: $(READY) ## Check style and formatting
@@ -125,4 +152,4 @@ constraints: $(READY) ## Resolve every dependency again and pin the newest versi
 
 .PHONY: clean
 clean: ## Remove what the other targets made, but not the responses that `make serve` keeps in .state
-	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .clients dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-run .venv-ogx .venv-gpt-oss .venv-docs .clients site dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -24,4 +24,4 @@ class ReadmeHook(MetadataHookInterface):
 
 def _name(link: re.Match[str]) -> str:
     text, target = link.groups()
-    return f"`{target}`" if text.startswith((_FOLDER, "`")) else f"{text} (`{target}`)"
+    return f"`{target}`" if text == target or text.startswith((_FOLDER, "`")) else f"{text} (`{target}`)"

@@ -1,1 +1,1 @@
-"""Measurements against the host's own provider; `docs/performance.md` says what they found."""
+"""Benchmarks against the host's own provider; the results are in `docs/explanation/performance.md`."""

@@ -1,11 +1,11 @@
-"""What it costs to read the model server's stream and do nothing with it.
+"""The cost of reading the model server's stream without processing it.
 
-Three readers: `openai`, the client, one for all streams; `host`, the host's own inference provider, as every request
-to a stack goes through it, with a new client and a new connection each time; `httpx`, lines and nothing else.
+There are three readers. `openai`: one client for all streams. `host`: the host's own inference provider, which uses a
+new client and connection for each request. `httpx`: splits lines only.
 
-It reads jobs as lines of JSON, `{reader, base_url, model, lanes, streams}`, and answers each with the CPU seconds that
-`lanes` times `streams` streams took this process, and how many pieces of text they had. One stream of each lane comes
-before and is not counted.
+Jobs arrive as lines of JSON, `{reader, base_url, model, lanes, streams}`. The answer to each has the CPU seconds of
+this process for `lanes` times `streams` streams, and the number of text deltas. One stream per lane runs before the
+measurement as a warm-up.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ import uvloop
 
 Json = dict[str, Any]
 Read = Callable[[], Awaitable[int]]
-"""Reads one stream to its end and returns how many pieces of text it had."""
+"""Reads one stream to its end; returns the number of text deltas."""
 
-_CLOSING_LINES: Final = 4  # of the `data:` lines: who speaks, the finish reason, the usage and [DONE]
+_CLOSING_LINES: Final = 4  # further `data:` lines: role, finish reason, usage and [DONE]
 
 
 def _request(model: str) -> Json:
@@ -60,7 +60,7 @@ async def _openai(base_url: str, model: str) -> AsyncIterator[Read]:
 
 
 class _NoModels:
-    """Stands for the host's list of models."""
+    """A stand-in for the host's list of models."""
 
     async def has_model(self, _: str) -> bool:
         return False
@@ -112,7 +112,7 @@ async def _run(job: Json) -> Json:
 
 
 def main() -> None:
-    """Answer jobs until there are no more."""
+    """Answer jobs until the end of the input."""
     for line in sys.stdin:
         sys.stdout.write(json.dumps(uvloop.run(_run(json.loads(line)))) + "\n")
         sys.stdout.flush()

@@ -1,13 +1,13 @@
-"""What becomes of responses when the servers that make them are killed again and again.
+"""Durability: the fate of responses whose servers are killed repeatedly.
 
     .venv/bin/python -m benchmarks.durability          # 200 responses, a server killed every few seconds
-    .venv/bin/python -m benchmarks.durability --ci     # the short run that is a test, too
+    .venv/bin/python -m benchmarks.durability --ci     # the short run, which is also a test
 
-Two servers stand on one real Valkey, before one scripted model server and a web that is played on this machine. Each
-response takes three model rounds: one asks for a web search, one calls a tool that there is not, one answers. Clients
-ask whichever server answers: two thirds in the background, one third as a stream under an Idempotency-Key. Half of the
-former are followed, and streams that break are taken up again. In the middle of each few responses, one of the servers
-gets SIGKILL, and is started again. At the end every response that was acknowledged is looked at.
+Two servers run on one real Valkey, with one scripted model server and a local stand-in for the web. Each response takes
+three model rounds: one requests a web search, one calls an unknown tool, one answers. Clients use any server that
+responds: two thirds in the background, one third as a stream with an Idempotency-Key. Half of the background responses
+are followed, and broken streams are resumed. In the middle of each few responses, one server gets SIGKILL and is
+restarted. At the end, every acknowledged response is checked.
 """
 
 from __future__ import annotations
@@ -48,18 +48,18 @@ SEARCH_SECONDS: Final = 0.5
 RUNNING: Final = ("queued", "in_progress")
 ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 PATIENCE: Final = 120.0
-"""Seconds after the last kill in which everything has to be finished."""
+"""Seconds after the last kill until everything must be finished."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is done.
+    """The size of a run.
 
     Attributes:
-        responses: how many are made.
-        kills: how often a server is killed.
-        every: seconds from the beginning of some responses to the kill in their midst, at most.
-        seed: of the chances.
+        responses: number of responses.
+        kills: number of kills.
+        every: maximum seconds between the start of some responses and the kill that interrupts them.
+        seed: random seed.
     """
 
     responses: int
@@ -74,13 +74,13 @@ CI: Final = Plan(responses=24, kills=2, every=4.0, seed=1)
 
 @dataclass
 class Seen:
-    """What clients know.
+    """The clients' observations.
 
     Attributes:
-        made: the ids of the responses that were acknowledged for each request, by its number: one, if all is well.
-        events: what readers read of each response.
-        torn: streams that did not begin again as they had begun.
-        reconnects: how often a stream was taken up again.
+        made: ids of the acknowledged responses by request number; one each, if all is well.
+        events: events that readers received, by response.
+        torn: streams whose repeated beginning differed.
+        reconnects: number of resumed streams.
     """
 
     made: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -90,7 +90,7 @@ class Seen:
 
 
 class Clients:
-    """Ask for responses and read them, through whichever server answers."""
+    """Clients that create and read responses through any server that responds."""
 
     def __init__(self, servers: Sequence[LiveStack], chance: random.Random) -> None:
         self.seen = Seen()
@@ -98,7 +98,7 @@ class Clients:
         self._chance = chance
 
     def work(self, number: int) -> None:
-        """Has one response made and sees it to its end."""
+        """Create one response and wait for its end."""
         if number % 3 == 0:
             self._read_under_key(number)
             return
@@ -109,7 +109,7 @@ class Clients:
             self.final(response_id)
 
     def final(self, response_id: str) -> Json | None:
-        """The response once it has ended; None if it is not there or does not end."""
+        """Return the response once it has ended; None if it does not exist or does not end."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
@@ -127,12 +127,12 @@ class Clients:
         return None
 
     def replay(self, response_id: str) -> list[Json]:
-        """The events of a response that has ended."""
+        """Return the events of a completed response."""
         with self._client() as client:
             return read_sse(client.get(f"/responses/{response_id}?stream=true").content).events
 
     def listed(self) -> int:
-        """How many responses the store has."""
+        """Count the stored responses."""
         with self._client() as client:
             pages = [client.get("/responses?limit=100").json()]
             while pages[-1]["has_more"]:
@@ -140,7 +140,7 @@ class Clients:
         return sum(len(page["data"]) for page in pages)
 
     def _queue(self, number: int) -> str:
-        """Queues a response until that is acknowledged; its id."""
+        """Queue a response, with retries until it is acknowledged; return its id."""
         body, headers = request(number) | {"background": True}, {"idempotency-key": f"{number}"}
         while True:
             try:
@@ -153,14 +153,14 @@ class Clients:
             return str(answer["id"])
 
     def _follow(self, response_id: str) -> None:
-        """Reads a response to its end, from where it broke off each time."""
+        """Read a response to its end; after each break, resume after the last event."""
         events = self.seen.events.setdefault(response_id, [])
         while not ended(events):
             query = {"stream": "true"} | ({"starting_after": str(events[-1]["sequence_number"])} if events else {})
             events += self._read("GET", f"/responses/{response_id}", params=query)
 
     def _read_under_key(self, number: int) -> None:
-        """Asks for a stream until one comes to its end; each begins as those before it."""
+        """Request a stream with retries until one is complete; each must begin like the ones before."""
         body, headers = request(number) | {"stream": True}, {"idempotency-key": f"{number}"}
         read: list[Json] = []
         while not ended(read):
@@ -174,7 +174,7 @@ class Clients:
                 self.seen.events[response_id] = read
 
     def _read(self, method: str, path: str, **options: Any) -> list[Json]:
-        """The events that come whole until the stream ends or breaks."""
+        """Return the complete events until the stream ends or breaks."""
         raw = b""
         try:
             with self._client() as client, client.stream(method, path, **options) as answer:
@@ -193,29 +193,29 @@ class Clients:
 
 
 def request(number: int) -> Json:
-    """What is asked for."""
+    """Return the body of a request."""
     return {"model": f"local/work-{number}", "input": f"response {number}", "tools": [{"type": "web_search"}]}
 
 
 def ended(events: Sequence[Json]) -> bool:
-    """Whether these are all events of a response."""
+    """Whether the last of these events is terminal."""
     return bool(events) and events[-1]["type"] in ENDS
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        kills: servers that were killed.
-        statuses: how many responses ended how; `lost` are those that are not there or did not end.
-        taken_up: responses that another server went on with.
-        finished_twice: model rounds that ran to their end twice: their server died before it had written that down.
-        repeated: model rounds that were run again although a later one had begun.
-        twice: requests that made more than one response.
-        broken: streams with a gap, a duplicate, or another end than the response's.
-        reconnects: streams that readers took up again.
-        gaps: seconds between the death of a round and the beginning of the next.
+        kills: number of killed servers.
+        statuses: number of responses by status; `lost` are those that do not exist or did not end.
+        taken_up: responses that another server continued.
+        finished_twice: model rounds that completed twice: the server died before it stored the first result.
+        repeated: model rounds that were repeated although a later one had begun.
+        twice: requests with more than one response.
+        broken: streams with a gap, a duplicate, or a final response other than the stored one.
+        reconnects: streams that readers resumed.
+        gaps: seconds between the interruption of a round and the start of the next.
     """
 
     kills: int
@@ -230,11 +230,11 @@ class Verdict:
 
     @property
     def well(self) -> bool:
-        """Whether nothing was lost, done twice or broken."""
+        """Whether nothing was lost, repeated or broken."""
         return not (self.statuses.get("lost") or self.repeated or self.twice or self.broken)
 
     def rows(self) -> list[tuple[str, str]]:
-        """As a table."""
+        """Return the rows of a table."""
         gaps = f"{statistics.median(self.gaps):.1f} s, {max(self.gaps):.1f} s" if self.gaps else "-"
         return [
             ("servers killed", str(self.kills)),
@@ -251,7 +251,7 @@ class Verdict:
 
 
 def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
-    """Looks at every response that was acknowledged, and at all that the model server was asked."""
+    """Check every acknowledged response, and all requests to the model server."""
     seen = clients.seen
     ids = [response_id for made in seen.made.values() for response_id in made]
     finals = {response_id: clients.final(response_id) for response_id in ids}
@@ -273,7 +273,7 @@ def judge(clients: Clients, upstream: Upstream, plan: Plan) -> Verdict:
 
 
 def _told(record: Recorded) -> int:
-    """How many calls of finished rounds a request tells the model the results of."""
+    """Return the number of tool results in a request."""
     return sum(message["role"] == "tool" for message in record.body["messages"])
 
 
@@ -294,7 +294,7 @@ def _gaps(records: Sequence[Recorded]) -> Iterator[float]:
 
 def _is_broken(clients: Clients, response_id: str, final: Json | None) -> bool:
     if final is None:
-        return False  # it counts as lost
+        return False  # counted as lost
     replayed = clients.replay(response_id)
     read = clients.seen.events.get(response_id, replayed)
     try:
@@ -304,7 +304,7 @@ def _is_broken(clients: Clients, response_id: str, final: Json | None) -> bool:
 
 
 def script(model: Upstream, number: int) -> None:
-    """The rounds of one response, in order; one that is run again takes the next."""
+    """Script the rounds of one response, in order; a repeated round takes the next one."""
     search = json.dumps({"queries": [f"search of {number}"]})
     said = text(*(f"word{n} " for n in range(WORDS // 4)))
     model.script(
@@ -318,7 +318,7 @@ def script(model: Upstream, number: int) -> None:
 
 
 def find(asked: Asked) -> Answer:
-    """What SearXNG answers, after a while."""
+    """Return SearXNG's answer, after a delay."""
     time.sleep(SEARCH_SECONDS)
     body = searxng(asked.query["q"], [("http://127.0.0.1:9/", "A page", "Its text.")])
     return Answer(json.dumps(body).encode(), headers={"content-type": "application/json"})
@@ -326,7 +326,7 @@ def find(asked: Asked) -> Answer:
 
 @contextmanager
 def two_servers(folder: Path, model: Upstream) -> Iterator[list[LiveStack]]:
-    """Two servers on one Valkey, with a web to search."""
+    """Run two servers on one Valkey, with a web search."""
     with ExitStack() as running:
         web = running.enter_context(Web())
         web.answers["/searxng/search"] = find
@@ -346,7 +346,7 @@ def two_servers(folder: Path, model: Upstream) -> Iterator[list[LiveStack]]:
 
 
 def run(plan: Plan) -> Verdict:
-    """One run."""
+    """Run once."""
     chance = random.Random(plan.seed)  # noqa: S311 (no secret)
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="durability-")))
@@ -360,14 +360,14 @@ def run(plan: Plan) -> Verdict:
 
 
 def _load(clients: Clients, servers: Sequence[LiveStack], model: Upstream, plan: Plan, chance: random.Random) -> None:
-    """Has responses made while servers are killed. This thread starts the servers: they end with it."""
+    """Create responses while servers are killed. This thread starts the servers, since they end with it."""
     with ThreadPoolExecutor(plan.responses) as pool:
         tasks: list[Future[None]] = []
         for kill in range(plan.kills):
             numbers = range(plan.responses * kill // plan.kills, plan.responses * (kill + 1) // plan.kills)
             tasks += [pool.submit(clients.work, number) for number in numbers]
             time.sleep(plan.every * chance.uniform(0.1, 1.0))
-            # On a busy machine, nothing may have begun by now.
+            # On a busy machine, no round may have begun yet.
             while not _in_a_round(model) and not all(task.done() for task in tasks):
                 time.sleep(0.02)
             sys.stderr.write(f"{sum(task.done() for task in tasks)} of {len(tasks)} done, a server is killed\n")
@@ -384,7 +384,7 @@ def _in_a_round(model: Upstream) -> bool:
 
 
 def main() -> int:
-    """0 when nothing was lost, done twice or broken."""
+    """Run the benchmark; return 0 if nothing was lost, repeated or broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ci", action="store_true", help="the short run")
     parser.add_argument("--responses", type=int, help="how many responses")

@@ -1,8 +1,8 @@
-"""Stored responses a second on a PostgreSQL whose log takes long to reach the disk.
+"""Stored responses per second on a PostgreSQL server with slow log flushes.
 
-The server waits `FLUSH_MS` before each flush of its log (`commit_delay`), as a remote disk does. Commits that hold
-locks which others need take a flush each; all others share flushes. The same calls on a server that does not wait say
-what else limits them.
+The server waits `FLUSH_MS` before each flush of its log (`commit_delay`), like one with a remote disk. Commits that
+hold contended locks take a flush each; all others share flushes. The same calls on a server without the wait show the
+other limits.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SLOW: Final = (f"commit_delay={FLUSH_MS * 1000}", "commit_siblings=0")
 
 @dataclass(frozen=True)
 class Flushed:
-    """What one case took.
+    """The result of one case.
 
     Attributes:
-        rate: stored responses a second.
-        took: seconds of each.
-        flushes: of the log, for each response.
+        rate: stored responses per second.
+        took: latencies, in seconds.
+        flushes: log flushes per response.
     """
 
     rate: float
@@ -55,7 +55,7 @@ class Flushed:
 
 
 def flushes(folder: Path, seconds: float) -> dict[str, tuple[Flushed, Flushed]]:
-    """What each case took, by its name: with the slow flushes, and with those of this machine."""
+    """Measure each case, by name: with slow flushes, and with those of this machine."""
     slow, fast = (_cases(folder / name, options, seconds) for name, options in (("slow", SLOW), ("fast", ())))
     return {name: (slow[name], fast[name]) for name in slow}
 
@@ -83,7 +83,7 @@ def _cases(folder: Path, options: Sequence[str], seconds: float) -> dict[str, Fl
 
 
 async def _saves(server: Postgres, owners: int, seconds: float) -> Flushed:
-    """Clients that save one response after another, each a new chain."""
+    """Save responses from concurrent clients, each one after another, and each in a new chain."""
     records = PostgresRecords(server.url, schema=f"saves_{owners}")
     archive = Archive(records, clock=lambda: CREATED)
     took: list[float] = []
@@ -107,7 +107,7 @@ async def _saves(server: Postgres, owners: int, seconds: float) -> Flushed:
 
 
 def _requests(server: Postgres, load: Worker, stack: LiveStack, form: Json, seconds: float) -> Flushed:
-    """Clients that ask a server of ours, each one request after another, for about so many seconds."""
+    """Send requests from concurrent clients to a server, each one after another, for about `seconds`."""
     begun = time.perf_counter()
     _ask(load, stack, form, 3)
     count = max(3, round(3 * seconds / (time.perf_counter() - begun)))
@@ -126,17 +126,17 @@ def _ask(load: Worker, stack: LiveStack, form: Json, count: int) -> list[float]:
 
 
 async def _synced(server: Postgres) -> int:
-    """How often the server has flushed its log."""
+    """Return the server's count of log flushes."""
     connection = await asyncpg.connect(server.url)
     try:
-        await asyncio.sleep(0.1)  # it counts in a connection's process, which says so when it has nothing to do
+        await asyncio.sleep(0.1)  # each backend process reports its counts when it is idle
         return int(await connection.fetchval("SELECT sum(fsyncs) FROM pg_stat_io WHERE object = 'wal'"))
     finally:
         await connection.close()
 
 
 def table(found: Mapping[str, tuple[Flushed, Flushed]]) -> list[str]:
-    """The lines of the table."""
+    """Return the lines of the table."""
     return [
         f"**PostgreSQL with flushes of {FLUSH_MS} ms, {CLIENTS} clients, one server**",
         "",

@@ -1,11 +1,11 @@
-"""How fast the gpt-oss engine decodes and reads prompts, at the real shapes of gpt-oss-20b with random weights.
+"""The decode and prefill speed of the gpt-oss engine, at the real shapes of gpt-oss-20b with random weights.
 
     python benchmarks/gpt_oss.py            on a machine with a GPU
-    python benchmarks/gpt_oss.py --tiny     small shapes on the CPU: tries the script, measures nothing
+    python benchmarks/gpt_oss.py --tiny     small shapes on the CPU: tests the script, measures nothing
 
-It needs torch, triton and this repository's files, and no checkpoint. Every rate stands beside the floor: the time
-that reading the step's weights and KV takes at the copy bandwidth measured in the same run. Where transformers can be
-imported it decodes the same weights, dequantised to bf16: its way without kernels from the hub, and no fair rival.
+It needs torch, triton and this repository's files, but no checkpoint. Every rate is compared with the floor: the time
+for reading the step's weights and KV cache at the copy bandwidth measured in the same run. If transformers is
+installed, it decodes the same weights, dequantised to bf16. Without kernels from the hub, this is no fair comparison.
 """
 
 import argparse
@@ -21,12 +21,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "providers" / "gpt_oss"))
 
 from llama_stack_gpt_oss.engine import mxfp4
-from llama_stack_gpt_oss.engine.cache import PAGE, Holding, Table, places_filled
+from llama_stack_gpt_oss.engine.cache import PAGE, BlockTable, KVCacheBlocks, places_filled
 from llama_stack_gpt_oss.engine.config import ModelConfig, Yarn
 from llama_stack_gpt_oss.engine.kernels import choose
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
-from llama_stack_gpt_oss.engine.scheduler import Work
+from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
 from llama_stack_gpt_oss.engine.weights import Experts, Layer, Weights
 
@@ -35,7 +35,7 @@ YARN = Yarn(theta=150000.0, factor=32.0, original_context=4096, beta_fast=32.0, 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. `steps` decode steps are timed after `warm` that are not."""
+    """The parameters of a run. `steps` decode steps are timed after `warm` untimed ones."""
 
     config: ModelConfig
     batches: tuple[int, ...]
@@ -89,7 +89,7 @@ def tiny() -> Plan:
 
 
 def random_weights(config: ModelConfig, device: torch.device) -> Weights:
-    """Small random numbers, so that nothing overflows; experts in MXFP4 as they are on disk."""
+    """Create small random weights, so that nothing overflows; experts in MXFP4, as on disk."""
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
 
     def dense(*shape: int) -> torch.Tensor:
@@ -125,13 +125,13 @@ def random_weights(config: ModelConfig, device: torch.device) -> Weights:
 
 
 def copy_bandwidth(device: torch.device, size: int) -> float:
-    """Bytes a second, read and written, of the best of several copies."""
+    """Return the bytes per second, read and written, of the fastest of several copies."""
     source, target = (torch.empty(size // 2, dtype=torch.uint8, device=device) for _ in range(2))
     return size / min(timed(lambda: target.copy_(source), device) for _ in range(10))
 
 
 def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int) -> float:
-    """What a decode step has to read: dense weights, the experts that `batch` rows are expected to choose, the KV."""
+    """Return the bytes that a decode step reads: dense weights, experts expected for `batch` rows, KV cache."""
     share = 1 - (1 - config.experts_per_token / config.experts) ** batch
     total = float(weights.unembedding.nbytes + weights.norm.nbytes)
     for layer, window in zip(weights.layers, config.windows, strict=True):
@@ -155,7 +155,7 @@ def step_bytes(config: ModelConfig, weights: Weights, batch: int, context: int) 
 
 
 def timed(run: Callable[[], object], device: torch.device) -> float:
-    """Seconds, until the device is done."""
+    """Return the seconds of a call, including the device's work."""
     settle(device)
     start = time.perf_counter()
     run()
@@ -169,24 +169,24 @@ def settle(device: torch.device) -> None:
 
 
 def sequences(config: ModelConfig, count: int, tokens: int, room: int) -> list[Sequence]:
-    """Sequences of random tokens, each with its own pages, and room to grow."""
-    places, kinds = places_filled(tokens + room), len(config.kinds)
+    """Create sequences of random tokens, each with its own blocks, and room to grow."""
+    places, kv_groups = places_filled(tokens + room), len(config.kv_groups)
     made = []
     for number in range(count):
         prompt = torch.randint(config.vocabulary, (tokens,)).tolist()
         sequence = Sequence(str(number), prompt, tokens, Params(max_tokens=room, temperature=0.0), number)
-        first = [(number * kinds + kind) * places for kind in range(kinds)]
-        sequence.holding = Holding(tables=tuple(Table(list(range(page, page + places))) for page in first))
+        first = [(number * kv_groups + kv_group) * places for kv_group in range(kv_groups)]
+        sequence.blocks = KVCacheBlocks(tables=tuple(BlockTable(list(range(page, page + places))) for page in first))
         made.append(sequence)
     return made
 
 
 def decode_rate(plan: Plan, runner: ModelRunner, batch: int) -> float:
-    """Tokens a second of the whole batch, sampling and the way to the host and back included."""
+    """Return the tokens per second of the whole batch, including sampling and transfers from and to the host."""
     running = sequences(plan.config, batch, plan.context, plan.warm + plan.steps + 1)
 
     def start() -> Step:
-        step = runner.start([Work(each, each.length - 1, 1) for each in running])
+        step = runner.start([ScheduledTokens(each, each.length - 1, 1) for each in running])
         for each in running:
             each.unread += 1
         return step
@@ -196,7 +196,7 @@ def decode_rate(plan: Plan, runner: ModelRunner, batch: int) -> float:
             each.append(sampled.token)
 
     def steps(count: int) -> None:
-        """As the engine does: each is started before the one before it is read."""
+        """Run steps like the engine: start each before the previous one is read."""
         step = start()
         for _ in range(count - 1):
             step, before = start(), step
@@ -209,12 +209,12 @@ def decode_rate(plan: Plan, runner: ModelRunner, batch: int) -> float:
 
 
 def prefill_rate(plan: Plan, runner: ModelRunner, tokens: int) -> float:
-    """Tokens a second of one prompt in chunks; the second of two runs."""
+    """Return the tokens per second of one prompt in chunks; the second of two runs."""
     (sequence,) = sequences(plan.config, 1, tokens, 1)
 
     def run() -> None:
         for start in range(0, tokens, plan.chunk):
-            runner.run([Work(sequence, start, min(plan.chunk, tokens - start))])
+            runner.run([ScheduledTokens(sequence, start, min(plan.chunk, tokens - start))])
 
     timed(run, runner.device)
     return tokens / timed(run, runner.device)
@@ -224,7 +224,7 @@ def prefill_rate(plan: Plan, runner: ModelRunner, tokens: int) -> float:
 
 
 def rival_rate(plan: Plan, weights: Weights, device: torch.device) -> float | None:
-    """Tokens a second that transformers decodes at batch 1; None where it cannot be imported."""
+    """Return the tokens per second of transformers at batch 1; None if it is not installed."""
     try:
         from transformers import GptOssConfig, GptOssForCausalLM
     except ImportError:
@@ -259,21 +259,21 @@ def rival_rate(plan: Plan, weights: Weights, device: torch.device) -> float | No
         )
 
     generate(plan.warm)
-    # The prompt's time goes out of the difference.
+    # The difference excludes the time for the prompt.
     return plan.steps / max(generate(plan.steps + 1) - generate(1), 1e-9)
 
 
 def rival_state(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, torch.Tensor]]:
-    """The same weights under the names of transformers, one after the other."""
+    """Yield the same weights under transformers' names, one after the other."""
     yield "model.embed_tokens.weight", weights.embedding
     yield "model.norm.weight", weights.norm
     yield "lm_head.weight", weights.unembedding
     for number, layer in enumerate(weights.layers):
         prefix = f"model.layers.{number}."
         widths = [config.query_width, config.kv_width, config.kv_width]
-        for kind, whole in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
+        for kv_group, whole in (("weight", layer.qkv), ("bias", layer.qkv_bias)):
             for letter, part in zip("qkv", whole.split(widths), strict=True):
-                yield f"{prefix}self_attn.{letter}_proj.{kind}", part
+                yield f"{prefix}self_attn.{letter}_proj.{kv_group}", part
         yield f"{prefix}self_attn.o_proj.weight", layer.out
         yield f"{prefix}self_attn.o_proj.bias", layer.out_bias
         yield f"{prefix}self_attn.sinks", layer.sinks
@@ -291,12 +291,12 @@ def rival_state(config: ModelConfig, weights: Weights) -> Iterator[tuple[str, to
 
 
 def report(plan: Plan, device: torch.device) -> Iterator[str]:
-    """The table, a line at a time."""
+    """Yield the lines of the table."""
     weights = random_weights(plan.config, device)
     room = plan.context + plan.warm + plan.steps + 1
     places = max(max(plan.batches) * places_filled(room), places_filled(max(plan.prompts) + 1))
     context = max(room, *plan.prompts) + PAGE
-    pages = places * len(plan.config.kinds)
+    pages = places * len(plan.config.kv_groups)
     model = Model(plan.config, weights, choose(plan.config, device, weights.embedding.dtype), pages, context)
     runner = ModelRunner(model, device, context)
     bandwidth = copy_bandwidth(device, plan.copied)

@@ -1,11 +1,11 @@
-"""A client that costs next to nothing: it sends requests over sockets, counts frames and notes times.
+"""A load client with minimal CPU use: it sends requests over sockets, counts frames and measures latencies.
 
-It reads jobs as lines of JSON and answers each with a line. A job has `port` and `lanes`; the lanes run at once, each
-on a connection of its own, the steps of a lane one after another. A step is `body`, the request; `deltas`, how many
-deltas it must bring if it streams, of the type `event` (text, if it does not say); `after`, seconds to wait before it;
-and `follows`, whether it continues from the lane's last such step, the first of them from the job's `previous`. A
-server that does not find the response that it has just given is asked again until it does; such a turn's `total` has
-all of its attempts. One that it does not find for ten seconds is `lost`: the lane goes on without it.
+It reads jobs as lines of JSON and answers each with a line. A job has `port` and `lanes`; lanes run concurrently, each
+on its own connection, the steps of a lane one after another. A step is `body`, the request; `deltas`, the required
+number of deltas if it streams, of the type `event` (text by default); `after`, seconds to wait before it; and
+`follows`, whether it continues from the lane's last such step, the first of them from the job's `previous`. If a server
+does not find the response that it has just returned, the request is retried; `total` includes all attempts. After ten
+seconds the turn is `lost`: the lane goes on without it.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PAUSE: Final = 0.025  # seconds between two attempts
 
 
 class NotFoundError(Exception):
-    """The server does not know the response that was to be continued."""
+    """The server does not find the response to continue."""
 
 
 class Connection:
-    """One connection to a server, kept open from request to request."""
+    """One persistent connection to a server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     async def ask(self, step: Json) -> Json:
-        """The answer to one request: `first` and `total` seconds, and the response's `id`."""
+        """Send one request; return the `first` and `total` seconds, and the response's `id`."""
         body, deltas = step["body"], step.get("deltas", 0)
         delta = b'"type":"%b"' % step.get("event", TEXT).encode()
         data = json.dumps(body).encode()
@@ -59,7 +59,7 @@ class Connection:
         return {"first": first, "total": total, "id": _check(received, delta, deltas)}
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
     async def _some(self, received: bytearray) -> bytes:
@@ -79,7 +79,7 @@ def _whole(received: bytearray) -> bool:
 
 
 def _check(received: bytearray, delta: bytes, deltas: int) -> str:
-    """The response's id, if the answer is what it should be."""
+    """Check the answer and return the response's id."""
     if received.startswith(b"HTTP/1.1 404"):
         raise NotFoundError(bytes(received[:2000]))
     found = _ID.search(received)
@@ -91,7 +91,7 @@ def _check(received: bytearray, delta: bytes, deltas: int) -> str:
 
 
 async def _follow(connection: Connection, step: Json) -> Json:
-    """The answer to a request that continues from the last one, and how often it took another attempt."""
+    """Send a request that continues from the last one, with retries; return the answer and the number of retries."""
     started = time.perf_counter()
     for again in range(_ATTEMPTS):
         with suppress(NotFoundError):
@@ -128,7 +128,7 @@ async def _run(job: Json) -> list[list[Json]]:
 
 
 def main() -> None:
-    """Answer jobs until there are no more."""
+    """Answer jobs until the end of the input."""
     for line in sys.stdin:
         sys.stdout.write(json.dumps(asyncio.run(_run(json.loads(line)))) + "\n")
         sys.stdout.flush()

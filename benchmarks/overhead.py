@@ -1,12 +1,12 @@
-"""What the server costs, with either inference provider, beside the host's own Responses API and bare clients.
+"""The server's overhead with either inference provider, next to the host's own Responses API and bare clients.
 
     .venv/bin/python -m benchmarks.overhead                        # about eight minutes
     .venv/bin/python -m benchmarks.overhead --quick                # one short round
-    .venv/bin/python -m benchmarks.overhead --markdown FILE        # the tables also to FILE
+    .venv/bin/python -m benchmarks.overhead --markdown FILE        # write the tables to FILE too
 
-All servers run at once behind one fast scripted model server and take turns, round by round; what is compared was
+All servers run at once with one fast scripted model server and take turns, round by round, so that compared values are
 measured within seconds of each other. Linux only: CPU time is read from /proc. Progress goes to stderr, the tables to
-stdout, everything measured to `--json FILE`.
+stdout, all measurements to `--json FILE`.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ NEWCOMERS: Final = 12
 NEWCOMER_PAUSE: Final = 0.2  # seconds between two of them
 OTHERS: Final = 63
 ENDLESS_DELTAS: Final = 8192
-SETTLED: Final = 2.0  # seconds after which they all stream
+SETTLED: Final = 2.0  # seconds after which all of them stream
 CROWD_DELTAS: Final = 20
 CROWD_PACE: Final = 1.0
-TURN_CHARACTERS: Final = 1024  # of the input, and as many of the answer
-TOOLS: Final = tools(10, 1900)  # with their schemas 20 kB
+TURN_CHARACTERS: Final = 1024  # of the input, and the same of the answer
+TOOLS: Final = tools(10, 1900)  # 20 kB with their schemas
 INSTRUCTIONS: Final = texts(1, 10_000, seed=4)[0]
 CHAINS: Final[dict[str, Json]] = {"plain": {}, "repeating": {"instructions": INSTRUCTIONS, "tools": TOOLS}}
-SEGMENT: Final = 10  # turns of one chain before it is the other server's turn
-SETTLE: Final = 0.3  # seconds for what a server does after its answer
+SEGMENT: Final = 10  # turns of one chain before the other server's turn
+SETTLE: Final = 0.3  # seconds for the work that a server does after its answer
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`lanes` clients at once, each sending `requests` one after another; `deltas` of text each, streamed or whole."""
+    """`lanes` concurrent clients, each with `requests` one after another; `deltas` of text each, streamed or whole."""
 
     name: str
     model: str
@@ -74,21 +74,21 @@ class Load:
 
     @property
     def pieces(self) -> int:
-        """How many deltas the model server sends."""
+        """The number of deltas that the model server sends."""
         return self.lanes * self.requests * self.deltas
 
     @property
     def units(self) -> int:
-        """What its cost is divided by: deltas if they are streamed, else requests."""
+        """The divisor of the cost: deltas if they are streamed, otherwise requests."""
         return self.pieces if self.stream else self.lanes * self.requests
 
     @property
     def measured(self) -> tuple[str, ...]:
-        """Who is put under this load: the builtin tells of no reasoning, and the readers look at text only."""
+        """The servers and readers for this load: the builtin sends no reasoning, and the readers only count text."""
         return (*KINDS, *READERS) if self.event == TEXT else (OURS, ON_HOST)
 
     def job(self, port: int) -> Json:
-        """What the load client is told."""
+        """Return the job for the load client."""
         body = {"model": f"local/{self.model}", "input": "Hello", "stream": self.stream, "tools": TOOLS[:1]}
         step = {"body": body, "deltas": self.deltas if self.stream else 0, "event": self.event}
         return {"port": port, "lanes": [[step] * self.requests] * self.lanes}
@@ -96,7 +96,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """The size of a run."""
 
     rounds: int
     turns: int
@@ -106,7 +106,7 @@ class Size:
 
 
 def size(rounds: int, quick: bool) -> Size:
-    """The whole run, or one that only shows the order of magnitude."""
+    """Return the size of the whole run, or of a short one that only shows the order of magnitude."""
     one, sixteen, short = (6, 1, 3) if quick else (12, 2, 6)
     loads = (
         Load("stream-1", "long", 1, one, STREAM_DELTAS),
@@ -123,21 +123,21 @@ def size(rounds: int, quick: bool) -> Size:
 
 
 def say(line: str) -> None:
-    """Progress."""
+    """Print progress."""
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
 
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What measures: the model server and two processes that cost their own CPU time and not the servers'."""
+    """The measuring processes: the model server and two workers, whose CPU time is not counted as the servers'."""
 
     upstream: Upstream
     load: Worker
     decoding: Worker
 
     def script(self, turns: int) -> None:
-        """Tell the model server what to say, before the servers ask which models it has."""
+        """Script the model server, before the servers request its list of models."""
         self.upstream.script("long", reply(text(*["word "] * STREAM_DELTAS)))
         self.upstream.script("endless", reply(text(*["word "] * ENDLESS_DELTAS)))
         self.upstream.script("reasoning", reply(reasoning(*["word "] * STREAM_DELTAS)))
@@ -151,7 +151,7 @@ class Bench:
                 self.upstream.script(chain_model(chain, kind), answers)
 
     def warm_up(self, servers: Servers) -> None:
-        """A few requests that leave nothing behind."""
+        """Send a few requests that are not stored."""
         step = {"body": {"model": "local/short", "input": "Hello", "store": False}}
         for server in servers.values():
             self.load.ask({"port": server.port, "lanes": [[step] * 5]})
@@ -159,7 +159,7 @@ class Bench:
     # CPU and first deltas
 
     def rounds(self, servers: Servers, size: Size) -> Json:
-        """Every load on all servers in turn, and on those that only read, each round in the other order."""
+        """Run every load on all servers and readers in turn; alternate rounds reverse the order."""
         for kind, server in servers.items():
             for load in size.loads:
                 if kind in load.measured:
@@ -175,14 +175,14 @@ class Bench:
         return {"idle": idle, "loads": found}
 
     def _idle(self, servers: Servers, seconds: float) -> dict[str, float]:
-        """CPU seconds a second of servers that nobody asks anything."""
+        """Return the CPU seconds per second of idle servers."""
         time.sleep(SETTLE)
         before = {kind: cpu_seconds(server.pid) for kind, server in servers.items()}
         time.sleep(seconds)
         return {kind: (cpu_seconds(server.pid) - before[kind]) / seconds for kind, server in servers.items()}
 
     def _cost(self, server: LiveStack, load: Load, idle: float) -> Json:
-        """CPU seconds a unit of one load, less what the server does anyway, and when the first deltas came."""
+        """Return the CPU seconds per unit of one load, without the idle use, and the latencies of the first deltas."""
         started, before = time.monotonic(), cpu_seconds(server.pid)
         answers = self.load.ask(load.job(server.port))
         time.sleep(SETTLE)
@@ -191,7 +191,7 @@ class Bench:
         return {"cpu": spent / load.units, "firsts": firsts}
 
     def _read(self, reader: str, load: Load) -> Json:
-        """CPU seconds a unit that it costs to read what the model server sends under this load."""
+        """Return the CPU seconds per unit of reading the model server's stream of this load."""
         job = {"reader": reader, "base_url": self.upstream.base_url, "model": load.model}
         answer = self.decoding.ask({**job, "lanes": load.lanes, "streams": load.requests})
         if answer["deltas"] != load.pieces:
@@ -199,7 +199,7 @@ class Bench:
         return {"cpu": answer["cpu"] / load.units}
 
     def crowd(self, server: LiveStack, streams: int) -> Json:
-        """Many slow streams at once: memory that each adds at most, and that no event of any is missing."""
+        """Run many slow streams at once: measure the added memory per stream, and check that no event is missing."""
         say(f"{streams} slow streams")
         before = peak = memory(server.pid)
         with ThreadPoolExecutor(1) as asking:
@@ -212,7 +212,7 @@ class Bench:
         return {"streams": streams, "complete": complete, "deltas": CROWD_DELTAS, "bytes": (peak - before) / streams}
 
     def newcomers(self, servers: Servers, rounds: int) -> Json:
-        """When the first deltas of streams came that began one after another: alone, and among others at full speed."""
+        """Measure the latency of first deltas of consecutive streams: alone, and among saturated streams."""
         body = {"model": "local/short", "input": "Hello", "stream": True}
         lane = [{"body": body, "deltas": SHORT_DELTAS, "after": NEWCOMER_PAUSE}] * NEWCOMERS
         found: Json = {kind: {"alone": [], "among": []} for kind in servers}
@@ -220,7 +220,7 @@ class Bench:
             for kind, server in servers.items():
                 say(f"round {number + 1} of {rounds}: a stream among {OTHERS}")
                 for name, others in (("alone", 0), ("among", OTHERS)):
-                    # Not this client: it would be busy with the others when the newcomer's delta comes.
+                    # A separate client, since this one would be busy with the others when the newcomer's delta arrives.
                     with Worker("benchmarks.load") as crowd:
                         crowd.tell(Load("others", "endless", others, 1, ENDLESS_DELTAS).job(server.port))
                         time.sleep(SETTLED if others else 0)
@@ -231,8 +231,7 @@ class Bench:
     # turns
 
     def chain(self, servers: Servers, name: str, turns: int) -> dict[str, Json]:
-        """How long each turn of one conversation took on each server, how many had to be asked for again, or went on
-        from nothing because the one before was lost."""
+        """Measure the turns of one conversation on each server: latencies, numbers of retried and lost turns."""
         inputs = texts(turns, TURN_CHARACTERS)
         found: dict[str, Json] = {kind: {"took": [], "again": 0, "lost": 0} for kind in servers}
         last: dict[str, str | None] = dict.fromkeys(servers)
@@ -250,13 +249,13 @@ class Bench:
 
 
 def chain_model(chain: str, kind: str) -> str:
-    """The model that answers one server's chain; each server has one, with the same answers."""
+    """Return the model for one server's chain; all of them have the same answers."""
     return f"{chain}-{CHAINED.index(kind)}"
 
 
 @contextmanager
 def running(host: Host, inference_url: str, folder: Path, kinds: Sequence[str]) -> Iterator[Servers]:
-    """Servers of these kinds, their state in this folder."""
+    """Run servers of these kinds with their state in this folder."""
     folder.mkdir(exist_ok=True)
     with ExitStack() as stacks:
         servers = {}
@@ -267,7 +266,7 @@ def running(host: Host, inference_url: str, folder: Path, kinds: Sequence[str]) 
 
 
 def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path) -> Json:
-    """One conversation on two servers: its turns' seconds, and the bytes that it adds to stores that had nothing."""
+    """Measure one conversation on two servers: the latencies of its turns, and the bytes added to empty stores."""
     with running(host, bench.upstream.base_url, folder, CHAINED) as servers:
         bench.warm_up(servers)
         empty = {kind: stored_bytes(server.state_dir) for kind, server in servers.items()}
@@ -284,7 +283,7 @@ def measure_chain(bench: Bench, host: Host, name: str, turns: int, folder: Path)
 
 
 def measure(host: Host, size: Size, folder: Path) -> Json:
-    """Everything, as the tables want it."""
+    """Measure everything, in the form that the tables need."""
     began = describe(host)
     with (
         UpstreamProcess(folder / "upstream.log") as upstream,
@@ -295,7 +294,7 @@ def measure(host: Host, size: Size, folder: Path) -> Json:
         bench.script(size.turns)
         with running(host, bench.upstream.base_url, folder / "rounds", KINDS) as servers:
             rounds = bench.rounds(servers, size)
-            # First: what long streams have left in memory would hide what slow ones take.
+            # First: the memory left over from long streams would hide that of slow ones.
             crowd = bench.crowd(servers[OURS], size.crowd)
             newcomers = bench.newcomers(servers, size.rounds)
         chains = {name: measure_chain(bench, host, name, size.turns, folder / name) for name in CHAINS}
@@ -304,7 +303,7 @@ def measure(host: Host, size: Size, folder: Path) -> Json:
 
 
 def describe(host: Host) -> Json:
-    """Where and when this is measured."""
+    """Describe the machine and the time of the measurement."""
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "host": f"{host.replace('_', '-')} {version(host)}",
@@ -317,7 +316,7 @@ def describe(host: Host) -> Json:
 
 
 def main() -> None:
-    """Measure, print, and keep what was measured."""
+    """Measure, print, and store the results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="short rounds, a chain of 20 turns")
     parser.add_argument("--rounds", type=int, help="how often each load is measured (default: 5; quick: 1)")

@@ -1,4 +1,4 @@
-"""What was measured, as a picture: the cost of a delta against the number of streams."""
+"""A chart of the cost per delta against the number of streams."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BOTTOM: Final = 290
 
 
 def picture(loads: Json) -> str:
-    """An SVG: microseconds of server CPU per text delta, at 1, 16 and 64 streams."""
+    """Draw an SVG: microseconds of server CPU per text delta, at 1, 16 and 64 streams."""
     costs = {kind: [median(each["cpu"] for each in loads[load][kind]) * 1e6 for load in _STREAMS] for kind in KINDS}
     top = max(max(line) for line in costs.values()) * 1.1
     columns = [_LEFT + (_RIGHT - _LEFT) * number / (len(_STREAMS) - 1) for number in range(len(_STREAMS))]

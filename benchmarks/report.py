@@ -1,4 +1,4 @@
-"""What was measured, as tables in markdown."""
+"""The results as markdown tables."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _OTHERS: Final = {
 _TARGETED: Final = ("stream-1", "stream-16")
 _DELTA_LIMIT: Final = 30e-6
 _SHORT_LIMIT: Final = 8e-3
-_FAIR: Final = 3  # times as long as alone
+_FAIR: Final = 3  # factor over the latency when alone
 _CHAINS: Final = {"plain": "chain", "repeating": "chain with tools and instructions"}
-_ENDS: Final = 10  # turns at either end of a chain
+_ENDS: Final = 10  # turns at each end of a chain
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of some servers, each with its measurements; `limits` are what they may be at most.
+    """One value of several servers, each with its measurements; `limits` are the maximum values.
 
-    The figure is the median, or the 95th percentile.
+    The value is the median, or the 95th percentile.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Row:
     p95: bool = False
 
     def cells(self) -> list[str]:
-        """The row of the table."""
+        """Return the cells of the row."""
         shown = [self._cell(self.values[kind]) if kind in self.values else "" for kind in KINDS]
         verdicts = [self._verdict(kind) for kind in (OURS, ON_HOST)]
         return [self.name, *shown, self._ratio(), *verdicts]
@@ -74,7 +74,7 @@ class Row:
 
 
 def tables(found: Json) -> str:
-    """The comparison, what reading alone costs, and where and when this was."""
+    """Return the comparison, the cost of reading alone, and the time and machine of the run."""
     loads, chains = found["loads"], found["chains"]
     rows = [*_streams(loads), _short(loads), *_firsts(loads), *_newcomers(found["newcomers"])]
     rows += [row for name, chain in chains.items() for row in _chain(_CHAINS[name], chain)]
@@ -93,13 +93,13 @@ def tables(found: Json) -> str:
 
 
 def with_spread(values: Sequence[float], show: Callable[[float], str]) -> str:
-    """The median and, of several, the smallest and the largest."""
+    """Format the median; for several values, also the minimum and maximum."""
     low, high = (show(value).partition(" ")[0] for value in (min(values), max(values)))
     return show(median(values)) + (f" ({low}-{high})" if len(values) > 1 else "")
 
 
 def streaming_limit(decoding: float) -> float:
-    """The host's provider's target: what the client's decoding costs, once and 15% more, and 15 microseconds."""
+    """Return the target with the host's provider: 115% of the client's decoding cost, plus 15 microseconds."""
     return 1.15 * decoding + 15e-6
 
 
@@ -213,6 +213,6 @@ def _count(number: float) -> str:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table, its first column of words and the others of figures."""
+    """Format a table with a first column of words and others of numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,4 +1,4 @@
-"""The servers that are compared, and what can be read of them from outside."""
+"""The compared servers, and their resource usage as seen from outside."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ ON_HOST: Final = "this project, the host's inference"
 BUILTIN: Final = "builtin"
 KINDS: Final = (OURS, ON_HOST, BUILTIN)
 CHAINED: Final = (OURS, BUILTIN)
-"""Those whose storage is compared: it does not depend on the inference provider."""
+"""The servers whose storage is compared: it does not depend on the inference provider."""
 
 _UNSETTLED: Final = ("-wal", "-shm", "-journal")
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 def use_hosts_inference(config: Json) -> None:
-    """Put the host's own inference provider in the place of the bundled one."""
+    """Replace the bundled inference provider with the host's own."""
     [local] = config["providers"]["inference"]
     settings = {"base_url": local["config"]["base_url"], "max_tokens": 0, "refresh_models": True}
     found = {"provider_id": local["provider_id"], "provider_type": "remote::vllm", "config": settings}
@@ -40,7 +40,7 @@ def use_hosts_inference(config: Json) -> None:
 
 
 def use_builtin(config: Json) -> None:
-    """Put the host's own providers in our place, and no more than they need to start."""
+    """Replace this project's providers with the host's own, and add only what they need to start."""
     use_hosts_inference(config)
     config["apis"] += ["tool_runtime", "vector_io"]
     persistence = {
@@ -52,7 +52,7 @@ def use_builtin(config: Json) -> None:
 
 
 def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
-    """A server of this kind, its state in this folder; nothing runs yet."""
+    """Create a server of this kind with its state in this folder, without starting it."""
     changes = {ON_HOST: use_hosts_inference, BUILTIN: use_builtin}
     name = kind.replace(" ", "-").replace("'", "").replace(",", "")
     config = variant(TEMPLATE, folder / f"{name}.yaml", changes[kind]) if kind in changes else TEMPLATE
@@ -61,7 +61,7 @@ def stack(kind: str, host: Host, inference_url: str, folder: Path) -> LiveStack:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of the process group and its leader's children, of all threads, and of children that are waited for."""
+    """Return the CPU time of the process group and the leader's children, with all threads and reaped children."""
     ticks = 0
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -74,13 +74,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Return the resident memory of a process, in bytes."""
     [line] = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith("VmRSS:")]
     return int(line.split()[1]) * 1024
 
 
 def stored_bytes(folder: Path) -> int:
-    """Bytes of all files in a state folder but the logs, with write-ahead logs counted as what they come to."""
+    """Return the bytes of all files in a state folder except logs; write-ahead logs count as after a checkpoint."""
     files = [path for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"]
     return sum(_settled_bytes(path) for path in files if not path.name.endswith(_UNSETTLED))
 
@@ -94,7 +94,7 @@ def _settled_bytes(path: Path) -> int:
 
 
 class Worker:
-    """A module of this folder in a process of its own, which answers lines of JSON with lines of JSON."""
+    """A module of this folder in its own process, which answers lines of JSON with lines of JSON."""
 
     def __init__(self, module: str) -> None:
         self._process = subprocess.Popen(  # noqa: S603
@@ -106,13 +106,13 @@ class Worker:
         )
 
     def tell(self, job: Json) -> None:
-        """Have it do a job, whose answer nobody waits for."""
+        """Start a job without waiting for its answer."""
         assert self._process.stdin
         self._process.stdin.write(json.dumps(job) + "\n")
         self._process.stdin.flush()
 
     def ask(self, job: Json) -> Any:
-        """The answer to one job."""
+        """Run a job and return its answer."""
         assert self._process.stdout
         self.tell(job)
         if not (line := self._process.stdout.readline()):

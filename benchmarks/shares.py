@@ -1,4 +1,4 @@
-"""How much of a request's work the server of the store does: how many servers of ours one of those carries."""
+"""The share of the store's server in the CPU time of a request: how many servers one store can serve."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support.upstream import UpstreamProcess
 type Json = dict[str, Any]
 
 CLIENTS: Final = 8
-REQUESTS: Final = 40  # of each client
+REQUESTS: Final = 40  # per client
 MODEL: Final = "local/fast-32"
 FORMS: Final[Mapping[str, Json]] = {
     "whole": {},
     "streamed": {"stream": True},
     "in the background, streamed": {"background": True, "stream": True},
 }
-IDLE: Final = 3.0  # seconds in which nobody asks
+IDLE: Final = 3.0  # seconds without requests
 
 
 @dataclass
 class Share:
-    """CPU seconds a request of our server, and of the server of its store."""
+    """CPU seconds per request, of the server and of its store's server."""
 
     ours: float
     theirs: float
@@ -47,7 +47,7 @@ class _Spent:
 
 
 def shares(store: DatabaseServer, template: str, env: Mapping[str, str], folder: Path) -> dict[str, Share]:
-    """What each form of request costs, by its name; `env` leads the template to the store."""
+    """Measure each form of request, by name; `env` configures the template's store."""
     with (
         UpstreamProcess(folder / f"upstream-{template}.log") as model,
         LiveStack(
@@ -90,7 +90,7 @@ def _ask(stack: LiveStack, form: Json, count: int) -> None:
 
 
 def table(found: Mapping[str, Mapping[str, Share]]) -> Sequence[str]:
-    """The lines of the table, by the store's name."""
+    """Return the lines of the table, by the store's name."""
     return [
         "**what a short request costs its server and its store's**",
         "",

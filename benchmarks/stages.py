@@ -1,10 +1,10 @@
-"""Where the microseconds of a streamed delta and of a short request go, by whose code runs.
+"""The CPU time of a streamed delta and of a short request, by stage of the code.
 
     .venv/bin/python -m benchmarks.stages                          # about a minute
     .venv/bin/python -m benchmarks.stages --seconds 20 --markdown FILE
 
-`py-spy` looks at the stacks of a server under load, from outside, a few hundred times a second. A sample belongs to the
-innermost frame that a stage knows: what a library does counts as the stage that called it, unless it is one itself.
+`py-spy` samples the stacks of a loaded server from outside, a few hundred times a second. A sample belongs to the
+innermost frame of a known stage: library code counts as the stage that called it, unless the library is a stage.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ STAGES: Final[dict[str, tuple[str, ...]]] = {
     "the loop of rounds": ("llama_stack_responses/",),
     "HTTP to the client": ("uvicorn/(protocols|middleware)", "starlette/", "fastapi/", "llama_stack/core/server"),
 }
-"""What a stage's frames look like, by their files; the first that fits."""
+"""Patterns of the files of a stage's frames; the first match counts."""
 
 ELSE: Final = "event loop and kernel"
-REPEATS: Final = 8  # of a load, for what it costs
+REPEATS: Final = 8  # runs of a load for its cost
 _FRAME: Final = re.compile(r"\(([^()]+):(\d+)\)$")
 _WAITS: Final = re.compile(r"\.(get|wait|acquire)\(")
 
 
 def stage_of(frames: list[tuple[str, int]]) -> str:
-    """The stage of a stack of files and lines, the innermost last."""
+    """Return the stage of a stack of files and lines, the innermost last."""
     for file, _ in reversed(frames):
         for stage, files in STAGES.items():
             if any(re.search(f"/{each}", file) for each in files):
@@ -65,12 +65,12 @@ def stage_of(frames: list[tuple[str, int]]) -> str:
 
 
 def waits(frames: list[tuple[str, int]]) -> bool:
-    """Whether a thread has nothing to do, which cannot be told from outside: it stands at a line that says so."""
+    """Whether a thread is idle: py-spy cannot tell, so this looks for a waiting call in the innermost line."""
     return bool(frames) and _WAITS.search(getline(*frames[-1])) is not None
 
 
 def shares(samples: Iterable[str]) -> dict[str, float]:
-    """Each stage's share of the samples: lines of a stack, `function (file:line);...`, and how often it was seen."""
+    """Return each stage's share of the samples: lines of a stack, `function (file:line);...`, and a count."""
     seen: Counter[str] = Counter()
     for line in samples:
         stack, _, count = line.rpartition(" ")
@@ -81,7 +81,7 @@ def shares(samples: Iterable[str]) -> dict[str, float]:
 
 
 def sample(pid: int, seconds: int, rate: int, output: Path) -> list[str]:
-    """The stacks that a process had meanwhile."""
+    """Sample the stacks of a process."""
     command = ["py-spy", "record", "--pid", str(pid), "--duration", str(seconds), "--rate", str(rate)]
     command += ["--format", "raw", "--full-filenames", "--output", str(output)]
     program = Path(sys.executable).parent / command[0]
@@ -90,7 +90,7 @@ def sample(pid: int, seconds: int, rate: int, output: Path) -> list[str]:
 
 
 def profile(bench: Bench, pid: int, load: Load, port: int, options: argparse.Namespace, folder: Path) -> Json:
-    """CPU seconds a unit of a load, and each stage's share of it: looked at afterwards, since that has its cost too."""
+    """Return the CPU seconds per unit of a load, and each stage's share, sampled afterwards because of its cost."""
     bench.load.ask(load.job(port))
     before = cpu_seconds(pid)
     for _ in range(REPEATS):
@@ -105,7 +105,7 @@ def profile(bench: Bench, pid: int, load: Load, port: int, options: argparse.Nam
 
 
 def table(profiles: dict[str, Json], scale: float, unit: str) -> str:
-    """Each stage's part of what a unit costs, for each server."""
+    """Format each stage's part of the cost per unit, for each server."""
     head = ["", *profiles]
     rows = [
         [stage, *(f"{each['shares'][stage] * each['cpu'] * scale:.1f}" for each in profiles.values())]

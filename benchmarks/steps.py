@@ -1,11 +1,11 @@
-"""How many steps a streamed delta takes through this project's code, bytes in to bytes out, and its calls of libraries.
+"""The number of steps per streamed delta in this project's code, from bytes in to bytes out, and its library calls.
 
-    .venv/bin/python -m benchmarks.steps              # beside the recorded figures
-    .venv/bin/python -m benchmarks.steps --record     # these are the figures from now on
+    .venv/bin/python -m benchmarks.steps              # compare with the recorded numbers
+    .venv/bin/python -m benchmarks.steps --record     # record the numbers
 
-Seconds differ from machine to machine and from run to run; the steps of a fixed script are the same every time, and
-hardly depend on the Python version. A step is a line run or a call made. What happens within a library is not counted,
-since a line there may cost a hundred times as much as another: so the calls into libraries are recorded by name.
+Times vary between machines and runs, but the steps of a fixed script are the same every time, and hardly depend on the
+Python version. A step is an executed line or a call. Steps inside libraries are not counted, since their cost can
+differ by a factor of a hundred; calls into libraries are recorded by name instead.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
 from llama_stack_openai_chat.upstream import Upstream
+from llama_stack_responses.admission import Admission
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
@@ -36,8 +37,8 @@ from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.context_lengths import ContextLengths
-from llama_stack_responses.generation.event_buffer import Outbox
-from llama_stack_responses.generation.factory import Workshop
+from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.factory import GenerationFactory
 from llama_stack_responses.generation.loop import TurnLimits
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.generation.token_counts import TokenCounts
@@ -65,12 +66,12 @@ KINDS: Final[dict[str, Callable[[int], list[Chunk]]]] = {
 }
 FEW: Final = 64
 MANY: Final = 576
-TOGETHER: Final = 4  # frames that arrive at once
+TOGETHER: Final = 4  # frames per read
 HEAD: Final = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """Stands for a socket: the answer to whatever is written comes in pieces, one each turn of the loop."""
+    """A stand-in for a socket: after a write, the answer arrives in pieces, one per iteration of the loop."""
 
     def __init__(self, connection: Connection, pieces: list[bytes]) -> None:
         super().__init__()
@@ -78,11 +79,11 @@ class Wire(asyncio.Transport):
         self._pieces = iter(pieces)
 
     def write(self, _: bytes | bytearray | memoryview) -> None:
-        """A request has been sent."""
+        """Start the answer."""
         self._next()
 
     def abort(self) -> None:
-        """Nothing more is to come."""
+        """Drop the rest of the answer."""
         self._pieces = iter(())
 
     def _next(self) -> None:
@@ -92,67 +93,70 @@ class Wire(asyncio.Transport):
 
 
 class Wired(Pool):
-    """Connects to no server but to the bytes that one sends."""
+    """A pool that connects to canned bytes instead of a server."""
 
     def __init__(self, config: OpenAIChatConfig, pieces: list[bytes]) -> None:
         super().__init__(config)
         self._pieces = pieces
 
     async def connect(self) -> Connection:
-        """A connection on which these bytes come."""
+        """Return a connection that receives these bytes."""
         connection = Connection(60)
         connection.connection_made(Wire(connection, self._pieces))
         return connection
 
 
 class Inference:
-    """What the host's router comes to, without the host."""
+    """A stand-in for the host's router."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
 
     async def open(self, _: Json) -> AsyncGenerator[Any]:
-        """The chunks of the one answer."""
+        """Return the chunks of the answer."""
         return await self._upstream.open("/chat/completions", b"{}", chat_chunk)
 
     async def check_model(self, model: str) -> None:
-        """It is the only one."""
+        """Accept any model."""
 
     async def count_tokens(self, _: Json) -> int | None:
-        """Nobody asks."""
+        """Return None: not needed."""
         return None
 
     async def context_length(self, _: str) -> int | None:
-        """Nobody asks."""
+        """Return None: not needed."""
         return None
 
     def explain(self, error: Exception) -> ApiError:
-        """Nothing is to go wrong."""
+        """Raise the error: none is expected."""
         raise error
 
 
 def answer(chunks: list[Chunk]) -> list[bytes]:
-    """The bytes of a stream, as they arrive."""
+    """Return the bytes of a stream, as they arrive."""
     sent = frames(reply(chunks), "m", True)
     return [HEAD + sent.opening, *map(b"".join, batched(sent.chunks, TOGETHER)), sent.closing + b"0\r\n\r\n"]
 
 
 async def stream(chunks: list[Chunk]) -> bytes:
-    """Everything that a client gets for an answer of these chunks."""
+    """Return all bytes that a client receives for an answer of these chunks."""
     config = OpenAIChatConfig(base_url="http://localhost/v1")
     tool = {"type": "function", "name": "f", "parameters": {}}
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
     limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
     sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
-    attachments = open_attachments(NoFiles(), ResponsesConfig(), WorkerPool(PoolLimits()))
+    made = ResponsesConfig()
+    attachments = open_attachments(NoFiles(), made, WorkerPool(PoolLimits()), Admission(made.files.of_contents))
     checks = Checks(NoModerator(), seconds=30, held=200)
-    workshop = Workshop(
+    factory = GenerationFactory(
         inference, attachments, client_tools(), [], limits, sealer, lengths, TokenCounts(inference, []), checks
     )
-    bench = workshop.bench(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
-    outbox = Outbox(wanted=True, transcript=Transcript())
-    run = Run(await bench.turn(request.input_items, outbox), bench.assembler, outbox, _keep, _drop)
+    context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
+    event_buffer = EventBuffer(wanted=True, transcript=Transcript())
+    run = Run(
+        await context.generation(request.input_items, event_buffer), context.assembler, event_buffer, _keep, _drop
+    )
     body: list[bytes] = []
 
     async def send(message: Any) -> None:
@@ -171,25 +175,25 @@ async def _drop() -> None:
 
 
 async def _receive() -> Json:
-    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # a client that stays
+    return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # the client stays connected
 
 
 @dataclass(slots=True)
 class Steps:
-    """What this project's code does: lines and calls, and of the calls those into libraries, by name."""
+    """The executed lines and calls in this project's code, and the library calls by name."""
 
     steps: float = 0
     libraries: dict[str, float] = field(default_factory=dict)
 
     def line(self, code: CodeType, _: int) -> object:
-        """One line; places in other code are not reported again."""
+        """Count a line; disable events for code outside this project."""
         if not code.co_filename.startswith(OURS):
             return sys.monitoring.DISABLE
         self.steps += 1
         return None
 
     def call(self, code: CodeType, place: int, called: object, *_: object) -> object:
-        """One call, likewise."""
+        """Count a call in the same way."""
         answer = self.line(code, place)
         if answer is None and (name := library_name(called)):
             self.libraries[name] = self.libraries.get(name, 0) + 1
@@ -197,7 +201,7 @@ class Steps:
 
 
 def library_name(called: Any) -> str | None:
-    """The name of something that a library has; None if it is Python's own or this project's."""
+    """Return the name of a library's function; None for Python's own or this project's."""
     owner = getattr(called, "__objclass__", None) or type(getattr(called, "__self__", None))
     module = getattr(called, "__module__", None) or owner.__module__
     if module.partition(".")[0] in NO_LIBRARIES:
@@ -207,7 +211,7 @@ def library_name(called: Any) -> str | None:
 
 @contextmanager
 def counting() -> Iterator[Steps]:
-    """Counts within the block."""
+    """Count in the block."""
     tool, events = sys.monitoring.PROFILER_ID, sys.monitoring.events
     counted = Steps()
     sys.monitoring.use_tool_id(tool, "steps")
@@ -222,7 +226,7 @@ def counting() -> Iterator[Steps]:
 
 
 def steps(chunks: list[Chunk]) -> Steps:
-    """Of one stream, after one that does what is only done once."""
+    """Count the steps of one stream, after a first one for one-time work."""
     asyncio.run(stream(chunks))
     with counting() as counted:
         asyncio.run(stream(chunks))
@@ -230,19 +234,19 @@ def steps(chunks: list[Chunk]) -> Steps:
 
 
 def per_delta(kind: str) -> Steps:
-    """Those of one delta more."""
+    """Return the steps of one more delta."""
     few, many = (steps(KINDS[kind](count)) for count in (FEW, MANY))
     more = {name: (count - few.libraries.get(name, 0)) / (MANY - FEW) for name, count in sorted(many.libraries.items())}
     return Steps((many.steps - few.steps) / (MANY - FEW), {name: each for name, each in more.items() if each > 0})
 
 
 def recorded() -> dict[str, Steps]:
-    """The figures of the last record, by kind of delta."""
+    """Return the recorded numbers, by kind of delta."""
     return {kind: Steps(**figures) for kind, figures in json.loads(RECORDED.read_text()).items()}
 
 
 def main() -> None:
-    """Measure, and record if that is asked for."""
+    """Measure, and record if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--record", action="store_true", help="keep these figures as those to compare with")
     options = parser.parse_args()

@@ -1,13 +1,13 @@
-"""What each store does in a second, how long a response takes to save and to load, and how large a conversation gets.
+"""Calls per second of each store, the latencies of saving and loading responses, and the size of a conversation.
 
     .venv/bin/python -m benchmarks.stores                      # about three minutes
     .venv/bin/python -m benchmarks.stores --seconds 0.5        # the order of magnitude
-    .venv/bin/python -m benchmarks.stores --markdown FILE      # the tables also to FILE
+    .venv/bin/python -m benchmarks.stores --markdown FILE      # write the tables to FILE too
 
-First one process calls the archive of responses, on real stores that keep what they acknowledge (SQLite with WAL,
-Valkey with `appendfsync always`, PostgreSQL as it comes); the stores take turns within every round. Then a server of
-ours answers short requests on Valkey and on PostgreSQL. At last, 32 clients store responses on a PostgreSQL that takes
-20 ms for each write to its disk. The tables go to stdout, progress to stderr. Linux only: CPU time is read from /proc.
+First, one process calls the archive of responses, on real stores that keep acknowledged writes (SQLite with WAL, Valkey
+with `appendfsync always`, PostgreSQL with its defaults); the stores take turns in every round. Then a server answers
+short requests on Valkey and on PostgreSQL. Last, 32 clients store responses on a PostgreSQL with 20 ms per log flush.
+The tables go to stdout, progress to stderr. Linux only: CPU time is read from /proc.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ from tests.support.valkey import Valkey
 type Json = dict[str, Any]
 
 CLIENTS: Final = (1, 32)
-CHARACTERS: Final = 1024  # of the input, and as many of the answer
+CHARACTERS: Final = 1024  # of the input, and the same of the answer
 FIELDS: Final[Json] = {"instructions": INSTRUCTIONS[:1000], "tools": tools(3, 500)}
 OWNER: Final = Owner("alice")
 SIZED: Final = ("sqlite", "redis", "postgres")
 BASE: Final = "sqlite"
-"""The store that the others are compared with: the default."""
+"""The default store, with which the others are compared."""
 
 
 @dataclass
 class Measured:
-    """What one kind of call of one store took.
+    """The measurements of one kind of call to one store.
 
     Attributes:
-        rates: calls a second, by round.
-        took: seconds of each call.
-        here: CPU seconds a call of the calling process, by round.
-        there: those of the store's server; empty for a store that has none.
+        rates: calls per second, by round.
+        took: latencies, in seconds.
+        here: CPU seconds per call of the calling process, by round.
+        there: CPU seconds per call of the store's server; empty for a store without one.
     """
 
     rates: list[float] = field(default_factory=list)
@@ -73,7 +73,7 @@ class Measured:
 
 
 class Client:
-    """One client: it holds a conversation and reads what it said."""
+    """One client, which holds a conversation and reads it back."""
 
     def __init__(self, archive: Archive, said: Sequence[str]) -> None:
         self._archive = archive
@@ -82,7 +82,7 @@ class Client:
         self._ids: list[str] = []
 
     async def save(self) -> None:
-        """One more turn."""
+        """Save one more turn."""
         turn = len(self._ids)
         asked, answered = (self._said[(2 * turn + side) % len(self._said)] for side in (0, 1))
         made = response(assistant(answered), previous_response_id=self._ids[-1] if self._ids else None, **FIELDS)
@@ -92,7 +92,7 @@ class Client:
         self._base = Hasher(OWNER).histories(self._base, [*items, *made["output"]])[-1]
 
     async def load(self) -> None:
-        """A response, as a client retrieves it."""
+        """Load a response, as a retrieval does."""
         stored = await self._archive.load(self._ids[-1])
         assert stored is not None
         assert stored.history == self._base
@@ -101,7 +101,7 @@ class Client:
 async def measure(
     calls: Sequence[Callable[[], Any]], seconds: float, server: DatabaseServer | None, into: Measured
 ) -> None:
-    """Makes each of `calls` again and again, all at once, for so many seconds."""
+    """Repeat each of `calls` for `seconds`, all concurrently."""
     took: list[float] = []
 
     async def go_on(call: Callable[[], Any], until: float) -> None:
@@ -120,7 +120,7 @@ async def measure(
 
 
 async def size_of(name: str, place: Place) -> int:
-    """Bytes that a store takes, for all that is in it."""
+    """Return the size of a store, in bytes."""
     if name == "sqlite":
         return stored_bytes(place.folder)
     if name == "redis":
@@ -134,7 +134,7 @@ async def size_of(name: str, place: Place) -> int:
 
 
 async def grow(backend: Backend, place: Place, turns: int) -> int:
-    """What a store grows by, as it takes a conversation of so many turns."""
+    """Return the growth of a store for a conversation of `turns` turns."""
     place = place.fresh()
     records = backend.open(place, Clock(CREATED))
     client = Client(Archive(records, clock=Clock(CREATED)), texts(64, CHARACTERS))
@@ -147,7 +147,7 @@ async def grow(backend: Backend, place: Place, turns: int) -> int:
 
 
 async def run(place: Place, servers: Mapping[str, DatabaseServer], rounds: int, seconds: float) -> dict[Any, Measured]:
-    """What the calls took, by the store's name, the call's and how many clients there were."""
+    """Measure the calls, by store, call and number of clients."""
     found: dict[Any, Measured] = defaultdict(Measured)
     said = texts(64, CHARACTERS)
     for number in range(rounds):
@@ -168,7 +168,7 @@ async def run(place: Place, servers: Mapping[str, DatabaseServer], rounds: int, 
 
 
 def table(found: Mapping[Any, Measured]) -> list[str]:
-    """The lines of the tables: one for each call and number of clients."""
+    """Return the lines of the tables: one for each call and number of clients."""
     lines: list[str] = []
     for name in ("save", "load"):
         for count in CLIENTS:
@@ -196,7 +196,7 @@ def _row(store: str, measured: Measured, base: float) -> str:
 
 
 def sizes(grown: Mapping[str, int], turns: int) -> list[str]:
-    """The lines of the table of what a conversation comes to."""
+    """Return the lines of the table of conversation sizes."""
     content = turns * 2 * CHARACTERS
     return [
         f"**a conversation of {turns:,} turns, {content:,} bytes of text**",
@@ -208,7 +208,7 @@ def sizes(grown: Mapping[str, int], turns: int) -> list[str]:
 
 
 def main() -> int:
-    """Measures, and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="how often each store has its turn (default: 3)")
     parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement (default: 1.5)")

@@ -1,4 +1,4 @@
-"""Text to send and to answer with."""
+"""Text for requests and answers."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 
 def texts(count: int, size: int, seed: int = 1) -> list[str]:
-    """`count` texts of `size` characters: words drawn, as often as they occur there, from Python's own manual.
+    """Return `count` texts of `size` characters: random words from Python's manual, with their frequency there.
 
-    They compress no better than English does, and no two share more than words.
+    They compress about as well as English, and no two share more than words.
     """
     words = re.findall(r"[A-Za-z]+", " ".join(topics[name] for name in sorted(topics)))
-    draw = random.Random(seed)  # noqa: S311 (the same for everybody is what is wanted)
+    draw = random.Random(seed)  # noqa: S311 (must be reproducible)
     return [" ".join(draw.choices(words, k=size))[:size] for _ in range(count)]
 
 
 def pieces(text: str) -> list[str]:
-    """The text as a model streams it, a word at a time."""
+    """Split a text as a model streams it, a word at a time."""
     return re.findall(r"\s*\S+|\s+$", text)
 
 
 def tools(count: int, size: int) -> list[dict[str, Any]]:
-    """`count` function tools whose descriptions have `size` characters each."""
+    """Return `count` function tools whose descriptions have `size` characters each."""
     parameters = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
     return [
         {"type": "function", "name": f"tool_{number}", "description": description, "parameters": parameters}

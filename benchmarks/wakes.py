@@ -1,10 +1,10 @@
-"""How soon a reader on another server sees an event, and what waiting asks of the store, woken and looking.
+"""The delay until a reader on another server sees an event, and the store calls of waiting: notified and polling.
 
     .venv/bin/python -m benchmarks.wakes                       # about two minutes
     .venv/bin/python -m benchmarks.wakes --events 50 --seconds 2
 
-Two processes' worth of journal and workers stand on one real Valkey, and on one real PostgreSQL: once each with a watch
-over what the other commits, and once without, as on a store that has none. The table goes to stdout.
+The event logs and workers of two processes run on one real Valkey and one real PostgreSQL: once with a subscription to
+the store's notifications, and once without, as on a store that has none. The table goes to stdout.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, Final
 
-from llama_stack_responses.jobs.event_log import Journal
-from llama_stack_responses.jobs.listener import Lookout
-from llama_stack_responses.jobs.notifier import Bell
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.listener import NotificationListener
+from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.records import Condition, Records, VersionIs
 from tests.contract.backends import BACKENDS, Clock, Place
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
-from tests.unit.jobs.office import Office
+from tests.unit.jobs.harness import ProcessHarness
 
 type Json = dict[str, Any]
 
@@ -40,10 +40,10 @@ SILENCE: Final = 600.0
 
 
 class Counted(WatchedRecords):
-    """Records that count what is asked of them.
+    """Records that count calls.
 
     Args:
-        woken: whether there is a watch over them.
+        woken: whether notifications are available.
     """
 
     def __init__(self, records: Records, *, woken: bool) -> None:
@@ -61,12 +61,12 @@ class Counted(WatchedRecords):
 
 @dataclass(frozen=True)
 class Waited:
-    """What waiting came to.
+    """The result for one store.
 
     Attributes:
-        took: seconds from before an event was written until the other process's reader had it.
-        reader: calls of the store a second of a reader that waits.
-        server: those of a server that has nothing to do.
+        took: seconds from before the write of an event until the other process's reader had it.
+        reader: store calls per second of a waiting reader.
+        server: store calls per second of an idle server.
     """
 
     took: list[float]
@@ -75,33 +75,33 @@ class Waited:
 
 
 async def lasts() -> bool:
-    """The response is still made."""
+    """Return True: the response is still running."""
     return True
 
 
 async def fence() -> Condition:
-    """What holds for as long as it is."""
+    """Return a condition that always holds."""
     return VersionIs("j/another", None)
 
 
 @asynccontextmanager
-async def listening(records: Records) -> AsyncIterator[tuple[Journal, Bell]]:
-    """A journal in a process of its own."""
-    bell = Bell()
-    keeps_watch = asyncio.create_task(Lookout(records, bell).run())
+async def listening(records: Records) -> AsyncIterator[tuple[EventLog, Notifier]]:
+    """Open an event log with its own notifier and listener, as in another process."""
+    notifier = Notifier()
+    keeps_watch = asyncio.create_task(NotificationListener(records, notifier).run())
     try:
-        yield Journal(records, bell), bell
+        yield EventLog(records, notifier), notifier
     finally:
         keeps_watch.cancel()
         await asyncio.wait([keeps_watch])
 
 
 async def latency(here: Records, there: Records, events: int) -> list[float]:
-    """Writes events at random moments, one a time, and reads along in the other process."""
+    """Write events at random times, one at a time, and read them in the other process."""
     chance, took = random.Random(1), []  # noqa: S311 - no secret
-    writer = Journal(here, Bell())
-    async with listening(there) as (journal, _):
-        stream = journal.follow("r", -1, SILENCE, lasts, fence)
+    writer = EventLog(here, Notifier())
+    async with listening(there) as (event_log, _):
+        stream = event_log.follow("r", -1, SILENCE, lasts, fence)
         for number in range(events):
             kind = "response.completed" if number == events - 1 else "response.output_text.delta"
             reading = asyncio.ensure_future(anext(stream))
@@ -114,11 +114,11 @@ async def latency(here: Records, there: Records, events: int) -> list[float]:
 
 
 async def idle_readers(records: Counted, seconds: float) -> float:
-    """Calls a second of one of several readers of responses of which nothing comes."""
-    async with listening(records) as (journal, _):
-        streams = [journal.follow(f"idle{number}", -1, SILENCE, lasts, fence) for number in range(READERS)]
+    """Return the store calls per second of each of several readers of responses without events."""
+    async with listening(records) as (event_log, _):
+        streams = [event_log.follow(f"idle{number}", -1, SILENCE, lasts, fence) for number in range(READERS)]
         reading = [asyncio.ensure_future(anext(stream)) for stream in streams]
-        await asyncio.sleep(2)  # all of them are listened for
+        await asyncio.sleep(2)  # until all have subscribed
         before = records.calls
         await asyncio.sleep(seconds)
         calls = records.calls - before
@@ -129,19 +129,19 @@ async def idle_readers(records: Counted, seconds: float) -> float:
 
 
 async def idle_server(records: Counted, seconds: float) -> float:
-    """Calls a second of workers that find nothing to do."""
-    crew = Office(records).crew()
-    crew.start()
+    """Return the store calls per second of idle workers."""
+    background = ProcessHarness(records).background_jobs()
+    background.start()
     await asyncio.sleep(2)
     before = records.calls
     await asyncio.sleep(seconds)
     calls = records.calls - before
-    await crew.stop()
+    await background.worker.stop()
     return calls / seconds
 
 
 async def measure(kind: str, place: Place, events: int, seconds: float, *, woken: bool) -> Waited:
-    """All of it on one store."""
+    """Measure one store."""
     sys.stderr.write(f"{kind}, {'woken' if woken else 'looking'}\n")
     [backend] = [each for each in BACKENDS if each.name == kind]
     place = place.fresh()
@@ -154,7 +154,7 @@ async def measure(kind: str, place: Place, events: int, seconds: float, *, woken
 
 
 def table(found: Mapping[tuple[str, bool], Waited]) -> list[str]:
-    """The lines of the table."""
+    """Return the lines of the table."""
     lines = [
         "| store | | an event is read after: median | 95th percentile | calls a second of a reader that waits "
         "| of a server with nothing to do |",
@@ -170,7 +170,7 @@ def table(found: Mapping[tuple[str, bool], Waited]) -> list[str]:
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=int, default=100, help="events that are written and read")
     parser.add_argument("--seconds", type=float, default=10.0, help="for which nothing happens")

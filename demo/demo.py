@@ -5,7 +5,7 @@ Run it with: make demo
 
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the packages load, Ctrl-C says nothing
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C exits silently while packages are imported
 
 import inspect
 import sys
@@ -24,13 +24,13 @@ from terminal import bold, dim, error
 
 
 class Person(BaseModel):
-    """What the structured answer must look like."""
+    """The structure of the structured answer."""
 
     name: str
     city: str
 
 
-# The demo prints the body of each of these functions before it runs it: what you read is what ran.
+# The demo prints the body of each of these functions before it runs it, so the output shows the code that ran.
 
 
 def stream(client: OpenAI, model: str) -> Response | None:
@@ -97,7 +97,7 @@ def read_back(client: OpenAI, second: Response) -> None:
 
 
 def show[**P, R](step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Show a step's title and code, then run it."""
+    """Print a step's title and code, then run it."""
     title = inspect.getdoc(step) or step.__name__
     body = inspect.getsource(step).partition('"""\n')[2]
     print(f"\n{bold(title)}\n\n{dim(textwrap.indent(textwrap.dedent(body), '    '))}")
@@ -105,7 +105,7 @@ def show[**P, R](step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
 
 
 def converse(stack: Stack) -> None:
-    """The five steps."""
+    """Run the five steps."""
     client = stack.client()
     model = first_model(client)
     if model is None:
@@ -121,7 +121,7 @@ def converse(stack: Stack) -> None:
 
 
 def main() -> int:
-    """Run the demo: 0 when every step went well."""
+    """Run the demo; return 0 if every step succeeded."""
     exit_on_signals()
     bypass_proxies()
     try:

@@ -1,4 +1,4 @@
-"""Starting servers, waiting until they answer, and leaving none of them behind."""
+"""Start of server processes, readiness checks and cleanup."""
 
 import os
 import signal
@@ -19,11 +19,11 @@ LOG_TAIL_LINES = 15
 
 
 class ServerError(Exception):
-    """A server did not start, or ended by itself; the message ends with what it said last."""
+    """A server did not start, or ended unexpectedly; the message ends with the last lines of its log."""
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
+    """Return an unused port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -32,20 +32,20 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Server:
-    """A server process, the leader of a process group of its own."""
+    """A server process, the leader of its own process group."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def failure(self, what: str) -> ServerError:
-        """The exception that says `what` became of it, with the end of its log."""
+        """Return an exception that says what happened (`what`), with the end of the log."""
         with self.log.open(errors="replace") as lines:
             tail = "".join(f"  {line}" for line in deque(lines, LOG_TAIL_LINES))
         return ServerError(f"{self.name} {what}. Its log ends with:\n{tail}")
 
     def wait_until_ready(self, url: str) -> None:
-        """Return once `url` answers."""
+        """Wait until `url` answers."""
         deadline = time.monotonic() + START_SECONDS
         while not _answers(url):
             if self.process.poll() is not None:
@@ -55,11 +55,11 @@ class Server:
             time.sleep(0.1)
 
     def wait_until_ended(self) -> None:
-        """Return when the process has ended."""
+        """Wait until the process has ended."""
         self.process.wait()
 
     def stop(self) -> None:
-        """End the process and whatever it started: politely, then by force."""
+        """End the process and its children: by SIGTERM, then by SIGKILL."""
         for signum in (signal.SIGTERM, signal.SIGKILL):
             try:
                 os.killpg(self.process.pid, signum)
@@ -83,7 +83,7 @@ def _answers(url: str) -> bool:
 def server(
     name: str, command: Sequence[str], *, ready: str, log: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Run a server, from when the URL `ready` answers until the block ends."""
+    """Run a server until the end of the block, which starts once the URL `ready` answers."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -91,7 +91,7 @@ def server(
             stdout=output,
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
-            start_new_session=True,  # Ctrl-C goes to us alone, and we end it with all its children
+            start_new_session=True,  # Ctrl-C must reach only this process, which then ends the server and its children
         )
     running = Server(name, process, log)
     try:
@@ -102,17 +102,17 @@ def server(
 
 
 def bypass_proxies() -> None:
-    """Keep what goes to this machine away from any proxy, here and in the servers that are started."""
+    """Exempt connections to this machine from proxies, here and in the started servers."""
     for name in ("NO_PROXY", "no_proxy"):
         os.environ[name] = ",".join(filter(None, (os.environ.get(name), "127.0.0.1", "localhost")))
 
 
 def exit_on_signals() -> None:
-    """Let Ctrl-C, SIGTERM and a closed terminal end the program so that every `finally` runs, undisturbed."""
+    """Let Ctrl-C, SIGTERM and SIGHUP end the program so that every `finally` runs without interruption."""
     endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def leave(signum: int, _frame: object) -> None:
-        for each in endings:  # what follows is cleaning up, which a second Ctrl-C must not cut short
+        for each in endings:  # a second Ctrl-C must not interrupt the cleanup
             signal.signal(each, signal.SIG_IGN)
         raise KeyboardInterrupt if signum == signal.SIGINT else SystemExit(128 + signum)
 

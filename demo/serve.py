@@ -1,16 +1,16 @@
-"""The demo's server, left running until Ctrl-C.
+"""The demo's server, which runs until Ctrl-C.
 
 Run it with: make serve
     INFERENCE_URL      use this model server instead of the small bundled model
-    INFERENCE_API_KEY  its key, if it wants one
-    WEB_SEARCH         `ddgs` searches the web by public search engines
-    STATE_DIR          keep responses in this folder (.state in the checkout)
+    INFERENCE_API_KEY  its key, if required
+    WEB_SEARCH         `ddgs` searches the web with public search engines
+    STATE_DIR          store responses in this folder (.state in the checkout)
     LLAMA_STACK_PORT   listen on this port (8321)
 """
 
 import signal
 
-signal.signal(signal.SIGINT, signal.SIG_DFL)  # while the packages load, Ctrl-C says nothing
+signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C exits silently while packages are imported
 
 import binascii
 import os
@@ -33,7 +33,7 @@ SECRET_BYTES = 32
 
 
 def chosen_port() -> int:
-    """The port that was asked for, if it is one and nothing listens on it."""
+    """Return the requested port, if it is valid and unused."""
     asked = os.environ.get("LLAMA_STACK_PORT") or DEFAULT_PORT
     if not asked.isdecimal() or not 1024 <= int(asked) <= 65535:
         raise ValueError(f"LLAMA_STACK_PORT is {asked!r}; it must be a number from 1024 to 65535.")
@@ -44,20 +44,20 @@ def chosen_port() -> int:
 
 
 def chosen_model_server() -> str | None:
-    """The model server that was asked for, if what was said of it can be meant."""
+    """Return the requested model server; check its URL and key."""
     url, key = os.environ.get("INFERENCE_URL") or None, os.environ.get("INFERENCE_API_KEY", "")
     if url and not url.startswith(("http://", "https://")):
         raise ValueError(f"INFERENCE_URL is {url!r}; it must begin with http:// or https://.")
     if key.isdecimal() or key.lower() in ("true", "false"):
         raise ValueError(
             "INFERENCE_API_KEY is a number, true or false, which the host does not pass on as text; "
-            "docs/configuration.md says how to give such a key."
+            "docs/reference/configuration.md says how to give such a key."
         )
     return url
 
 
 def check_secret() -> None:
-    """Refuses a secret that the server could not take."""
+    """Reject a secret that the server would not accept."""
     asked = os.environ.get("RESPONSES_SECRET") or b64encode(bytes(SECRET_BYTES)).decode()
     try:
         size = len(b64decode(asked, validate=True))
@@ -71,7 +71,7 @@ def check_secret() -> None:
 
 
 def chosen_folder() -> Path:
-    """The folder for responses, if it can be written."""
+    """Return the folder for responses, if it is writable."""
     state = Path(os.environ.get("STATE_DIR") or ROOT / ".state").expanduser().absolute()
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -82,7 +82,7 @@ def chosen_folder() -> Path:
 
 
 def listed_model(inference_url: str) -> str:
-    """The stack's name for the first model that the model server lists, or a word that stands for one."""
+    """Return the stack's name for the model server's first model, or a placeholder."""
     key = os.environ.get("INFERENCE_API_KEY") or "none"
     try:
         with openai.OpenAI(base_url=inference_url, api_key=key, max_retries=0, timeout=5.0) as client:
@@ -101,7 +101,7 @@ def listed_model(inference_url: str) -> str:
 
 
 def introduce(stack: Stack, state: Path, no_sandbox: str | None) -> None:
-    """Say what runs, and how to talk to it."""
+    """Print what runs, and how to use it."""
     model = listed_model(stack.inference_url)
     body = f'{{"model": "{model}", "input": "Say hello."}}'
     print(f"\n{bold('The server runs at ' + stack.base_url)}. Responses are kept in {state}.")
@@ -116,7 +116,7 @@ def introduce(stack: Stack, state: Path, no_sandbox: str | None) -> None:
 
 
 def serve() -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal arrives."""
     check_secret()
     check_search()
     url, port, state = chosen_model_server(), chosen_port(), chosen_folder()
@@ -130,7 +130,7 @@ def serve() -> None:
 
 
 def main() -> int:
-    """Run the server: 0 when Ctrl-C ended it."""
+    """Run the server; return 0 if Ctrl-C ended it."""
     exit_on_signals()
     bypass_proxies()
     try:

@@ -1,4 +1,4 @@
-"""The whole thing on this machine: a model server and the stack in front of it."""
+"""The whole stack on this machine: a model server and the stack in front of it."""
 
 import os
 import sys
@@ -21,19 +21,19 @@ COMMANDS = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Stack:
-    """A running stack: its server, where it answers, and where its model server does."""
+    """A running stack: its server, its URL, and that of its model server."""
 
     server: Server
     base_url: str
     inference_url: str
 
     def client(self) -> OpenAI:
-        """The ordinary OpenAI client, with another base URL. The template asks for no key; the client wants one."""
+        """Return an ordinary OpenAI client. The template requires no key, but the client does."""
         return OpenAI(base_url=self.base_url, api_key="none")
 
 
 def first_model(client: OpenAI) -> str | None:
-    """The first model that the stack lists; None while its model server lists none."""
+    """Return the first model that the stack lists; None if there is none yet."""
     return next((model.id for model in client.models.list()), None)
 
 
@@ -49,7 +49,7 @@ def _model_server(folder: Path) -> Iterator[str]:
 
 
 def _kept_secret(file: Path) -> str:
-    """A secret that is made once for a folder of responses."""
+    """Return the secret of a folder of responses; create it if it does not exist."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError), os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as new:
         new.write(b64encode(os.urandom(32)).decode())
@@ -78,7 +78,7 @@ def _llama_stack(folder: Path, state: Path, inference_url: str, port: int) -> It
 def running_stack(
     *, inference_url: str | None = None, state: Path | None = None, port: int | None = None
 ) -> Iterator[Stack]:
-    """A stack over `inference_url`, or over a llama.cpp server of its own; `state` and `port` default to fresh ones."""
+    """Run a stack with the model server at `inference_url`, or its own; `state` and `port` default to new ones."""
     with ExitStack() as running:
         folder = Path(running.enter_context(tempfile.TemporaryDirectory(prefix="llama-stack-responses-")))
         upstream = inference_url or running.enter_context(_model_server(folder))

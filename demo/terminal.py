@@ -1,4 +1,4 @@
-"""What the demo writes: plain text when nobody watches, colour and progress when somebody does."""
+"""The demo's terminal output: plain text, or colour and progress on an interactive terminal."""
 
 import os
 import sys
@@ -17,23 +17,23 @@ def _styled(code: str, text: str) -> str:
 
 
 def bold(text: str) -> str:
-    """For headings."""
+    """Format a heading."""
     return _styled("1", text)
 
 
 def dim(text: str) -> str:
-    """For what is there to be read later, such as code."""
+    """Format secondary text, such as code."""
     return _styled("2", text)
 
 
 def error(text: str) -> None:
-    """Say what went wrong."""
+    """Print an error."""
     print(_styled("31", text) if sys.stderr.isatty() else text, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def progress(text: str) -> Iterator[None]:
-    """Show that `text` goes on, for as long as it does, with the seconds where somebody watches."""
+    """Show that `text` is in progress during the block, with the seconds on an interactive terminal."""
     if not WATCHED:
         print(f"{text} ...", flush=True)
         yield

@@ -1,4 +1,4 @@
-"""Which hosted tools `make serve` has, and how to turn on the others."""
+"""The hosted tools of `make serve`, and how to enable the others."""
 
 import asyncio
 import os
@@ -15,11 +15,11 @@ SERVICES = {
     "TAVILY_SEARCH_API_KEY": "Tavily",
     "BRAVE_SEARCH_API_KEY": "Brave",
 }
-"""What searches the web, by the variable that turns it on."""
+"""Web search services, by the environment variable that enables them."""
 
 
 def check_search() -> None:
-    """Refuses a word that WEB_SEARCH cannot be."""
+    """Reject an invalid value of WEB_SEARCH."""
     asked = os.environ.get("WEB_SEARCH")
     if asked not in (None, "", "ddgs"):
         raise ValueError(f"WEB_SEARCH is {asked!r}; it can be 'ddgs', or be left out.")
@@ -36,21 +36,21 @@ async def _try(folder: Path) -> str | None:
 
 
 def why_no_sandbox() -> str | None:
-    """Why code cannot run in a sandbox on this machine; None where it can."""
+    """Return why code cannot run in a sandbox on this machine; None if it can."""
     try:
         with tempfile.TemporaryDirectory(prefix="llama-stack-responses-") as folder:
             why = asyncio.run(_try(Path(folder)))
-    except Exception as problem:  # noqa: BLE001 (systems refuse in many ways)
+    except Exception as problem:  # noqa: BLE001 (systems fail in many ways)
         why = str(problem) or type(problem).__name__
     return why.splitlines()[0] if why else None
 
 
 def described(no_sandbox: str | None) -> list[str]:
-    """A line for each hosted tool."""
+    """Return a line for each hosted tool."""
     service = next((name for variable, name in SERVICES.items() if os.environ.get(variable)), None)
     return [
         f"  web_search        on, {service}" if service else "  web_search        off; WEB_SEARCH=ddgs make serve",
         f"  code_interpreter  off; {no_sandbox}" if no_sandbox else "  code_interpreter  on, in a sandbox",
         "  mcp               on, with the MCP servers that a request names",
-        "  file_search       off; it needs a vector store and an embedding model: docs/tools.md",
+        "  file_search       off; it needs a vector store and an embedding model: docs/guides/file-search.md",
     ]

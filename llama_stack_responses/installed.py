@@ -1,4 +1,4 @@
-"""What is installed beside this package: the host, and a version of `mcp` that the host can use."""
+"""Detects the installed host, and whether the installed version of `mcp` fits it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class InstalledHost:
     """One of the two hosts.
 
     Attributes:
-        package: what is imported.
-        name: its distribution, and the extra of ours that installs it.
-        command: what starts a stack; the path of its configuration follows.
-        options: what follows the path.
-        mcp_major: the major version of `mcp` that it uses.
+        package: the Python package to import.
+        name: its distribution, and the extra of this package that installs it.
+        command: the command that starts a stack; the path of its configuration follows.
+        options: arguments that follow the path.
+        mcp_major: the major version of `mcp` that the host uses.
         mcp: the same as a requirement.
     """
 
@@ -29,7 +29,7 @@ class InstalledHost:
     mcp: str
 
     def run(self, config: str) -> str:
-        """The command line that starts a stack."""
+        """Return the command line that starts a stack."""
         return " ".join(filter(None, [self.command, config, self.options]))
 
 
@@ -38,12 +38,12 @@ LLAMA_STACK: Final = InstalledHost("llama_stack", "llama-stack", "llama stack ru
 
 
 def installed_host() -> InstalledHost | None:
-    """The host that is installed here; None if there is none."""
+    """Return the installed host, or None. OGX takes precedence if both are installed."""
     return next((host for host in (OGX, LLAMA_STACK) if find_spec(host.package)), None)
 
 
 def wrong_mcp(host: InstalledHost) -> str | None:
-    """What to install where `mcp` has a major version that the host cannot use; None if all is well."""
+    """Return a message that explains which `mcp` to install, or None if its major version fits the host."""
     try:
         there = version("mcp")
     except PackageNotFoundError:

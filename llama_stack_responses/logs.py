@@ -1,4 +1,4 @@
-"""Loggers whose lines name the request and the response that they are about, and their trace."""
+"""Loggers that add the request, the response and the trace to their records."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from opentelemetry import context, trace
 _ABOUT: Final = context.create_key("llama_stack_responses.about")
 
 _FRAMES: Final = 12
-"""Frames of each exception of a chain that a log line shows: the last ones."""
+"""Maximum frames of each exception of a chain in a log line; the last ones are kept."""
 
 _SHOWN: Final = 6_000
-"""Characters of a traceback in a log line: the last ones."""
+"""Maximum characters of a traceback in a log line; the last ones are kept."""
 
 _LONGEST: Final = 2_000
-"""Characters of a value in a log line: the first ones."""
+"""Maximum characters of a value in a log line; the first ones are kept."""
 
 
 @contextmanager
 def about(**names: str) -> Iterator[None]:
-    """Names what all lines are about that are logged within the block, and in the tasks that are begun there."""
+    """Add these names to all records that are logged within the block, and in tasks that are created there."""
     token = context.attach(context.set_value(_ABOUT, {**_known(), **names}))
     try:
         yield
@@ -34,16 +34,19 @@ def about(**names: str) -> Iterator[None]:
 
 
 def get_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:
-    """The logger of this name; its records have what `about` named as attributes, which JSON logs show as fields."""
+    """Return the logger of this name, whose records carry the names given to `about`.
+
+    They are attributes of the record, which JSON logs show as fields.
+    """
     return _Naming(logging.getLogger(name))
 
 
 def bound_tracebacks() -> None:
-    """Has all installed handlers write tracebacks and long values in bounded lengths, for every logger.
+    """Make all installed handlers limit the length of tracebacks and values, for every logger.
 
-    The host, uvicorn and asyncio too log exceptions that a client can cause, such as a WebSocket message that is not
-    UTF-8, and the path of each request, which may have 64 KiB. The handlers of the hosts draw lines with `rich`, an
-    exception with its source code in colours. That holds the event loop for a quarter of a second and more; a short
+    The host, uvicorn and asyncio log exceptions that a client can cause, such as a WebSocket message that is not UTF-8,
+    and the path of each request, which may have 64 KiB. The handlers of the hosts format lines with `rich`, and
+    exceptions with highlighted source code. That blocks the event loop for a quarter of a second and more; a short
     plain text takes less than a millisecond.
     """
     loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict]
@@ -53,7 +56,7 @@ def bound_tracebacks() -> None:
 
 
 def leave_out(name: str, message: str) -> None:
-    """Has the logger of this name leave out this message, which a client can cause; it becomes a debug line of ours."""
+    """Drop this message, which a client can cause, from the logger `name`, and log it here at level DEBUG instead."""
 
     def others(record: logging.LogRecord) -> bool:
         if record.msg != message:
@@ -65,12 +68,12 @@ def leave_out(name: str, message: str) -> None:
 
 
 def _cut(value: Any) -> Any:
-    """The value, or its beginning if it is a long text."""
+    """Return the value, truncated if it is a long string."""
     return f"{value[:_LONGEST]}..." if isinstance(value, str) and len(value) > _LONGEST else value
 
 
 class _PlainTracebacks(logging.Filter):
-    """Puts a record's exception into its message, as text, and cuts long values, before a handler draws it."""
+    """Moves a record's exception into its message as plain text, and truncates long values, before formatting."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if isinstance(record.args, tuple):
@@ -82,14 +85,14 @@ class _PlainTracebacks(logging.Filter):
         if fields is None:
             record.msg, record.args = "%s\n%s", (record.getMessage(), _traceback(error))
         else:
-            # structlog, which the hosts log with, hands over its fields as the message.
+            # structlog, which the hosts log with, passes its fields as the message.
             record.msg = {**fields, "event": f"{fields.get('event', '')}\n{_traceback(error)}", "exc_info": None}
         record.exc_info = record.exc_text = None
         return True
 
 
 class _Naming(logging.LoggerAdapter[logging.Logger]):
-    """Adds what a line is about."""
+    """Adds the trace id and the names given to `about` to each record."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         return msg, {**kwargs, "extra": {**_trace(), **_known(), **(kwargs.get("extra") or {})}}
@@ -106,7 +109,7 @@ def _trace() -> Mapping[str, str]:
 
 
 def _raised(given: Any) -> BaseException | None:
-    """The exception that `exc_info` means."""
+    """Return the exception that the value of `exc_info` refers to."""
     if isinstance(given, tuple):
         return given[1] if isinstance(given[1], BaseException) else None
     if isinstance(given, BaseException):
@@ -115,6 +118,6 @@ def _raised(given: Any) -> BaseException | None:
 
 
 def _traceback(error: BaseException) -> str:
-    """The end of a traceback, cut to a bounded number of frames and characters."""
+    """Return the end of a traceback, limited in frames and characters."""
     text = "".join(TracebackException.from_exception(error, limit=-_FRAMES, max_group_width=3).format()).rstrip()
     return text if len(text) <= _SHOWN else f"...{text[-_SHOWN:]}"

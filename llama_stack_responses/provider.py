@@ -1,4 +1,4 @@
-"""What the host imports when a stack's configuration says `module: llama_stack_responses`."""
+"""The module that the host imports for `module: llama_stack_responses` in a stack's configuration."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from .installed import LLAMA_STACK, OGX, wrong_mcp
 
 if wrong := wrong_mcp(OGX if OGX.package in sys.modules else LLAMA_STACK):
-    # Before anything is imported that would fail with a sentence about names.
+    # This check precedes the imports below, which would fail with a less helpful ImportError.
     raise RuntimeError(wrong)
 
 from .host.routes import enter_router

@@ -1,4 +1,4 @@
-"""Chat chunks in, deltas out: what providers do differently ends here."""
+"""Turn chat chunks into deltas; differences between providers are handled here."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ _FINISH: Final[dict[str, FinishReason]] = {
 _BROKEN: Final = frozenset({"error", "timeout"})
 _LOWEST_LOGPROB: Final = -9999.0
 _CALL: Final = 8192
-"""Characters that a call counts for beside its arguments: it makes an item, and an answer."""
+"""Characters counted for a call besides its arguments, since it creates an item and an output."""
 _ENTRY: Final = 64
-"""Characters that an annotation, a token's log probability or an alternative to it counts for beside its text."""
+"""Characters counted for an annotation, a token's logprob or an alternative, besides its text."""
 _LONGEST_NAME: Final = 1024
 _MOST_TOPS: Final = 20
-"""Alternatives to a token: a client can ask for no more."""
+"""Maximum alternatives to a token: clients cannot request more."""
 _MOST_STALLS: Final = 6250
-"""Times in a row that a stream is looked at and has said nothing new."""
+"""Maximum number of consecutive checks that find no new content."""
 _MOST_HALVES: Final = 16
-"""Tokens that are kept because they are parts of a character, which has at most four bytes."""
+"""Maximum tokens held back as parts of one character, which has at most four bytes."""
 
 
 @dataclass(slots=True)
 class _CallSoFar:
-    """What is known of the call that a chunk's index stands for. Some servers give every call the index 0."""
+    """State of the call behind a chunk's index. Some servers give every call the index 0."""
 
     number: int = 0
     call_id: str = ""
@@ -68,7 +68,7 @@ class _CallSoFar:
     came_whole: bool = False
 
     def is_another(self, call_id: str, name: str, arguments: str) -> bool:
-        """Whether a fragment with this id, this name and these arguments begins a new call."""
+        """Return whether a fragment with this id, name and arguments begins a new call."""
         if call_id and self.call_id:
             return call_id != self.call_id
         if not (self.has_arguments and name and self.name):
@@ -76,7 +76,7 @@ class _CallSoFar:
         return name != self.name or (self.came_whole and arguments.startswith("{"))
 
     def add(self, call_id: str, name: str, arguments: str) -> None:
-        """Takes a fragment in."""
+        """Add a fragment."""
         self.call_id = self.call_id or call_id
         self.name += name if name != self.name else ""
         if len(self.name) > _LONGEST_NAME:
@@ -85,28 +85,28 @@ class _CallSoFar:
             self.has_arguments, self.came_whole = True, _is_object(arguments)
 
 
-class Enough(Exception):  # noqa: N818 (it is how a round ends)
-    """The round has said as much as it may, and ends as one that reached its bound on tokens."""
+class Enough(Exception):  # noqa: N818 (a normal end of a round)
+    """The round has reached its limit on output, and ends like one that reached its limit on tokens."""
 
 
 class ChunkReader:
     """Reads the chunks of one model round.
 
-    It knows: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between
-    inline tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose
-    index is always 0; calls of custom tools; usage in a chunk of its own or in every chunk (the last one
-    counts); chunks without choices; null content.
+    It supports: reasoning as `reasoning_content`, `reasoning`, `thinking_blocks`, in a content list or between inline
+    tags; refusals; parallel calls whose fragments interleave, whose ids or names come late, or whose index is always 0;
+    calls of custom tools; usage in a chunk of its own or in every chunk (the last one counts); chunks without choices;
+    null content.
 
     Args:
-        profile: how the model's answers are to be read.
-        most: characters that the round may say.
-        summaries: whether the client asked for summaries of the reasoning. They are then what the provider sends as
-            such, as OpenRouter's `reasoning_details` or in a content list; where its first piece of reasoning has none,
-            the profile may make the text of the reasoning its own summary.
+        profile: how the model's answers are read.
+        most: maximum characters of the round.
+        summaries: whether the client asked for summaries of the reasoning. These are what the provider sends as such,
+            as in OpenRouter's `reasoning_details` or in a content list. If the first piece of reasoning has none, the
+            profile may present the text of the reasoning as its summary.
 
     Attributes:
-        service_tier: the provider's name for the tier that served the round, if it said so.
-        said: characters of all that was read so far, also of what is not shown to the client.
+        service_tier: the provider's name for the tier that served the round, if it reported one.
+        said: number of characters read so far, including those that are hidden from the client.
     """
 
     def __init__(self, profile: Profile, most: int, *, summaries: bool = False) -> None:
@@ -127,11 +127,11 @@ class ChunkReader:
         self._half_tokens: list[dict[str, Any]] = []
 
     def read(self, chunk: Any) -> list[Delta]:
-        """The deltas of one chunk, in the order in which they are to be shown.
+        """Return the deltas of one chunk, in order.
 
         Raises:
-            Enough: the chunks before this one have said more than they may.
-            ApiError: the chunk is none that a model server sends.
+            Enough: the chunks before this one have exceeded the limit.
+            ApiError: the chunk is invalid.
         """
         if self.said > self._most:
             raise self.cut()
@@ -152,15 +152,15 @@ class ChunkReader:
         return self._deltas(fields, choice)
 
     def cut(self) -> Enough:
-        """Ends the round here, as incomplete, whatever else the provider would say."""
+        """End the round here, as incomplete, whatever follows."""
         self._finish = "length"
         return Enough()
 
     def check_progress(self) -> None:
-        """Looks, after some chunks, whether they said anything.
+        """Check, every few chunks, whether they had content.
 
         Raises:
-            ApiError: nothing has been said for so long that nothing will be.
+            ApiError: the stream has had no content for too long.
         """
         self._stalls = self._stalls + 1 if self.said == self._seen else 0
         self._seen = self.said
@@ -168,10 +168,10 @@ class ChunkReader:
             raise ApiError(502, "The inference provider goes on and on sending chunks that say nothing.")
 
     def end(self) -> list[Delta]:
-        """The last deltas of the round, `Finish` the very last.
+        """Return the last deltas of the round, ending with `Finish`.
 
         Raises:
-            ApiError: the stream ended without a finish reason, or with one that says it broke.
+            ApiError: the stream ended without a finish reason, or with one that reports a failure.
         """
         if self._finish is None:
             raise ApiError(502, "The inference provider's stream ended before the answer was finished.")
@@ -179,13 +179,13 @@ class ChunkReader:
             raise ApiError(502, f"The inference provider broke off the answer: {self._finish}.")
         reason = _FINISH.get(self._finish)
         if reason is None:
-            logger.warning("unknown finish reason %.100r is taken as 'stop'", self._finish)
+            logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
         rest = self._pieces(self._splitter.end()) if self._splitter else []
         rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom)]
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
 
     def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
-        # One of these fields is there in each chunk, rarely two: what is missing must cost no more than a look.
+        # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
         reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
         shown = reasons or (self._summaries and _details(fields))
         out: list[Delta] = self._reasoning(fields, shown) if shown else []
@@ -202,7 +202,7 @@ class ChunkReader:
                 self.said += _ENTRY + len(repr(annotation))
                 out.extend(_annotation(annotation))
         if call := fields.get("function_call"):
-            # What calls were before there were several of them.
+            # The legacy form, for one call only.
             out.append(self._call(0, {"function": call}))
         if calls := fields.get("tool_calls"):
             self._signed_calls(out, calls)
@@ -253,7 +253,7 @@ class ChunkReader:
             out.append(Text(content, logprobs))
             return
         pieces = self._pieces(self._splitter.feed(content))
-        # A token that crosses a tag belongs to both sides; its logprob is shown for neither.
+        # A token that crosses a tag belongs to both sides, so its logprob is sent for neither.
         if len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content:
             pieces[0].logprobs = logprobs
         out.extend(pieces)
@@ -262,7 +262,7 @@ class ChunkReader:
         return [Reasoning(text, self._as_summary) if is_reasoning else Text(text) for is_reasoning, text in pieces]
 
     def _content_list(self, parts: Iterable[Any]) -> Iterator[Text | Reasoning]:
-        """Content as a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
+        """Yield content that is a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
         for part in parts:
             if text := _get(part, "text"):
                 yield Text(text)
@@ -277,7 +277,7 @@ class ChunkReader:
     def _call(self, position: int, call: Any) -> ToolCall:
         index, call_id = _get(call, "index"), _get(call, "id") or ""
         if index is None:
-            # Such calls come whole, several in one chunk, and not always with ids.
+            # Such calls come complete, several in one chunk, and not always with ids.
             index = position
         function, custom = _get(call, "function"), _get(call, "custom")
         name, arguments = _get(function, "name") or "", _get(function, "arguments") or ""
@@ -298,19 +298,19 @@ class ChunkReader:
         return ToolCall(key, name, call_id, arguments)
 
     def _as_json(self, key: tuple[int, int], text: str) -> str:
-        """A piece of a custom tool's input, as a piece of arguments: a call of such a tool looks like others."""
+        """Return a piece of a custom tool's input as a piece of JSON arguments, as other calls have."""
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
         self._custom.add(key)
         return opening + orjson.dumps(text).decode()[1:-1]
 
 
 def _weight(part: Text | Reasoning) -> int:
-    """The characters of a part of a content list."""
+    """Return the characters of a part of a content list."""
     return len(part.text) + (len(part.signature or "") if isinstance(part, Reasoning) else 0)
 
 
 def _logprob_weight(logprob: dict[str, Any]) -> int:
-    """About the characters that a token's log probabilities take as JSON."""
+    """Return the approximate size of a token's logprobs as JSON, in characters."""
     tops = logprob["top_logprobs"]
     return _ENTRY * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
 
@@ -330,7 +330,7 @@ def _get(value: Any, name: str) -> Any:
 
 
 def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
-    """Pieces of reasoning, each as (text, None), and their signatures, each as ("", signature)."""
+    """Return pieces of reasoning as (text, None), and their signatures as ("", signature)."""
     plain = fields.get("reasoning_content") or fields.get("reasoning")
     blocks = fields.get("thinking_blocks")
     if not isinstance(plain, str):
@@ -344,7 +344,7 @@ def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
 
 
 def _signature(call: Any) -> str | None:
-    """The signature that a provider puts on a call instead of on its reasoning."""
+    """Return the signature that some providers put on a call instead of on its reasoning."""
     for name in ("extra_content", "provider_specific_fields"):
         if extra := _get(call, name):
             found = _get(_get(extra, "google") or extra, "thought_signature")
@@ -353,13 +353,13 @@ def _signature(call: Any) -> str | None:
 
 
 def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
-    """The texts in `reasoning_details`, and of each whether it is a summary."""
+    """Return the texts in `reasoning_details`, each as (is summary, text)."""
     found = [(_get(each, "summary"), _get(each, "text")) for each in fields.get("reasoning_details") or ()]
     return [(bool(summary), summary or text) for summary, text in found if summary or text]
 
 
 def _annotation(value: Any) -> Iterator[Annotation]:
-    """A chat annotation `{type: url_citation, url_citation: {...}}` in the Responses' flat shape."""
+    """Yield a chat annotation `{type: url_citation, url_citation: {...}}` in the flat form of the Responses API."""
     citation = _get(value, "url_citation")
     if citation is None:
         return
@@ -374,7 +374,7 @@ def _logprobs(choice: Any) -> list[dict[str, Any]]:
 
 
 def _is_half(logprob: dict[str, Any]) -> bool:
-    """Whether the token is part of a character, which is shown with the token that ends it."""
+    """Return whether the token is part of a character; it is then sent with the token that completes the character."""
     try:
         bytes(logprob["bytes"]).decode()
     except UnicodeDecodeError:
@@ -394,7 +394,7 @@ def _token(entry: Any) -> dict[str, Any]:
     return {
         "token": token,
         "bytes": list(token.encode()) if encoded is None else list(encoded),
-        # JSON has no -inf and no NaN, which some servers send for an impossible token, or null for them.
+        # JSON has no -inf and NaN, which some servers send for an impossible token; others send null.
         "logprob": value if value is not None and value >= _LOWEST_LOGPROB else _LOWEST_LOGPROB,
     }
 

@@ -1,4 +1,4 @@
-"""The calls of the client's tools, and what came of them, as the function calls that the model made."""
+"""Calls of the client's tools and their outputs, as the function calls that the model made."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ from llama_stack_responses.core.stream.calls import CUSTOM_INPUT
 
 Json = dict[str, Any]
 Names = Mapping[tuple[str | None, str], str]
-"""The names by which the model calls what the client knows by a namespace, if any, and a name."""
+"""The model's names for the client's functions, by namespace (or None) and name."""
 
 
 def as_call(item: Json, names: Names) -> Json | None:
-    """A client's call as a `function_call`; one of a custom tool has its text as `input` too. None for other items."""
+    """Return a client's call as a `function_call`; None for other items.
+
+    A call of a custom tool also has its text as `input`.
+    """
     make = _CALLS.get(item["type"])
     return {"type": "function_call", "call_id": item["call_id"], **make(item, names)} if make else None
 
 
 def as_output(item: Json, names: Names) -> Json | None:
-    """What came of a client's call, as a `function_call_output`; None for other items."""
+    """Return the output of a client's call as a `function_call_output`; None for other items."""
     make = _OUTPUTS.get(item["type"])
     return {"type": "function_call_output", "call_id": item["call_id"], "output": make(item, names)} if make else None
 
 
 def called(item: Json, names: Names) -> str:
-    """The name by which the model called a function or a custom tool."""
+    """Return the name by which the model called a function or a custom tool."""
     namespace = item.get("namespace")
     plain = f"{namespace}__{item['name']}" if namespace else item["name"]
     return names.get((namespace, item["name"]), plain)

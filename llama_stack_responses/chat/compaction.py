@@ -1,4 +1,4 @@
-"""The chat request that has a conversation summarised."""
+"""The chat request that summarizes a conversation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TASK: Final = (
 
 
 def compaction_request(request: CreateRequest, profile: Profile, messages: list[Json], max_tokens: int | None) -> Json:
-    """Asks the model of `request` for a summary of the chat `messages`."""
+    """Return a chat request that asks the model of `request` for a summary of the chat `messages`."""
     plain = replace(
         request, tools=[], tool_choice=None, parallel_tool_calls=None, text=None, include=[], top_logprobs=None
     )
@@ -33,7 +33,7 @@ def compaction_request(request: CreateRequest, profile: Profile, messages: list[
 
 
 def _with_task(messages: list[Json]) -> list[Json]:
-    """The chat with the task at its end; many templates take no two messages of the user's one after the other."""
+    """Append the task to the chat; merge it into a last user message, since many templates refuse two in a row."""
     if not messages or messages[-1]["role"] != "user":
         return [*messages, {"role": "user", "content": _TASK}]
     content = messages[-1]["content"]

@@ -1,4 +1,4 @@
-"""How many tokens a chat request has, guessed where its model server cannot say."""
+"""Estimate the tokens of a chat request whose model server cannot count them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from .tokenizer import Tokenizer
 Json = dict[str, Any]
 
 _BYTES_A_TOKEN: Final = 4
-"""Of UTF-8. English prose has 4 to 5, code and JSON 3, Chinese 3 to 4: with those the guess is a quarter off at most;
-with rare scripts, long numbers and base64 it can be half of what it should be."""
+"""UTF-8 bytes per token. English prose has 4 to 5, code and JSON 3, Chinese 3 to 4: with these the estimate is at most
+a quarter off. For rare scripts, long numbers and base64 it can be half of the true number.
+"""
 
 _OF_A_MESSAGE: Final = 4
-"""Tokens that a chat template puts around a message."""
+"""Tokens that a chat template adds to a message."""
 
 _OF_MEDIA: Final = 1_000
-"""Tokens of an image, a file or a sound, whatever its size: what it comes to is the model server's affair."""
+"""Tokens of an image, a file or a sound of any size: their number depends on the model server."""
 
 _MEDIA: Final = frozenset({"image_url", "file", "input_audio"})
 
@@ -25,10 +26,10 @@ _READ: Final = ("messages", "tools", "response_format")
 
 
 def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
-    """The tokens of a chat request's messages, tools and answer format, about.
+    """Return the approximate tokens of a chat request's messages, tools and answer format.
 
     Args:
-        tokenizer: counts the texts; the names of fields, what a chat template adds and media are guessed all the same.
+        tokenizer: counts the texts; field names, additions of a chat template and media are still estimated.
     """
     texts: list[str] = []
     around = sum(_gather(chat.get(name), texts) for name in _READ)
@@ -39,7 +40,7 @@ def estimated_tokens(chat: Json, tokenizer: Tokenizer | None = None) -> int:
 
 
 def _gather(value: Any, texts: list[str]) -> int:
-    """Adds all texts in a value to `texts`; the bytes of what else is in it."""
+    """Append all texts in a value to `texts`, and return the bytes of the rest."""
     match value:
         case str():
             texts.append(value)

@@ -1,4 +1,4 @@
-"""Every kind of tool call as the one kind that a chat knows: a function call and its output."""
+"""Convert every kind of tool call to the one kind of the chat API: a function call and its output."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from .client_calls import Names, as_call, as_output
 Json = dict[str, Any]
 
 HOSTED: Final = "hosted"
-"""The key that says that a `function_call_output` is of a tool of this server's."""
+"""The key that marks a `function_call_output` of a hosted tool."""
 
 
 def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
-    """The items, all calls as `function_call` and `function_call_output`.
+    """Yield the items with all calls as `function_call` and `function_call_output`.
 
-    What the model called of hosted tools and was told is replayed where this server kept it; else, what the item says
-    of it.
+    A hosted tool's call is replayed from its stored exchange; without one, from the fields of its item.
 
     Args:
-        names: what the model calls the client's functions.
+        names: the model's names for the client's functions.
     """
     items = list(items)
     approvals = Approvals(items)
@@ -39,18 +38,18 @@ def as_functions(items: Iterable[Json], names: Names) -> Iterator[Json]:
         elif call := as_call(item, names):
             yield call
         elif item.get("execution") == "server" or item.get("call_id") in answered:
-            continue  # the output of a hosted call, which was told with it
+            continue  # the output of a hosted call, which was yielded with the call
         else:
             yield item if item.get(HOSTED) else as_output(item, names) or item
 
 
 def tool_output(call_id: str, output: str | list[Json]) -> Json:
-    """What a tool of this server's told the model, which need not be something that the model takes."""
+    """Return a hosted tool's output, which may contain media that the model does not accept."""
     return {"type": "function_call_output", "call_id": call_id, "output": output, HOSTED: True}
 
 
 def _told(item: Json, approvals: Approvals) -> Json | None:
-    """What an item says of a call that the server ran, or did not run for want of approval; None for other items."""
+    """Return the exchange of a call that the server ran, or did not run for lack of approval; None for other items."""
     if item["type"] == "mcp_approval_request":
         refusal = approvals.told(item)
         return _mcp(item, refusal) if refusal else None
@@ -104,4 +103,4 @@ _TOLD: Final[Mapping[str, Callable[[Json], Json]]] = {
     "tool_search_call": _tool_search,
     "mcp_call": _mcp_call,
 }
-"""What can be told of a call whose exchange is not there, such as one that the client sent back, by the item's type."""
+"""Rebuild the exchange of a call from its item, such as one that the client sent back; by the item's type."""

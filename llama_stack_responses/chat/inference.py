@@ -1,4 +1,4 @@
-"""What the loop needs of an inference provider."""
+"""The interface of inference providers."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from llama_stack_responses.core.errors import ApiError
 
 
 class Inference(Protocol):
-    """Runs chat completions on whatever provider the model's name leads to."""
+    """Runs chat completions on the provider of the named model."""
 
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
-        """Sends a chat request and returns its chunks once the provider has accepted it.
+        """Send a chat request, and return its chunks once the provider has accepted it.
 
-        A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. A task that is
-        cancelled while it waits for the next one ends the generation. An answer that was asked for
-        unstreamed is one chunk.
+        A chunk has the attributes of `openai.types.chat.ChatCompletionChunk`. Cancelling a task that waits for the next
+        chunk ends the generation. An answer that was requested without streaming is one chunk.
 
         Raises:
-            ApiError: the provider refused the request or could not be reached; `TooLongError` if it is too long for the
-                model.
+            ApiError: the provider refused the request or was unreachable; `TooLongError` if the request is too long for
+                the model.
         """
         ...
 
     async def check_model(self, model: str) -> None:
-        """Refuses a model of which is known, without asking anybody, that there is none; others may not exist either.
+        """Refuse a model that is known not to exist, without a request to a server; other models may not exist either.
 
         Raises:
             ApiError: 404.
@@ -33,13 +32,13 @@ class Inference(Protocol):
         ...
 
     async def count_tokens(self, request: dict[str, Any]) -> int | None:
-        """The tokens that a chat request's prompt has, by the model server's own tokenizer; None if it has no say."""
+        """Return the prompt tokens of a chat request by the model server's tokenizer; None if it cannot count."""
         ...
 
     async def context_length(self, model: str) -> int | None:
-        """The tokens that the model's context has, as far as the host knows."""
+        """Return the model's context in tokens, if the host knows it."""
         ...
 
     def explain(self, error: Exception) -> ApiError:
-        """What to tell the client about an error that the chunks raised."""
+        """Return the client's error for an exception that the chunks raised."""
         ...

@@ -1,4 +1,4 @@
-"""Responses items in, chat messages out, by the model's profile."""
+"""Convert items to chat messages, as the model's profile requires."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def chat_messages(
     names: Names | None = None,
     read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
 ) -> list[Json]:
-    """The chat messages that say what `items` say.
+    """Return the chat messages for `items`.
 
     Args:
-        items: normalised items, the history first; every tool call has its output among them. Of media they hold only
-            what the model takes, images by URL and files as data.
+        items: normalized items, the history first; every tool call has its output among them. They hold only media that
+            the model accepts, images by URL and files as data.
         profile: what the model's template allows.
         instructions: the first system message.
-        all_reasoning: replay the reasoning of all turns, not only what came since the last user message.
-        names: what the model calls the client's functions, where that is not the client's name for them.
-        read_reasoning: what a reasoning item holds for the model.
+        all_reasoning: replay the reasoning of all turns, not only of the current one.
+        names: the model's names for the client's functions, where they differ from the client's.
+        read_reasoning: returns the content of a reasoning item for the model.
     """
     items = list(as_functions(items, names or {}))
     turn_start = 0 if all_reasoning else _turn_start(items)
@@ -55,7 +55,7 @@ def chat_messages(
 
 @dataclass(slots=True)
 class _Assistant:
-    """The assistant message in the making, and the calls in it that wait for their outputs."""
+    """The assistant message that is being built, and its calls, which wait for their outputs."""
 
     text: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Builder:
             case "message" if item["role"] == "assistant":
                 self._open().text.append(_plain_text(item["content"]))
             case "message":
-                # A system message that moves to the front leaves no gap between two assistant messages.
+                # A system message that moves to the front must not separate two assistant messages.
                 if item["role"] == "user" or self._profile.system_messages != "merge_all":
                     self._flush()
                 self._message(item)
@@ -94,7 +94,7 @@ class _Builder:
             case "function_call":
                 self._open().calls.append(item)
             case "function_call_output" if self._assistant and self._assistant.calls:
-                # It is placed right after its call, where chat templates want it.
+                # The output is placed right after its call, as chat templates require.
                 self._flush()
 
     def _reason(self, item: Json) -> None:
@@ -113,7 +113,7 @@ class _Builder:
 
     def _message(self, item: Json) -> None:
         if item["role"] == "user":
-            # What this server put together is one text where it can be: not every model server takes parts.
+            # Text from this server is joined to a string if possible: not every model server accepts parts.
             self._say({"role": "user", "content": self._user_content(item["content"], joined=PINNED in item)})
         else:
             parts = item["content"]
@@ -121,7 +121,7 @@ class _Builder:
             self.system(item["role"], "".join(part.get("text", _ATTACHED) for part in parts))
 
     def _say(self, message: Json) -> None:
-        """Adds a message that is no system message, and before it the media of those."""
+        """Append a message other than a system message, after the media of the system messages before it."""
         self._attach()
         self._messages.append(message)
 
@@ -181,7 +181,7 @@ class _Builder:
             self._messages.append({"role": "user", "content": media})
 
     def _seen(self, output: str | list[Json]) -> str | list[Json]:
-        """The output of a hosted tool without what this model does not take: nobody chose to send it that."""
+        """Replace parts of a hosted tool's output that this model does not accept: the client did not choose them."""
         if isinstance(output, str):
             return output
         taken = {"input_text": True, "input_image": self._profile.images, "input_file": self._profile.files}
@@ -225,21 +225,21 @@ class _Builder:
 
 
 def _outputs(items: Iterable[Json]) -> dict[str, deque[Json]]:
-    """The outputs that wait for their call, by call id; ids may repeat over the turns of a history."""
+    """Return the outputs that wait for their call, by call id; ids may repeat over the turns of a history."""
     waiting: dict[str, deque[Json]] = defaultdict(deque)
     unanswered: Counter[str] = Counter()
     for item in items:
         if item["type"] == "function_call":
             unanswered[item["call_id"]] += 1
         elif item["type"] == "function_call_output" and unanswered[item["call_id"]]:
-            # A second output of one call must not be taken for that of a later call with the same id.
+            # A call's second output must not be assigned to a later call with the same id.
             unanswered[item["call_id"]] -= 1
             waiting[item["call_id"]].append(item)
     return waiting
 
 
 def _turn_start(items: Sequence[Json]) -> int:
-    """The number of the last user message: where the turn that is going on began."""
+    """Return the index of the last user message, with which the current turn began."""
     numbers = range(len(items) - 1, -1, -1)
     return next((n for n in numbers if items[n]["type"] == "message" and items[n]["role"] == "user"), 0)
 
@@ -253,9 +253,9 @@ def _thinking_block(thought: Thought) -> Json:
 
 
 def _arguments(text: str) -> str:
-    """The arguments as a JSON object, whatever the model made of them: servers parse them and refuse the whole chat."""
+    """Return the arguments as a JSON object, even if invalid: servers parse them and would refuse the whole chat."""
     try:
-        # Strict, as those servers are: no NaN, no half characters.
+        # As strict as those servers: no NaN, no unpaired surrogates.
         if isinstance(orjson.loads(text), dict):
             return text
     except ValueError:

@@ -1,4 +1,4 @@
-"""What one family of models needs of a chat request, and how its answers are to be read."""
+"""Properties of model families: how chat requests are built and answers are read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class InlineThinking(BaseModel):
     Attributes:
         open: the tag before the reasoning.
         close: the tag after it.
-        starts_open: the opening tag stands in the prompt, so the text begins inside the reasoning.
+        starts_open: the opening tag is part of the prompt, so the text begins inside the reasoning.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -26,34 +26,34 @@ class InlineThinking(BaseModel):
 
 
 class Profile(BaseModel):
-    """How to talk to the models whose name matches.
+    """Properties of the models whose name matches.
 
     Attributes:
-        match: shell-style pattern on the whole model name, such as `local/qwen3*`.
-        system_messages: several system and developer messages stay as they are (`keep`), those before the first
-            other message are merged (`merge_leading`), or all are merged into the first (`merge_all`).
-        developer_role: the role that developer messages get.
-        reasoning_replay: the field of an assistant message in which earlier reasoning goes back to the
-            model, `think_tags` for its text, or `none`; in `thinking_blocks`, only what the provider signed.
-        reasoning_context: whose reasoning goes back: that since the last user message, or all of it.
-        reasoning_summary: what a client that asks for summaries gets where the provider sends none: the `text` of the
+        match: shell-style pattern for the whole model name, such as `local/qwen3*`.
+        system_messages: several system and developer messages are kept (`keep`), those before the first other message
+            are merged (`merge_leading`), or all are merged into the first (`merge_all`).
+        developer_role: the role for developer messages.
+        reasoning_replay: the field of an assistant message that returns earlier reasoning to the model, `think_tags` to
+            put it into the text, or `none`; `thinking_blocks` returns only what the provider signed.
+        reasoning_context: which reasoning is replayed: that since the last user message, or all.
+        reasoning_summary: what a client that asks for summaries gets if the provider sends none: the `text` of the
             reasoning, a `generated` summary, or `none`.
-        summary_model: the model that generates summaries, as the host names it; null for the one that reasoned.
+        summary_model: the model that generates summaries, by its name on the host; null for the one that reasoned.
         tool_media: images and files in a tool's output stay in the tool message, or follow in a user message.
-        images, audio: whether the model takes such input; a request with it is refused if not.
-        image_urls: whether the model's server fetches images by itself (`pass`), or is sent them as data (`fetch`).
-        files: whether the model's server takes files as they are; where not, it gets their text.
-        inline_thinking: set for models whose server does not separate the reasoning from the text.
-        custom_tools: whether the model's server knows custom tools and holds the model to their grammar (`custom`),
-            or sees each as a function with one string, the grammar in its description (`function`).
-        web_search: how the model is shown the web search: as `functions` that any model understands, or as the
-            `browser` that gpt-oss has learned.
-        context_length: the tokens that the model's context has, where neither the host nor the model server says so.
-        tokenizer: counts the tokens of texts where the model server does not: the path of a `tokenizer.json`, or the
-            name of an encoding of tiktoken's.
-        max_tokens_field: the chat request's name for the bound on output tokens.
-        stream: whether the model server is asked to stream: `always`, only for a client that does (`as_asked`), or
-            `never`. What is not streamed comes late and whole, or not at all, and takes less work to read.
+        images, audio: whether the model accepts such input; if not, requests with it are refused.
+        image_urls: whether the model server fetches images itself (`pass`), or gets them as data (`fetch`).
+        files: whether the model server accepts files; if not, it gets their text.
+        inline_thinking: set for models whose server does not separate reasoning from text.
+        custom_tools: whether the model server supports custom tools and enforces their grammar (`custom`), or gets each
+            as a function with one string and the grammar in its description (`function`).
+        web_search: how web search is presented to the model: as `functions` for any model, or as the `browser` tool on
+            which gpt-oss was trained.
+        context_length: the model's context in tokens, if neither the host nor the model server reports it.
+        tokenizer: counts the tokens of texts if the model server does not: the path of a `tokenizer.json`, or the name
+            of an encoding of tiktoken.
+        max_tokens_field: the chat request's field for the limit on output tokens.
+        stream: whether the model server is asked to stream: `always`, only for a client that streams (`as_asked`), or
+            `never`. An answer without streaming arrives late and complete, or not at all, and takes less work to read.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -81,17 +81,17 @@ class Profile(BaseModel):
     stream: Literal["always", "as_asked", "never"] = "always"
 
     def streaming(self, *, asked: bool) -> dict[str, Any]:
-        """What a chat request says of streaming.
+        """Return the fields of a chat request that control streaming.
 
         Args:
-            asked: whether somebody may read the answer while it is made.
+            asked: whether a client may read the answer while it is generated.
         """
         if self.stream == "always" or (self.stream == "as_asked" and asked):
             return {"stream": True, "stream_options": {"include_usage": True}}
         return {"stream": False}
 
     def replayed_reasoning(self, asked: Mapping[str, Any] | None) -> str:
-        """Whose reasoning goes back for a request with this `reasoning`: `current_turn`, or that of `all_turns`."""
+        """Return which reasoning is replayed for a request with this `reasoning`: `current_turn` or `all_turns`."""
         context: str = (asked or {}).get("context") or "auto"
         return self.reasoning_context if context == "auto" else context
 
@@ -100,5 +100,5 @@ _DEFAULT: Final = Profile()
 
 
 def profile_for(model: str, profiles: Sequence[Profile]) -> Profile:
-    """The first profile that matches the model's name, or the default one."""
+    """Return the first profile that matches the model's name, or the default one."""
     return next((profile for profile in profiles if fnmatchcase(model, profile.match)), _DEFAULT)

@@ -1,4 +1,4 @@
-"""What model servers say when a request is longer than the model's context."""
+"""Recognize error messages of model servers about requests that exceed the model's context."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from llama_stack_responses.core.errors import TooLongError
 
 _READ: Final = 10_000
-"""Characters of a message that are read: a server may repeat the request in it."""
+"""Maximum characters of a message that are searched: a server may repeat the request in it."""
 
 _TOO_LONG: Final = re.compile(
     r"context[ _](?:length|size|window)|maximum context|prompt is too long|maximum number of tokens", re.IGNORECASE
@@ -27,12 +27,12 @@ _TOKENS: Final = re.compile(
 
 
 def says_too_long(message: str) -> bool:
-    """Whether a server's message is about a request that is too long."""
+    """Return whether a server's message reports a request that is too long."""
     return _TOO_LONG.search(message, 0, _READ) is not None
 
 
 def too_long(message: str) -> TooLongError:
-    """The error, with what the message says of the context's length and the request's."""
+    """Return the error, with the lengths of the context and the request as far as the message gives them."""
     length, tokens = _LENGTH.search(message, 0, _READ), _TOKENS.search(message, 0, _READ)
     return TooLongError(
         message,

@@ -22,10 +22,10 @@ _FORWARDED: Final = (
     "prompt_cache_key",
     "prompt_cache_retention",
 )
-"""Fields that a chat request has under the same name; they go upstream when the client sets them."""
+"""Fields with the same name in a chat request; they are passed on if the client sets them."""
 
 _CACHE: Final = ("mode", "ttl")
-"""What a chat request's `prompt_cache_options` has of a response's."""
+"""The members of `prompt_cache_options` that a chat request has too."""
 
 
 def chat_request(
@@ -35,14 +35,14 @@ def chat_request(
     offer: tuple[list[Json], str | None],
     max_tokens: int | None,
 ) -> Json:
-    """The chat request, streamed as the profile says, always with usage.
+    """Return the chat request, streamed as the profile requires, always with usage.
 
     Args:
-        request: what the client asked for.
-        profile: what the model needs.
+        request: the client's request.
+        profile: the properties of the model.
         messages: the whole conversation so far.
-        offer: the functions that the model may see, and the word for what it is to do with them.
-        max_tokens: what is left of the response's bound on output tokens, or None.
+        offer: the functions that the model may see, and the `tool_choice` mode.
+        max_tokens: what is left of the response's limit on output tokens, or None.
     """
     chat: Json = {
         "model": request.model,

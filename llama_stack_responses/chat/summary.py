@@ -1,4 +1,4 @@
-"""The chat request that has reasoning summarised."""
+"""The chat request that summarizes reasoning."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 Detail = Literal["auto", "concise", "detailed"]
 
 MAX_TOKENS: Final = 1024
-"""Tokens that a summary may take, with what the model thinks of it."""
+"""Maximum tokens of a summary, including the model's reasoning about it."""
 
 _LENGTHS: Final[dict[Detail, str]] = {
     "auto": "in two to five sentences",
@@ -25,7 +25,7 @@ _TASK: Final = (
 
 
 def summary_request(model: str, profile: Profile, reasoning: str, detail: Detail) -> Json:
-    """Asks `model`, whose profile this is, for a summary."""
+    """Return a chat request that asks `model`, with its profile, for a summary."""
     return {
         "model": model,
         "messages": [

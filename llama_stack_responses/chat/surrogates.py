@@ -1,7 +1,7 @@
-"""Mends text whose characters were cut in two.
+"""Repair text whose surrogate pairs were cut in two.
 
-JSON can carry half of a character beyond the basic plane, and a server that cuts text by UTF-16 units sends one. No
-store and no model server takes such a half, so it is held until its other half comes, or replaced.
+JSON can carry one half of a surrogate pair, and a server that cuts text by UTF-16 units sends one. Stores and model
+servers refuse it, so a half is held back until the other half arrives, or replaced.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Hashable
 
 
 class SurrogateMender:
-    """Mends several streams of text at once, each known by a key."""
+    """Repairs several streams of text at once, each identified by a key."""
 
     def __init__(self) -> None:
         self._halves: dict[Hashable, str] = {}
 
     def feed(self, key: Hashable, text: str) -> str:
-        """The next piece of the stream `key`, as far as it is whole."""
+        """Return the next piece of the stream `key` without an incomplete pair at its end."""
         if self._halves:
             text = self._halves.pop(key, "") + text
         if text.isascii():

@@ -1,4 +1,4 @@
-"""Splits text with inline reasoning tags, which may be cut at any character."""
+"""Split text with inline reasoning tags, which may be cut at any character."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from .profile import InlineThinking
 
 
 class ThinkingSplitter:
-    """Sorts a streamed text into reasoning and answer.
+    """Separates a streamed text into reasoning and answer.
 
-    It holds back at most one character less than a tag, and only while the end of the text
-    could be the beginning of that tag.
+    It holds back at most one character less than a tag, and only while the end of the text could be the beginning of
+    that tag.
     """
 
     def __init__(self, tags: InlineThinking) -> None:
@@ -19,7 +19,7 @@ class ThinkingSplitter:
         self._at_start = True
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
-        """The pieces of `text` that are certain by now, each as (is reasoning, text)."""
+        """Return the pieces of `text` that are decided by now, each as (is reasoning, text)."""
         pieces: list[tuple[bool, str]] = []
         rest = self._held + text
         while True:
@@ -35,7 +35,7 @@ class ThinkingSplitter:
         return pieces
 
     def end(self) -> list[tuple[bool, str]]:
-        """What was still held back when the text ended."""
+        """Return what was held back when the text ended."""
         pieces: list[tuple[bool, str]] = []
         rest, self._held = self._held, ""
         self._put(pieces, rest)
@@ -43,7 +43,7 @@ class ThinkingSplitter:
 
     def _put(self, pieces: list[tuple[bool, str]], text: str) -> None:
         if self._at_start:
-            # The line breaks that templates put around the tags belong to neither side.
+            # Templates put line breaks around the tags; they belong to neither side.
             text = text.lstrip("\n")
         if text:
             self._at_start = False
@@ -51,6 +51,6 @@ class ThinkingSplitter:
 
 
 def _overlap(text: str, tag: str) -> int:
-    """How many of the last characters of `text` could begin `tag`."""
+    """Return how many of the last characters of `text` could begin `tag`."""
     longest = min(len(tag) - 1, len(text))
     return next((size for size in range(longest, 0, -1) if text.endswith(tag[:size])), 0)

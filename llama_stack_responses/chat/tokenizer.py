@@ -1,4 +1,4 @@
-"""Tokenizers that a configuration names. All is read when the server starts, and nothing later."""
+"""Tokenizers that a configuration names. All files are read when the server starts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import Final
 
 Tokenizer = Callable[[str], int]
-"""Says how many tokens a text has, without those of a chat template."""
+"""Returns the number of tokens of a text, without those of a chat template."""
 
 _AT_ONCE: Final = 100_000
-"""Characters that a tokenizer is given: longer runs of blanks overflow the stack of tiktoken's regular expressions."""
+"""Maximum characters per call of a tokenizer: longer runs of whitespace overflow the stack of tiktoken's regexes."""
 
 
 def open_tokenizer(name: str) -> Tokenizer:
-    """A tokenizer by its file, a `tokenizer.json`, or by the name of an encoding of tiktoken's.
+    """Return a tokenizer, given the path of a `tokenizer.json` or the name of an encoding of tiktoken.
 
     Raises:
-        ValueError: it cannot be had; the text says what to do.
+        ValueError: it is not available; the message states the remedy.
     """
     is_file = name.endswith(".json") or "/" in name
     return _in_pieces(_of_file(name) if is_file else _of_encoding(name))
@@ -34,12 +34,12 @@ def _of_file(name: str) -> Tokenizer:
 
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the package has no class of its own for it
+    except Exception as error:  # the package has no exception class for it
         raise _wrong(f"'{name}' is no tokenizer.json of Hugging Face's ({error}): download it again") from error
-    # A file may ask for texts of one length, cut or filled up.
+    # A file may configure truncation and padding to a fixed length.
     tokenizer.no_truncation()
     tokenizer.no_padding()
-    # Alone, a text would be encoded without letting go of the interpreter.
+    # The batch method releases the interpreter lock while it encodes; the method for a single text does not.
     return lambda text: len(tokenizer.encode_batch_fast([text], add_special_tokens=False)[0])
 
 
@@ -71,11 +71,11 @@ def _wrong(what: str) -> ValueError:
 
 
 def _in_pieces(tokenizer: Tokenizer) -> Tokenizer:
-    """Counts texts of any length and content; where a long one is cut, it may have a token too many."""
+    """Return a tokenizer for texts of any length and content; it may count one token too many at each cut."""
 
     def count(text: str) -> int:
         if not text.isascii():
-            text = text.encode(errors="replace").decode()  # half a character is no text to a tokenizer
+            text = text.encode(errors="replace").decode()  # tokenizers reject unpaired surrogates
         return sum(tokenizer(text[start : start + _AT_ONCE]) for start in range(0, len(text), _AT_ONCE))
 
     return count

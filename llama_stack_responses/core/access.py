@@ -1,4 +1,4 @@
-"""Who asks, and what they may see."""
+"""The requesting user, and what that user may access."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Kind = Literal["response", "conversation"]
 
 
 class Access(Protocol):
-    """The host's answer to both questions, for the request that is being served."""
+    """Authentication and authorization by the host, for the request that is being served."""
 
     def who(self) -> Owner:
-        """The user who asks."""
+        """Return the requesting user."""
         ...
 
-    def keys(self) -> Mapping[str, Any]:
-        """The keys of their own that this user sent for providers, which must not be stored in the clear."""
+    def provider_credentials(self) -> Mapping[str, Any]:
+        """Return the user's own provider keys from the request, which must not be stored in plain text."""
         ...
 
     def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Has the host take this user, with these keys, for the one who asks: for work behind their request."""
+        """Have the host treat this user, with these keys, as the requesting one: for work that outlives a request."""
         ...
 
     def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
-        """Whether that user may do this to a response or a conversation of `owner`."""
+        """Return whether the requesting user may do this to a response or a conversation of `owner`."""
         ...

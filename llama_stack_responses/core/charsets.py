@@ -1,7 +1,7 @@
-"""The charsets that are honoured where a foreign server, client or file names one.
+"""The charsets that are accepted where an external server, client or file names one.
 
 These are the labels of the WHATWG Encoding Standard (https://encoding.spec.whatwg.org/#names-and-labels). Python has
-more codecs under names: `punycode` takes quadratic time, and others unpack archives or are no charsets at all.
+further codecs: `punycode` takes quadratic time, and others unpack archives or are not charsets at all.
 """
 
 from __future__ import annotations
@@ -53,21 +53,22 @@ _LABELS: Final = {
     "utf-16-be": "unicodefffe utf-16be",
     "utf-16-le": "csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff utf-16 utf-16le",
 }
-"""The labels of each charset, by the name of Python's codec. Those of the `replacement` decoder and of
-`x-user-defined` are left out: neither makes text."""
+"""The labels of each charset, by the name of Python's codec. The labels of the `replacement` decoder and of
+`x-user-defined` are left out: neither produces text.
+"""
 
 _CODECS: Final = {label: codec for codec, labels in _LABELS.items() for label in labels.split()}
 
 
 def codec_of(label: str) -> str | None:
-    """The name of Python's codec for a charset's label; None for what is no label of the standard."""
+    """Return the name of Python's codec for a charset's label; None if the standard does not have the label."""
     return _CODECS.get(label.strip("\t\n\f\r ").lower()) if len(label) < 100 else None
 
 
 _MARKS: Final = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
-"""The byte order marks, and the codecs that take them off."""
+"""Byte order marks, and the codecs that remove them."""
 
 
 def codec_of_mark(content: bytes) -> str | None:
-    """The name of Python's codec for a text that begins with a byte order mark; None for one that does not."""
+    """Return the name of Python's codec for a text that begins with a byte order mark; None if it has none."""
     return next((codec for mark, codec in _MARKS if content.startswith(mark)), None)

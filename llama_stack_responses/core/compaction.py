@@ -1,4 +1,4 @@
-"""A conversation that goes on from a summary of what came before."""
+"""Replace the beginning of a conversation by a summary."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ Json = dict[str, Any]
 _INSTRUCTING: Final = ("system", "developer")
 
 _MEDIA_BYTES: Final = 1_000_000
-"""What is larger than this is so by images, which are hardly smaller when they are compressed, and take long."""
+"""Larger data consists mostly of images, which take long to compress and hardly shrink."""
 
 
 def check_not_empty(items: Sequence[Json]) -> None:
-    """A 400 where there is nothing to compact."""
+    """Raise a 400 if there is nothing to compact."""
     if not items:
         raise bad_request("There is nothing to compact: the conversation is empty.", "input", "invalid_value")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a compaction item holds.
+    """The content of a compaction item.
 
     Attributes:
-        text: what the model wrote of the conversation up to there.
-        message: the content of the user's message that was still being answered, as the client sent it; None where the
-            conversation was at rest.
+        text: the model's summary of the conversation so far.
+        message: the content of the user's message that was not yet answered, as the client sent it; None if there was
+            none.
     """
 
     text: str
     message: list[Json] | None = None
 
     def encode(self) -> bytes:
-        """The summary, to be sealed."""
+        """Return the encoded summary, to be sealed."""
         data = orjson.dumps([self.text, self.message])
         return zlib.compress(data, 1 if len(data) < _MEDIA_BYTES else 0)
 
     @staticmethod
     def decode(data: bytes) -> Summary:
-        """The inverse of `encode`."""
+        """Decode what `encode` returned."""
         text, message = orjson.loads(zlib.decompress(data))
-        # There are seals that hold the message's text alone.
+        # Earlier versions sealed only the text of the message.
         return Summary(text, [_text(message)] if isinstance(message, str) else message)
 
 
 def as_message(summary: Summary) -> Json:
-    """The summary as a message to the model, and behind it the parts of the user's message, if there is one."""
+    """Return the summary as a message to the model, followed by the parts of the user's message, if there is one."""
     text = f"The conversation so far has been summarised:\n\n<summary>\n{summary.text}\n</summary>"
     message = summary.message or []
     if message:
@@ -63,12 +63,12 @@ def as_message(summary: Summary) -> Json:
 
 
 def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> list[Json]:
-    """What a model is to see of a conversation: a summary in the place of all that came before it.
+    """Return what a model sees of a conversation: the newest summary replaces everything before it.
 
-    The instructions with which the conversation began stay.
+    The instructions with which the conversation began are kept.
 
     Args:
-        read: what a compaction item holds; None if it cannot be read, and stands for nothing.
+        read: returns the content of a compaction item; None if it is unreadable, and then ignored.
     """
     for number in range(len(items) - 1, -1, -1):
         if items[number]["type"] == COMPACTION and (summary := read(items[number])):
@@ -78,7 +78,7 @@ def continued(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> 
 
 
 def has_news(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> bool:
-    """Whether there is anything to summarise, behind the last summary and beside instructions."""
+    """Return whether anything but instructions follows the last summary."""
     for item in reversed(items):
         if PINNED in item:
             return False
@@ -91,7 +91,7 @@ def has_news(items: Sequence[Json], read: Callable[[Json], Summary | None]) -> b
 
 
 def before_question(items: Sequence[Json]) -> tuple[list[Json], list[Json]]:
-    """The conversation, and the user's messages at its end, which nobody has answered."""
+    """Split off the user's messages at the end of the conversation, which are not yet answered."""
     end = next((number for number in range(len(items), 0, -1) if items[number - 1].get("role") != "user"), 0)
     return list(items[:end]), list(items[end:])
 
@@ -99,11 +99,11 @@ def before_question(items: Sequence[Json]) -> tuple[list[Json], list[Json]]:
 def open_message(
     items: Sequence[Json], sent: Sequence[Json], read: Callable[[Json], Summary | None]
 ) -> list[Json] | None:
-    """The content of the user's message that is still being answered; None if the last word was the assistant's.
+    """Return the content of the user's message that is not yet answered; None if the assistant spoke last.
 
     Args:
         items: the conversation.
-        sent: its beginning, with all that the user said, as it was sent.
+        sent: its beginning, with the user's messages as they were sent.
     """
     if items and items[-1].get("role") == "assistant":
         return None
@@ -117,20 +117,20 @@ def open_message(
 
 
 def shown_message(items: Sequence[Json]) -> list[Json]:
-    """The content of the user's newest message as a conversation shows it to the model, alone or behind a summary."""
+    """Return the content of the user's newest message as the model sees it, without the summary in front of it."""
     newest = next(item for item in reversed(items) if item.get("role") == "user")
     content: list[Json] = newest["content"]
     return content[1:] if PINNED in newest else content
 
 
 def _instructions(items: Sequence[Json]) -> list[Json]:
-    """The messages of developers and the system with which a conversation begins."""
+    """Return the messages of developers and the system with which a conversation begins."""
     end = next((number for number, item in enumerate(items) if item.get("role") not in _INSTRUCTING), len(items))
     return list(items[:end])
 
 
 def _telling(summary: Summary, rest: Sequence[Json]) -> list[Json]:
-    """The message that tells the summary, unless it is there; the user's message is part of it unless that follows."""
+    """Return the message with the summary, unless it is already there, without the user's message if that follows."""
     if any(PINNED in item for item in rest):
         return []
     follows = bool(rest) and rest[0].get("role") == "user"

@@ -1,9 +1,8 @@
-"""What can go wrong, in OpenAI's terms.
+"""Errors in OpenAI's terms.
 
-`ApiError` is the one exception that crosses the layers: whoever notices a
-problem says there which HTTP status, type, code and parameter OpenAI would
-report, and the wire prints it. Anything else that reaches the wire is a bug
-and becomes a 500 whose cause is logged and not shown.
+`ApiError` is the only exception that crosses the layers. The code that detects a problem chooses the HTTP status, type,
+code and parameter that OpenAI would report; the wire layer writes them. Any other exception that reaches the wire layer
+is a bug and becomes a 500, whose cause is logged and not shown.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from typing import Any, Final
 
 _OF_HOST = re.compile(r"resp_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|conv_[0-9a-f]{48}")
-"""The ids that the hosts' own providers make; ours are shorter."""
+"""Ids that the hosts' own providers create; those of this server are shorter."""
 
 RESPONSE_ERROR_CODES: Final = frozenset(
     {
@@ -40,23 +39,24 @@ RESPONSE_ERROR_CODES: Final = frozenset(
         "context_length_exceeded",
     }
 )
-"""`response.error.code`: the closed list of `openai.types.responses.ResponseError`, and
-`context_length_exceeded`, which OpenAI sends too and Codex acts on."""
+"""`response.error.code`: the closed list of `openai.types.responses.ResponseError`, and `context_length_exceeded`,
+which OpenAI also sends and Codex handles.
+"""
 
 
 _LONGEST: Final = 4096
-"""Characters of a message: model servers and tools, whose words it may repeat, send any length."""
+"""Maximum characters of a message: text of model servers and tools that it quotes may have any length."""
 
 
 class ApiError(Exception):
-    """An error that the client is told about.
+    """An error that is reported to the client.
 
     Args:
-        status: the HTTP status, used when no byte of the answer has gone out yet.
-        message: one sentence that says what is wrong and what to do.
-        type: OpenAI's error type; by default the one that goes with `status`.
+        status: the HTTP status, used if no byte of the answer has been sent.
+        message: one sentence that states the problem and the remedy.
+        type: OpenAI's error type; defaults to that of `status`.
         code: OpenAI's error code, or None.
-        param: the request's field at fault, such as `input[3].type`, or None.
+        param: the request field that caused the error, such as `input[3].type`, or None.
         retry_after: seconds after which a retry may succeed, or None.
     """
 
@@ -80,11 +80,11 @@ class ApiError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> dict[str, Any]:
-        """The HTTP body: `{"error": {"message", "type", "param", "code"}}`."""
+        """Return the HTTP body: `{"error": {"message", "type", "param", "code"}}`."""
         return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
 
     def response_error(self) -> dict[str, str]:
-        """The `error` of a failed response: a code of the types' closed list, the message, and the field at fault."""
+        """Return the `error` of a failed response: a code of the closed list, the message, and the field at fault."""
         told = {"code": self._response_code(), "message": self.message}
         return told | {"param": self.param} if self.param else told
 
@@ -93,12 +93,12 @@ class ApiError(Exception):
             return str(self.code)
         if self.status == 429:
             return "rate_limit_exceeded"
-        # Clients try again what failed on the server's side.
+        # Clients retry errors of the server.
         return "invalid_prompt" if self.type == "invalid_request_error" else "server_error"
 
 
 class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
-    """The 503 of a change that may have been made or not: the store did not say so in time.
+    """The 503 of a change whose outcome is unknown: the store did not confirm in time whether it was made.
 
     Args:
         message: what is unknown, and how to find out.
@@ -109,12 +109,12 @@ class OutcomeUnknown(ApiError):  # noqa: N818 (a kind of 503)
 
 
 class TooLongError(ApiError):
-    """The 400 of a request that is longer than its model's context.
+    """The 400 of a request that exceeds its model's context.
 
     Args:
-        message: what the provider says.
-        length: the tokens that the context has, if it says so.
-        tokens: the tokens that the request has, if it says so.
+        message: the provider's message.
+        length: the model's context in tokens, if the provider reports it.
+        tokens: the request's size in tokens, if the provider reports it.
     """
 
     def __init__(self, message: str, *, length: int | None = None, tokens: int | None = None) -> None:
@@ -134,12 +134,12 @@ def _type_of(status: int) -> str:
 
 
 def bad_request(message: str, param: str | None = None, code: str | None = None) -> ApiError:
-    """A 400 whose `param` names the field at fault."""
+    """Return a 400 whose `param` names the field that caused it."""
     return ApiError(400, message, param=param, code=code)
 
 
 def import_hint(value: str) -> str:
-    """What an error adds where the id is one that a host's own provider makes."""
+    """Return a hint for an error message if the id has the form of a host's own provider."""
     if not _OF_HOST.fullmatch(value):
         return ""
     return (
@@ -149,5 +149,5 @@ def import_hint(value: str) -> str:
 
 
 def not_found(response_id: str) -> ApiError:
-    """The 404 of a response that is unknown, deleted, or another user's."""
+    """Return the 404 of a response that is unknown, deleted, or another user's."""
     return ApiError(404, f"Response with id '{response_id}' not found.{import_hint(response_id)}", param="response_id")

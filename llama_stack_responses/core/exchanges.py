@@ -1,7 +1,7 @@
-"""What the model called and was told, kept with the item that shows the call to the client.
+"""A model's call and its result, stored with the item that shows the call to the client.
 
-The items of hosted tools do not say all of it: a search's results, a program's output. The model of the next turn sees
-it again, so it is kept in the stored history, under a key of its own that no client ever sees.
+The items of hosted tools do not show everything, such as a search's results or a program's output. The model sees it
+again in the next turn, so the history stores it, under a key that clients never see.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any, Final
 Json = dict[str, Any]
 
 EXCHANGE: Final = "exchange"
-"""The key: `{name, arguments, output}`, the output as text or content parts."""
+"""The key of `{name, arguments, output}`, with the output as text or content parts."""
 
 
 def with_exchanges(items: Iterable[Json], exchanges: Mapping[str, Json]) -> list[Json]:
-    """The items, each with its exchange if it has one; `exchanges` has them by the item's id."""
+    """Add each item's exchange, if `exchanges` has one for its id."""
     return [{**item, EXCHANGE: exchanges[item["id"]]} if item["id"] in exchanges else item for item in items]
 
 
 def without_exchange(item: Json) -> Json:
-    """The item as clients see it."""
+    """Return the item as clients see it."""
     return {key: value for key, value in item.items() if key != EXCHANGE} if EXCHANGE in item else item

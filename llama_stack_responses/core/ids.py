@@ -1,4 +1,4 @@
-"""Ids, as OpenAI spells them: a prefix that tells the kind, an underscore, and 128 random bits or fewer."""
+"""Ids in OpenAI's form: a prefix that names the kind, an underscore, and at most 128 random bits."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _CONVERSATION_ID = re.compile(r"conv_[0-9a-zA-Z_-]{1,64}")
 
 
 def new_id(prefix: str) -> str:
-    """`prefix`, an underscore and 96 random bits in hex: unguessable, and short in a store's keys."""
+    """Return `prefix`, an underscore and 96 random bits in hex: unguessable, and short in a store's keys."""
     return f"{prefix}_{token_hex(12)}"
 
 
 def check_response_id(value: str, param: str) -> str:
-    """The id itself, if it has the form of a response id; a 400 that names `param` if not."""
+    """Return the id if it has the form of a response id; raise a 400 that names `param` otherwise."""
     if not _RESPONSE_ID.fullmatch(value):
         raise bad_request(
             f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'resp_'.", param, "invalid_value"
@@ -26,7 +26,7 @@ def check_response_id(value: str, param: str) -> str:
 
 
 def check_conversation_id(value: str, param: str) -> str:
-    """The id itself, if it has the form of a conversation id; a 400 that names `param` if not."""
+    """Return the id if it has the form of a conversation id; raise a 400 that names `param` otherwise."""
     if not _CONVERSATION_ID.fullmatch(value):
         raise bad_request(
             f"Invalid '{param}': '{value[:80]}'. Expected an ID that begins with 'conv_'.", param, "invalid_value"

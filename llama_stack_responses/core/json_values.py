@@ -1,19 +1,22 @@
-"""The size of a JSON document in values and in depth, measured before it is decoded.
+"""Measure the number of values and the depth of a JSON document before it is decoded.
 
-Decoded, an empty array takes 64 bytes where it took two as text, and a small object more than 200. Megabytes of
-brackets take seconds to decode.
+An empty array of two bytes takes 64 bytes when decoded, a small object more than 200. Megabytes of brackets take
+seconds to decode.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate, islice
-from typing import Final
+from typing import Any, Final
 
 VALUE_BYTES: Final = 160
-"""Bytes that a value takes once it is decoded, about: half an object of one member."""
+"""Approximate bytes of a decoded value: half an object with one member."""
+
+_LEAST: Final = 8
+"""Approximate minimum bytes of a value as JSON."""
 
 _SLICE: Final = 2**16
-"""Bytes that one call works on, so that no thread holds the interpreter for long."""
+"""Bytes that one call processes, so that no thread holds the interpreter lock for long."""
 
 _OPENING: Final = (b"[", b"{", b",")
 _STRUCTURE: Final = b'[{,"'
@@ -23,23 +26,42 @@ _STEPS: Final = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 _NO_BRACKETS: Final = bytes(set(range(256)) - _STEPS.keys())
 
 
-def fits(body: bytes, values: int, depth: int) -> bool:
-    """Whether a JSON document has at most so many values, and arrays and objects nested at most so deep.
+def decoded_bytes(body: bytes) -> int:
+    """Return the approximate bytes of a JSON document once it is decoded. Takes linear time."""
+    return len(body) + VALUE_BYTES * _count_outside_strings(body, len(body), _SLICE)
 
-    An empty array or object counts as two values. What is not JSON may pass; the decoder refuses it. Takes time in
-    proportion to the length.
+
+def is_large(value: Any, most: int) -> bool:
+    """Return whether a decoded value takes more than about `most` bytes as JSON; stop as soon as this is known."""
+    left, waiting = most, [value]
+    while waiting and left >= 0:
+        each = waiting.pop()
+        if isinstance(each, str):
+            left -= len(each)
+        elif isinstance(each, dict | list | tuple):
+            left -= _LEAST * len(each)
+            if left >= 0:
+                waiting += each.values() if isinstance(each, dict) else each
+    return left < 0
+
+
+def fits(body: bytes, values: int, depth: int) -> bool:
+    """Return whether a JSON document has at most this many values, nested at most this deep.
+
+    An empty array or object counts as two values. Invalid JSON may pass; the decoder rejects it. Takes linear time.
     """
     return count_values(body, values - 1) < values and _nests_at_most(body, depth)
 
 
-def count_values(body: bytes, limit: int) -> int:
-    """The number of arrays, objects and commas in a JSON document: at least half of its values.
+def count_values(body: bytes, limit: int, slice_bytes: int = _SLICE) -> int:
+    """Return the number of arrays, objects and commas in a JSON document: at least half of its values.
 
-    The count is exact where it is over `limit`; below that, characters within strings may be counted too. What is no
-    JSON gets some number. Takes time in proportion to the length, and little memory.
+    The count is exact if it is over `limit`; below that, it may include characters within strings. For invalid JSON,
+    the number has no meaning. Takes linear time and little memory.
     """
-    at_most = sum(body.count(mark, start, start + _SLICE) for start in range(0, len(body), _SLICE) for mark in _OPENING)
-    return at_most if at_most <= limit else _count_outside_strings(body, limit)
+    starts = range(0, len(body), slice_bytes)
+    at_most = sum(body.count(mark, start, start + slice_bytes) for start in starts for mark in _OPENING)
+    return at_most if at_most <= limit else _count_outside_strings(body, limit, slice_bytes)
 
 
 def _nests_at_most(body: bytes, depth: int) -> bool:
@@ -49,14 +71,14 @@ def _nests_at_most(body: bytes, depth: int) -> bool:
     return max(accumulate(map(_STEPS.__getitem__, outside_strings.translate(None, _NO_BRACKETS))), default=0) <= depth
 
 
-def _count_outside_strings(body: bytes, limit: int) -> int:
-    """The same without what stands in strings; it stops soon after `limit`."""
+def _count_outside_strings(body: bytes, limit: int, slice_bytes: int) -> int:
+    """Return the same count without characters in strings; stop soon after `limit`."""
     found, in_string, odd = 0, False, False
-    for start in range(0, len(body), _SLICE):
-        piece, odd = _without_escapes(body[start : start + _SLICE], odd=odd)
+    for start in range(0, len(body), slice_bytes):
+        piece, odd = _without_escapes(body[start : start + slice_bytes], odd=odd)
         structure = piece.translate(None, _OTHERS)
         parts = structure.split(b'"')
-        # Every second part stands between quotation marks.
+        # Every second part is outside quotation marks.
         found += sum(map(len, islice(parts, in_string, None, 2)))
         in_string ^= len(parts) % 2 == 0
         if found > limit:
@@ -65,7 +87,7 @@ def _count_outside_strings(body: bytes, limit: int) -> int:
 
 
 def _without_escapes(piece: bytes, *, odd: bool) -> tuple[bytes, bool]:
-    r"""The piece without `\\` and `\"`, and whether its last character begins an escape of the next piece.
+    r"""Return the piece without `\\` and `\"`, and whether its last character begins an escape of the next piece.
 
     Args:
         odd: whether the first character belongs to such an escape.

@@ -1,4 +1,4 @@
-"""Input items as the API lists them: with an id and a status, which clients need not send."""
+"""Input items as the API lists them, with an id and a status, which clients may omit."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ _WITHOUT_STATUS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list, as OpenAI pages: `data`, and whether more follows."""
+    """One page of a list as OpenAI's API returns it: `data`, and whether more follows."""
 
     data: list[Json]
     has_more: bool
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:
-    """The items, each with an id: its own, or a new one."""
+    """Return the items, each with its own id or a new one."""
     return [item if "id" in item else {"id": new_id(_ID_PREFIXES[item["type"]]), **item} for item in items]
 
 
 def listed(items: Iterable[Json]) -> list[Json]:
-    """The items as `openai.types.responses.ResponseItem` has them."""
+    """Return the items in the form of `openai.types.responses.ResponseItem`."""
     return [without_exchange(_with_status(item)) for item in items]
 
 

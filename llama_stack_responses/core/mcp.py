@@ -1,4 +1,4 @@
-"""MCP servers in a conversation: how the model calls their tools, what is shown of them, who approved which call."""
+"""MCP servers in a conversation: function names, the echoed tools, and approvals of calls."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ Json = dict[str, Any]
 Approval = Literal["always", "never"]
 
 _LONGEST: Final = 64
-"""Characters of a function's name that every model server takes."""
+"""Maximum characters of a function name that every model server accepts."""
 
 _SECRETS: Final = ("authorization", "headers")
 
 _PLAIN_PATH: Final = re.compile(r"(/([a-z][a-z_.-]{0,15}|v\d{1,2}))*/?")
-"""Words and versions, such as `/api/v1/mcp`. A path with anything else in it may be what opens the server."""
+"""Words and versions, such as `/api/v1/mcp`. Any other path may contain a secret that gives access to the server."""
 
 _SAID: Final = frozenset({"reasoning", "function_call", "mcp_call", "mcp_approval_request"})
-"""Items that come from the model, beside its messages."""
+"""Items that come from the model, besides messages."""
 
 
 def qualified_name(server_label: str, name: str) -> str:
-    """The name by which the model calls a server's tool: unique, and always the same for the same tool.
+    """Return the name by which the model calls a server's tool: unique and stable.
 
-    It is `label__name` where that is a name for a function and can be read in one way only; else a digest stands
-    behind as much of it as fits.
+    It is `label__name` if that is a valid, unambiguous function name; otherwise as much of it as fits, followed by a
+    digest.
     """
     plain = f"{server_label}__{name}"
     fitting = re.sub("[^a-zA-Z0-9_-]", "_", plain)
@@ -41,9 +41,9 @@ def qualified_name(server_label: str, name: str) -> str:
 
 
 def echoed(tool: Json, require_approval: Approval = "always") -> Json:
-    """A request's tool as its response repeats it.
+    """Return a request's tool as the response repeats it.
 
-    A function has a `description`, which may be null. An MCP server has its address without the path and no secret.
+    A function has a `description`, which may be null. An MCP server has its address without the path, and no secret.
     """
     if tool["type"] == "function":
         return {"description": None, **tool}
@@ -56,7 +56,7 @@ def echoed(tool: Json, require_approval: Approval = "always") -> Json:
 
 
 def holds_secrets(tool: Json) -> bool:
-    """Whether a request's tool says, or may say, something that must not be stored in the clear."""
+    """Return whether a request's tool contains, or may contain, secrets, which must not be stored in plain text."""
     if tool["type"] != "mcp":
         return False
     url = urlsplit(tool.get("server_url") or "")
@@ -64,7 +64,7 @@ def holds_secrets(tool: Json) -> bool:
 
 
 def secrets_apart(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
-    """The tools without what opens MCP servers, and that, by the tool's position; `secrets_back` is the inverse."""
+    """Split the secrets of MCP servers from the tools, by position in the list; `secrets_back` is the inverse."""
     hidden = (*_SECRETS, "server_url")
     mcp = {str(position): tool for position, tool in enumerate(tools) if tool["type"] == "mcp"}
     secrets = {position: {name: tool[name] for name in hidden if name in tool} for position, tool in mcp.items()}
@@ -73,19 +73,19 @@ def secrets_apart(tools: Sequence[Json]) -> tuple[list[Json], dict[str, Json]]:
 
 
 def secrets_back(tools: Sequence[Json], secrets: Mapping[str, Json]) -> list[Json]:
-    """The tools as they were."""
+    """Return the tools with their secrets restored."""
     return [tool | secrets.get(str(position), {}) for position, tool in enumerate(tools)]
 
 
 def _without_path(url: str) -> str:
-    """Many servers are opened by what stands behind the host: it is hidden."""
+    """Return the URL with the part after the host redacted, since it often grants access."""
     parts = urlsplit(url)
     rest = "/<redacted>" if parts.path.strip("/") or parts.query else ""
     return f"{parts.scheme}://{parts.netloc}{rest}"
 
 
 def error_text(error: Json) -> str:
-    """What the `error` of an `mcp_call` says, for the model."""
+    """Return the text of the `error` of an `mcp_call`, for the model."""
     if error["type"] != "mcp_tool_execution_error":
         return str(error["message"])
     content = error["content"]
@@ -94,7 +94,7 @@ def error_text(error: Json) -> str:
 
 
 class Approvals:
-    """Which calls the model wanted to make, and what became of them.
+    """The calls that needed approval, and their outcome.
 
     Args:
         items: the conversation, oldest first.
@@ -110,11 +110,11 @@ class Approvals:
         self._fresh = {item["approval_request_id"] for item in _since_the_model(items)}
 
     def to_make(self) -> list[Json]:
-        """The requests that were approved since the model last said something, in the order in which it asked."""
+        """Return the requests that were approved since the model's last item, in the order of the requests."""
         return [request for request in self._requests.values() if self._is_to_be_made(request["id"])]
 
     def told(self, request: Json) -> str | None:
-        """What the model hears of a call that was not made; None if its result stands elsewhere."""
+        """Return what the model is shown for a call that was not made; None if its result is elsewhere."""
         answer = self._answers.get(request["id"])
         if answer is None:
             return "The user has not said whether this call may be made, so it was not made."
@@ -131,7 +131,7 @@ class Approvals:
 
 
 def _since_the_model(items: Sequence[Json]) -> Iterable[Json]:
-    """The answers behind the last item that comes from the model."""
+    """Return the approval responses after the last item that comes from the model."""
     for item in reversed(items):
         if item["type"] == "mcp_approval_response":
             yield item
@@ -140,11 +140,11 @@ def _since_the_model(items: Sequence[Json]) -> Iterable[Json]:
 
 
 def check_approvals(items: Sequence[Json], tools: Iterable[Json]) -> None:
-    """A 400 unless each answer has its request before it, and what is approved can be called.
+    """Raise a 400 unless each approval response follows its request, and the server of each approved call is declared.
 
     Args:
         items: the whole conversation, oldest first: the history and the new input.
-        tools: those of the request.
+        tools: the tools of the request.
     """
     asked: set[str] = set()
     answered: set[str] = set()

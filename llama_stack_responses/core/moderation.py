@@ -1,4 +1,4 @@
-"""Moderation: which checks a request asks for, what they say, and what is refused because of them."""
+"""Moderation: the checks that a request selects, their results, and what is refused because of them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Side = Literal["input", "output"]
 
 _ANSWERED: Final = frozenset(ANSWERS.values())
 _TEXTS: Final = ("text", "refusal", "output", "content", "stdout", "stderr")
-"""The keys below which an item that comes from outside has text."""
+"""Keys that hold text in items from outside."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a request asks to have checked.
+    """The checks that a request selects.
 
     Attributes:
-        kind: the request's field, and so what checks: models for moderation, or the stack's guardrails.
-        names: all of them check; None is the stack's default one.
-        input, output: whether what is flagged is only told, or held back.
+        kind: the request's field: `moderation` checks with models, `guardrails` with those of the stack.
+        names: the checks to run, all of them; None is the stack's default one.
+        input, output: whether flagged text is only reported (`score`) or held back (`block`).
     """
 
     kind: Kind
@@ -37,7 +37,7 @@ class Policy:
 
 
 def policy_of(request: CreateRequest) -> Policy | None:
-    """The request's policy; None if nothing is to be checked."""
+    """Return the request's policy; None if nothing is to be checked."""
     if request.guardrails:
         return Policy("guardrails", request.guardrails, "block", "block")
     if not request.moderation:
@@ -47,17 +47,17 @@ def policy_of(request: CreateRequest) -> Policy | None:
     return Policy("moderation", [request.moderation["model"]], **asked)
 
 
-# Results, as `openai.types.responses.response.Moderation` has them for the input and the output
+# Results for the input and the output, in the form of `openai.types.responses.response.Moderation`.
 
 
 def result(model: str, scores: dict[str, float], flagged: bool, categories: Iterable[str] = ()) -> Json:
-    """What a check says of a text.
+    """Return the result of checking a text.
 
     Args:
-        model: who says it.
+        model: the model that checked it.
         scores: by category, from 0 to 1.
-        flagged: whether the text is.
-        categories: those that it is flagged for.
+        flagged: whether the text is flagged.
+        categories: the categories for which it is flagged.
     """
     for_these = set(categories)
     named = sorted({*scores, *for_these})
@@ -72,7 +72,7 @@ def result(model: str, scores: dict[str, float], flagged: bool, categories: Iter
 
 
 def merged(results: Sequence[Json]) -> Json:
-    """What all of them say together: each category as in the result that has most of it."""
+    """Merge results: each category has its highest score."""
     scores: dict[str, float] = {}
     for each in results:
         for name, score in each["category_scores"].items():
@@ -82,30 +82,30 @@ def merged(results: Sequence[Json]) -> Json:
 
 
 def failure(error: ApiError) -> Json:
-    """Takes a result's place when there is none."""
+    """Return what replaces a result if the check failed."""
     return {"type": "error", "code": error.code or "moderation_unavailable", "message": error.message}
 
 
 NOT_YET: Final = {"type": "error", "code": "not_moderated", "message": "The output has not been moderated yet."}
-"""Takes the place of the output's result until it is known."""
+"""Replaces the output's result until it is known."""
 
 NO_OUTPUT: Final = {
     "type": "error",
     "code": "not_moderated",
     "message": "The model was not asked, so there is no output to moderate.",
 }
-"""Takes the place of the output's result when the input was refused."""
+"""Replaces the output's result if the input was refused."""
 
 
 def begun(moderation: Json | None) -> Json | None:
-    """A response's `moderation` as it was before a model was asked, whatever it is by now."""
+    """Return a response's `moderation` as it was before the model round, whatever it is now."""
     if moderation is None or moderation["output"] == NO_OUTPUT:
         return moderation
     return moderation | {"output": NOT_YET}
 
 
 def refusal(side: Side, found: Json) -> str:
-    """What the client reads instead of what was held back."""
+    """Return the text that the client reads in place of what was held back."""
     what = "This request was blocked: its input" if side == "input" else "This answer was cut off: what came next"
     categories = ", ".join(_flagged_for([found]))
     return f"{what} was flagged by the moderation{f' ({categories})' if categories else ''}."
@@ -115,14 +115,14 @@ def _flagged_for(results: Iterable[Json]) -> list[str]:
     return sorted({name for each in results for name, is_flagged in each["categories"].items() if is_flagged})
 
 
-# What is checked, and what is not shown to a model again
+# Which texts are checked, and which items no later model sees
 
 
 def asked_texts(request: CreateRequest, items: Sequence[Json]) -> list[str]:
-    """The text that a request brings: in its prompt's variables, its messages and its outputs of calls.
+    """Return the texts of a request: of its prompt's variables, its messages and its outputs of calls.
 
     Args:
-        items: its input, references resolved. What was refused before counts no more: no model will see it.
+        items: its input with references resolved. Input that was refused earlier is left out: no model will see it.
     """
     variables = (request.prompt or {}).get("variables") or {}
     said = [item for item in without_refused(items) if _is_said(item)]
@@ -130,15 +130,15 @@ def asked_texts(request: CreateRequest, items: Sequence[Json]) -> list[str]:
 
 
 def made_texts(output: Iterable[Json]) -> list[str]:
-    """The text of what a model made: messages, reasoning, the arguments of calls."""
+    """Return the texts that a model made: messages, reasoning, the arguments of calls."""
     keys = ("content", "summary", "arguments", "input", "code")
     return [text for item in output for key in keys for text in _texts(item.get(key)) if text.strip()]
 
 
 def without_refused(items: Sequence[Json]) -> list[Json]:
-    """The items without what was refused before a model had said anything, so that no later one sees it either.
+    """Return the items without input that was refused before a model answered, so that no later model sees it either.
 
-    That is what stands before an answer that is a refusal and was cut off: the user's messages, and outputs of calls,
+    This is the input before a message that only refuses and is incomplete: the user's messages, and outputs of calls,
     with their calls unless these have other outputs.
     """
     hidden: set[int] = set()

@@ -1,4 +1,4 @@
-"""Whose a stored thing is."""
+"""The owner of a stored record."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The user who made a response, as the host authenticated them.
+    """The user who created a record, as the host authenticated them.
 
     Attributes:
-        principal: the user's name; empty for the one anonymous owner of a stack without auth.
+        principal: the user's name; empty for the single anonymous owner of a stack without authentication.
         attributes: the user's groups, such as `{"teams": ["search"]}`.
-        tenant: whose user that is, where the host tells tenants apart; the same name is another user elsewhere.
+        tenant: the user's tenant, if the host has tenants; equal names of two tenants are different users.
     """
 
     principal: str = ""
@@ -23,16 +23,16 @@ class Owner:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """Who it is, whatever their groups are at the moment: what limits for each owner count by."""
+        """The tenant and the name, without the groups, which may change: the key of limits per owner."""
         return self.tenant, self.principal
 
     @property
     def is_anonymous(self) -> bool:
-        """Whether it is the one owner of a stack without authentication."""
+        """Whether it is the single owner of a stack without authentication."""
         return not self.principal
 
     def encode(self) -> list[Any]:
-        """The owner as JSON, for `Owner(*stored)`."""
+        """Return the owner as JSON, for `Owner(*stored)`."""
         return [self.principal, dict(self.attributes), self.tenant]
 
 

@@ -1,4 +1,4 @@
-"""What a reasoning item holds for the model: its text, and the provider's signatures on it."""
+"""The content of a reasoning item for the model: its text, and the provider's signatures."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Thought:
     """A piece of reasoning.
 
     Attributes:
-        signature: by which the provider knows it again, if it signs.
-        call_id: the call that the signature is on, if it is not on the text.
+        signature: the provider's signature, by which it recognizes the reasoning; None if it does not sign.
+        call_id: the call that the signature covers; None if it covers the text.
     """
 
     text: str
@@ -27,16 +27,16 @@ class Thought:
 
 
 def plain_thoughts(item: Json) -> list[Thought]:
-    """The reasoning that an item shows, or its summary where that is all there is."""
+    """Return the reasoning that an item shows, or its summary if there is no more."""
     parts = item.get("content") or item.get("summary") or ()
     return [Thought("\n".join(part["text"] for part in parts))]
 
 
 def encoded(thoughts: Sequence[Thought]) -> bytes:
-    """The thoughts, to be sealed."""
+    """Encode the thoughts, to be sealed."""
     return zlib.compress(orjson.dumps([astuple(thought) for thought in thoughts]), 1)
 
 
 def decoded(data: bytes) -> list[Thought]:
-    """The inverse of `encoded`."""
+    """Decode what `encoded` returned."""
     return [Thought(*fields) for fields in orjson.loads(zlib.decompress(data))]

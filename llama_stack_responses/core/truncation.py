@@ -1,4 +1,4 @@
-"""Which items of a conversation may be left out so that the rest is shorter, and makes sense by itself."""
+"""Which items of a conversation may be dropped so that the rest is shorter and still consistent."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from .schema.items import ANSWERS
 Json = dict[str, Any]
 
 PINNED: Final = "pinned"
-"""The key of an item that is never left out."""
+"""The key that marks an item that is never dropped."""
 
 _OUTPUTS: Final = frozenset(ANSWERS.values())
 _SAID: Final = frozenset({"message", "reasoning"})
 
 
 def droppable(items: Sequence[Json], *, to_answer: bool = True) -> list[list[int]]:
-    """The parts of a conversation that may be left out, the oldest first, each as the numbers of its items.
+    """Return the parts of a conversation that may be dropped, the oldest first, each as the indices of its items.
 
-    An old turn, from its user's message to the next one's, is one part. In the turn that goes on, each round of the
-    model with its reasoning, its calls and their outputs is one. No part holds instructions, what is pinned, or the
-    newest user's message, and what came last of all is in none.
+    An old turn, from its user message to the next one, is one part. In the current turn, each model round with its
+    reasoning, its calls and their outputs is one part. No part contains instructions, pinned items, the newest user
+    message, or the items that came last.
 
     Args:
-        items: every output in it comes after its call.
-        to_answer: whether the user's newest message is to be answered; if not, it is like others.
+        items: the conversation, with every output after its call.
+        to_answer: whether the newest user message is to be answered; if not, it is treated like the others.
     """
     newest = _newest_message(items) if to_answer else -1
     parts: list[list[int]] = [[]]
@@ -44,18 +44,18 @@ def droppable(items: Sequence[Json], *, to_answer: bool = True) -> list[list[int
 
 
 def without(items: Sequence[Json], parts: Sequence[Sequence[int]]) -> list[Json]:
-    """The items that are in none of `parts`."""
+    """Return the items that are in none of `parts`."""
     gone = {number for part in parts for number in part}
     return [item for number, item in enumerate(items) if number not in gone]
 
 
 def _newest_message(items: Sequence[Json]) -> int:
-    """The number of the newest user's message, or -1."""
+    """Return the index of the newest user message, or -1."""
     return next((number for number in range(len(items) - 1, -1, -1) if _is_users(items[number])), -1)
 
 
 def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
-    """Whether a part may begin with this item, in front of which no call waits for its output."""
+    """Return whether a part may begin with this item, given that no earlier call waits for its output."""
     if number <= newest or _is_users(items[number]):
         return _is_users(items[number])
     before = items[number - 1]["type"] if number else ""
@@ -63,7 +63,7 @@ def _begins(items: Sequence[Json], number: int, newest: int) -> bool:
 
 
 def _follow(item: Json, waiting: Counter[str]) -> None:
-    """Notes which calls wait for their outputs behind this item."""
+    """Update the calls that wait for their outputs after this item."""
     call_id = item.get("call_id")
     if call_id is None or EXCHANGE in item or item.get("execution") == "server":
         return

@@ -1,4 +1,4 @@
-"""Tools that a request declares and that this stack cannot run: they are refused, or left out."""
+"""Tools that a request declares and this stack cannot run: they are refused, or left out."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ HostedTool = Literal[
     "image_generation",
     "programmatic_tool_calling",
 ]
-"""The tools that a server runs."""
+"""Tools that a server runs."""
 
 
 class OmittedTool:
-    """A tool that is left out of what the model sees."""
+    """A tool that is hidden from the model."""
 
     def functions(self) -> tuple[()]:
-        """It has none."""
+        """Return no functions."""
         return ()
 
     def chosen(self, choice: Json) -> Collection[str]:  # noqa: ARG002 (it has no functions to choose)
-        """It has none."""
+        """Return no names."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """What becomes of such tools.
+    """The policy for unavailable tools.
 
     Attributes:
-        policy: for all of them, or by the tool's type; a type that is not named is refused.
+        policy: for all of them, or by the tool's type; types without an entry are refused.
     """
 
     policy: Policy | Mapping[HostedTool, Policy] = "refuse"
@@ -54,10 +54,10 @@ class Unavailable:
         return frozenset(kind for kind, policy in self.policy.items() if policy == "omit")
 
     def instead(self, kind: str, param: str) -> OmittedTool:
-        """What takes the place of a tool of this type.
+        """Return the replacement for a tool of this type.
 
         Args:
-            param: where the request declares it.
+            param: the path of the declaration in the request.
 
         Raises:
             ApiError: 400, it is refused.
@@ -67,6 +67,6 @@ class Unavailable:
             return OmittedTool()
         message = (
             f"This stack has no provider for tools of the type '{kind}'. Its operator can configure one, or leave such "
-            f"tools out with the setting 'unavailable_tools: {{{name}: omit}}': see docs/tools.md."
+            f"tools out with the setting 'unavailable_tools: {{{name}: omit}}': see docs/guides/tools.md."
         )
         raise bad_request(message, param, "unsupported_value")

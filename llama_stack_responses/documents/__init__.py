@@ -1,1 +1,1 @@
-"""Files of users as text that a model can read."""
+"""Text extraction from users' files."""

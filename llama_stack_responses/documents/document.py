@@ -1,4 +1,4 @@
-"""A file of a user, and why it may not be readable."""
+"""A file of a user, and the error for an unreadable one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class Document:
     """A file.
 
     Attributes:
-        name: its name, which need not say what it is.
-        media_type: what whoever gave it calls it; empty if nobody said.
-        charset: of a text, if somebody said.
+        name: its name, which need not match its type.
+        media_type: its declared type; empty if unknown.
+        charset: the declared charset of a text, if known.
     """
 
     name: str
@@ -23,28 +23,28 @@ class Document:
 
     @property
     def is_pdf(self) -> bool:
-        """Whether it is a PDF, which may have up to a kilobyte of anything before it."""
+        """Whether it is a PDF, which may have up to a kilobyte of other data before its header."""
         return b"%PDF-" in self.content[:1024]
 
 
-class Unreadable(Exception):  # noqa: N818 (it is the answer, and no error of ours)
-    """The file has no text that this server can read; the message goes on after "The file"."""
+class Unreadable(Exception):  # noqa: N818 (the answer, not a defect)
+    """The file has no text that this server can read; the message continues a sentence after "The file"."""
 
 
 class Processor(Protocol):
-    """Something that reads more kinds of files than this package does.
+    """A reader for more kinds of files than this package supports.
 
     Attributes:
-        keeps: whether it stores files, or what it reads in them.
+        keeps: whether it stores files or their text.
     """
 
     @property
     def keeps(self) -> bool: ...
 
     async def text(self, document: Document) -> str:
-        """The text of a file.
+        """Return the text of a file.
 
         Raises:
-            Unreadable: it cannot read this one.
+            Unreadable: it cannot read this file.
         """
         ...

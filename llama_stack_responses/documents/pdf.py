@@ -1,4 +1,4 @@
-"""The text of PDFs."""
+"""Text extraction from PDFs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from .document import Unreadable
 
 _TASK: Final = "llama_stack_responses.documents.pdf_task"
 _BYTES_A_CHARACTER: Final = 4
-"""Of UTF-8, at most."""
+"""Maximum bytes of a character in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class PdfLimits:
-    """Bounds on one PDF.
+    """Limits of one PDF.
 
     Attributes:
-        seconds: for reading it.
+        pages: maximum number of pages.
+        characters: maximum length of its text.
+        seconds: time limit for reading it.
     """
 
     pages: int
@@ -33,8 +35,8 @@ class Pdfs:
     """Reads PDFs.
 
     Args:
-        limits: what one of them may take.
-        pool: where they are read.
+        limits: limits of one PDF.
+        pool: the worker processes that read them.
     """
 
     def __init__(self, limits: PdfLimits, pool: WorkerPool) -> None:
@@ -42,11 +44,11 @@ class Pdfs:
         self._pool = pool
 
     async def text(self, content: bytes, owner: Hashable, budget: TimeBudget) -> str:
-        """The text of all pages; empty where they are only pictures.
+        """Return the text of all pages; empty if they contain only images.
 
         Raises:
-            Unreadable: it is broken, encrypted, or takes more than it may.
-            ApiError: 429 or 503, it cannot be read now.
+            Unreadable: the PDF is broken or encrypted, or exceeds a limit.
+            ApiError: 429 or 503 if it cannot be read now.
         """
         limits = self._limits
         options = {"pages": limits.pages, "characters": limits.characters}
@@ -69,7 +71,7 @@ class Pdfs:
 
 
 def over_budget(budget: TimeBudget) -> str:
-    """Why a file is not read whose request has no time left for it."""
+    """Return the error message for a file that exceeds the time budget of its request."""
     return (
         f"could not be read: the files of one request may take {budget.seconds:g} seconds together "
         "(setting 'files.request_seconds'). Send fewer or smaller ones."

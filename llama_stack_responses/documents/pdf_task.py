@@ -1,4 +1,4 @@
-"""Reads one PDF, in a worker process: a PDF can be made to take any amount of time and memory."""
+"""Reads one PDF, in a worker process: a malicious PDF can take any amount of time and memory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Json = dict[str, Any]
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:
-    """The `text` of a PDF, or what is the `problem` with it; `options` has the `pages` and `characters` at most."""
+    """Return the `text` of a PDF, or the `problem` with it; `options` has the maximum `pages` and `characters`."""
     reader = pypdf.PdfReader(BytesIO(content))
-    # Many are encrypted only so that they cannot be changed: those open without a password.
+    # Many are encrypted only against changes; these open with an empty password.
     if reader.is_encrypted and not reader.decrypt(""):
         return {"problem": "encrypted"}
     if len(reader.pages) > options["pages"]:

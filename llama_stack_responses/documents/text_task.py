@@ -1,4 +1,4 @@
-"""Decodes a file that may be a text; a large one in a worker process."""
+"""Decodes a file that may be text. A large one is decoded in a worker process."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from llama_stack_responses.core.charsets import codec_of, codec_of_mark
 Json = dict[str, Any]
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
-"""What no text holds: neither white space nor the escape of a terminal's colours."""
+"""Control characters that text does not contain; white space and the terminal escape are allowed."""
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:
-    """The `text` of a file, or the `problem` that it is none; `options` are the keywords of `decoded`."""
+    """Return the `text` of a file, or the `problem` that it is not text; `options` are the keywords of `decoded`."""
     text = decoded(content, **options)
     return {"problem": "binary"} if text is None else {"text": text}
 
 
 def decoded(content: bytes, characters: int, media_type: str, charset: str | None) -> str | None:
-    """The text that a file is, or so much of it that it has more than these characters; None if it is none."""
+    """Return the text of a file, or None if it is not text.
+
+    The text is cut to one character more than `characters`, which shows that it is too long.
+    """
     head = content[: 4 * characters + 4]
     for encoding in _encodings(content, media_type, charset):
         try:

@@ -1,4 +1,4 @@
-"""Files as text."""
+"""Text extraction from files of all supported kinds."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from .whole import whole
 _TASK: Final = "llama_stack_responses.documents.text_task"
 
 _REMEMBERED: Final = 16_000_000
-"""Characters of texts that are kept, so that a conversation over a file does not read it again at each turn."""
+"""Maximum characters of cached texts, so that a conversation about a file does not read it again in each turn."""
 
 _SMALL: Final = 64 * 1024
-"""Bytes of a file that are decoded in the event loop: less than a millisecond, where an error ends the decoding."""
+"""Maximum bytes of a file that is decoded in the event loop: less than a millisecond, ended early by an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """For whom a file is read.
+    """The owner and the limits of a read.
 
     Attributes:
-        owner: whose work it is.
-        budget: the time of the request that brings it.
+        owner: the user on whose quota the work counts.
+        budget: the time budget of the request.
         keep: whether the file may be stored.
     """
 
@@ -42,14 +42,14 @@ class Reader:
 
 
 class Texts:
-    """Reads files: what is text as it is, PDFs, and what the stack's own file processor can read.
+    """Extracts text from text files, PDFs, and files that the stack's own file processor can read.
 
     Args:
-        pool: decodes what is large.
-        pdfs: reads PDFs where there is no processor.
-        characters: of one file's text, at most.
-        processor: reads what is no text; None if the stack has none.
-        seconds: how long the reading of one file may take.
+        pool: decodes large files.
+        pdfs: reads PDFs if there is no processor.
+        characters: maximum length of one file's text.
+        processor: reads files that are not text; None if the stack has none.
+        seconds: time limit for reading one file.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class Texts:
         self._recent = _Recent(_REMEMBERED)
 
     async def of(self, document: Document, reader: Reader) -> str:
-        """The text of a file.
+        """Return the text of a file.
 
         Raises:
-            Unreadable: it has none that can be read, or too much.
-            ApiError: 429 or 503, it cannot be read now.
+            Unreadable: it has no readable text, or too much.
+            ApiError: 429 or 503 if it cannot be read now.
         """
         if not document.content:
             raise Unreadable("is empty.")
@@ -98,9 +98,9 @@ class Texts:
         return await self._extracted(document, reader)
 
     async def _decoded(self, document: Document, reader: Reader) -> str | None:
-        """The text that a large file is; None if it is none."""
+        """Return the text of a large file, or None if it is not text."""
         options = {"characters": self._characters, "media_type": document.media_type, "charset": document.charset}
-        # A character more than may be says that there are too many.
+        # One character over the limit shows that the text is too long.
         task = Task(_TASK, document.content, self._seconds, 4 * (self._characters + 1), options)
         answer = await self._pool.run(task, reader.owner, reader.budget)
         match answer.get("problem"):
@@ -125,7 +125,7 @@ class Texts:
         )
 
     async def _processed(self, processor: Processor, document: Document, budget: TimeBudget) -> str:
-        """The text of a file by the stack's own processor, cut where it has more characters than it may."""
+        """Return the text of a file from the stack's own processor, cut to one character over the limit."""
         seconds = min(self._seconds, budget.left)
         if seconds <= 0:
             raise Unreadable(over_budget(budget))
@@ -141,7 +141,7 @@ class Texts:
 
 
 class _Recent:
-    """The texts that were read last, of `most` characters together."""
+    """A cache of the most recently used texts, of up to `most` characters in total."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -162,7 +162,7 @@ class _Recent:
 
 
 def _digest(document: Document) -> bytes:
-    """Tells apart files of which different texts are made."""
+    """Return a key that differs for files with different texts."""
     digest = hashlib.sha256(document.content)
     digest.update(repr((document.media_type, document.charset)).encode(errors="replace"))
     return digest.digest()

@@ -1,8 +1,8 @@
-"""Texts without halves of characters."""
+"""Removal of incomplete surrogate pairs."""
 
 from __future__ import annotations
 
 
 def whole(text: str) -> str:
-    """The text without halves of characters, of which PDFs are full and which are in no JSON."""
+    """Return the text with lone surrogates replaced: they are common in PDFs and not allowed in JSON."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

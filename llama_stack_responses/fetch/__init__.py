@@ -1,1 +1,1 @@
-"""What users and models name by a URL: which addresses are connected to, and how much is read from there."""
+"""Fetching of the URLs that users and models name: permitted addresses (against SSRF) and limits on size."""

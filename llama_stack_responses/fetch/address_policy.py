@@ -1,4 +1,4 @@
-"""Which addresses this server connects to where users and models name them."""
+"""The addresses that this server may connect to for URLs that users and models name (against SSRF)."""
 
 from __future__ import annotations
 
@@ -6,44 +6,53 @@ import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from ipaddress import ip_address
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from .addresses import Address, Network, is_metadata, is_public, named_by
+from .addresses import Address, Network, is_metadata, is_public, named_by, translated
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""`(host, port) -> addresses`; raises OSError where there are none."""
+"""`(host, port) -> addresses`; raises OSError if there are none."""
 
 _LONGEST_HOST: Final = 253
-"""Characters of a domain name (RFC 1035, section 2.3.4); an IP address is shorter."""
+"""Maximum characters of a domain name (RFC 1035, section 2.3.4); an IP address is shorter."""
 
 _NAME: Final = re.compile("[0-9A-Za-z_.-]+")
-"""What is looked up: letters, digits and hyphens (RFC 1123, section 2.1), and the underscore that some names have."""
+"""Names that are resolved: letters, digits and hyphens (RFC 1123, section 2.1), and the underscore of some names."""
 
 _PORTS: Final = range(1, 65_536)
 
 
-class Refused(Exception):  # noqa: N818 (it is the answer, and no error of ours)
+class Refused(Exception):  # noqa: N818 (the answer, not a defect)
     """A URL is not fetched; the message gives the reason to the user or model that named it."""
 
 
-class Guard:
-    """Lets through what is public, and what the operator allows.
+class AddressPolicy:
+    """Allows public addresses, and those that the operator configures.
 
     Args:
-        allowed: networks that are let through though they are not public; of a cloud's metadata service, the very
-            address.
-        resolve: looks names up; None asks the system.
+        allowed: networks that are allowed although they are not public; a cloud's metadata service is allowed only by
+            its exact address.
+        nat64: prefixes under which this network reaches IPv4 addresses (RFC 6052), in addition to `64:ff9b::/96`. The
+            embedded IPv4 address decides.
+        resolve: resolves names; None uses the system's resolver.
     """
 
-    def __init__(self, allowed: Sequence[Network] = (), resolve: Resolve | None = None) -> None:
+    def __init__(
+        self,
+        allowed: Sequence[Network] = (),
+        nat64: Sequence[IPv6Network] = (),
+        *,
+        resolve: Resolve | None = None,
+    ) -> None:
         self._allowed = allowed
+        self._nat64 = nat64
         self._resolve = resolve or _of_system
 
     async def addresses(self, scheme: str, host: str, port: int) -> list[str]:
-        """The addresses of a host that may be connected to.
+        """Return the addresses of a host that may be connected to.
 
-        The caller must connect to these and not resolve the host again.
+        The caller must connect to these and not resolve the host again, which DNS rebinding could exploit.
 
         Raises:
             Refused: there are none.
@@ -63,11 +72,14 @@ class Guard:
         allowed = [each for each in dict.fromkeys(found) if self.allows(ip_address(each))]
         if not allowed:
             raise Refused(f"The host '{host}' has no public address. Only the operator of this server can allow it.")
-        # Where there is no IPv6, a host's IPv6 address is found and cannot be reached.
+        # IPv4 first: without IPv6 connectivity, a host's IPv6 address is still found but cannot be reached.
         return sorted(allowed, key=lambda each: ":" in each)
 
     def allows(self, address: Address) -> bool:
-        """Whether this address is public, or allowed: the metadata service of a cloud only by its own address."""
+        """Return whether this address is public or allowed; a cloud's metadata service only by its exact address."""
+        if isinstance(address, IPv6Address) and (prefixes := [each for each in self._nat64 if address in each]):
+            found = [translated(address, each) for each in prefixes]
+            return all(each is not None and self.allows(each) for each in found)
         networks = [each for each in self._allowed if named_by(address, each)]
         if is_metadata(address):
             return any(each.num_addresses == 1 for each in networks)
@@ -75,9 +87,9 @@ class Guard:
 
 
 def _written(host: str) -> Sequence[str]:
-    """The addresses that a host says without a lookup; none for a name that has to be looked up.
+    """Return the addresses that a host contains without a lookup; none for a name that has to be resolved.
 
-    That are IP addresses in all the forms that connecting takes (hexadecimal, octal, fewer than four numbers), and
+    These are IP addresses in all the forms that connecting accepts (hexadecimal, octal, fewer than four numbers), and
     `localhost`, which stands for the loopback alone (RFC 6761, section 6.3).
     """
     plain = host.rstrip(".").lower()

@@ -1,7 +1,8 @@
-"""Which IP addresses are public: the special-purpose registries of IANA, and the ways to write IPv4 as IPv6.
+"""Classification of IP addresses as public, from the special-purpose registries of IANA, including embedded IPv4.
 
-The lists stand here because those of the `ipaddress` module change between versions of Python and leave out networks
-that lead into a private network. Sources: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC 6890).
+The lists are part of this package because those of the `ipaddress` module change between versions of Python and omit
+networks that lead into a private network. Sources: the IANA IPv4 and IPv6 Special-Purpose Address Registries (RFC
+6890).
 """
 
 from __future__ import annotations
@@ -57,21 +58,26 @@ _RESERVED_IPV6: Final = tuple(
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")  # RFC 4291
 _NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052
 _LEADS_TO_IPV4: Final = (_MAPPED, _NAT64)
-"""The ways to write an IPv4 address as IPv6 that lead there from any host, and so are as public as what they hold."""
+"""The IPv6 forms of an IPv4 address that reach it from any host, and so are public if the IPv4 address is."""
 
 _ISATAP: Final = bytes.fromhex("005efe")
-"""The interface identifier's octets 1 to 3 (RFC 5214); octet 0 is zero but for the bits `u` and `g`."""
+"""Octets 1 to 3 of the interface identifier (RFC 5214); octet 0 is zero except for the bits `u` and `g`."""
+
+_NAT64_OCTETS: Final = {
+    32: (4, 5, 6, 7),
+    40: (5, 6, 7, 9),
+    48: (6, 7, 9, 10),
+    56: (7, 9, 10, 11),
+    64: (9, 10, 11, 12),
+    96: (12, 13, 14, 15),
+}
+"""Octets of the IPv4 address in a NAT64 address, by the length of the prefix (RFC 6052, section 2.2)."""
 
 _IPV4_OCTETS: Final = (
     (2, 3, 4, 5),  # 6to4: RFC 3056
-    (4, 5, 6, 7),  # NAT64 under /32: RFC 6052, as the following
-    (5, 6, 7, 9),
-    (6, 7, 9, 10),
-    (7, 9, 10, 11),
-    (9, 10, 11, 12),
-    (12, 13, 14, 15),
+    *_NAT64_OCTETS.values(),
 )
-"""Where an IPv6 address may hold an IPv4 address, under any prefix."""
+"""Octets of an IPv6 address that may hold an IPv4 address, under any prefix."""
 
 _METADATA_IPV4: Final = frozenset(
     map(
@@ -98,15 +104,15 @@ _METADATA_IPV6: Final = frozenset(
         ),
     )
 )
-"""The metadata services of clouds, which hand out a machine's secrets to every process on it."""
+"""The metadata services of clouds, which give a machine's secrets to every process on it."""
 
 
 def is_public(address: Address) -> bool:
-    """Whether an address, and each IPv4 address that it holds, belongs to the public Internet."""
+    """Return whether an address, and each IPv4 address embedded in it, belongs to the public Internet."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _RESERVED_IPV4)
     if address.scope_id is not None:
-        # A zone (RFC 4007) chooses one of this machine's links.
+        # A zone (RFC 4007) selects one of this machine's links.
         return False
     if not all(map(is_public, _within(address))):
         return False
@@ -116,7 +122,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_metadata(address: Address) -> bool:
-    """Whether an address leads to the metadata service of a cloud, also by a translation under any prefix."""
+    """Return whether an address leads to the metadata service of a cloud, also by a translation under any prefix."""
     if isinstance(address, IPv4Address):
         return address in _METADATA_IPV4
     plain = IPv6Address(address.packed)
@@ -124,16 +130,26 @@ def is_metadata(address: Address) -> bool:
 
 
 def named_by(address: Address, network: Network) -> bool:
-    """Whether a network has an address, or the IPv4 address that it stands for."""
+    """Return whether a network contains an address, or the IPv4 address that it stands for."""
     if isinstance(address, IPv6Address) and any(address in each for each in _LEADS_TO_IPV4):
         return address in network or IPv4Address(address.packed[-4:]) in network
     return address in network
 
 
-def _within(address: IPv6Address) -> Iterator[IPv4Address]:
-    """The IPv4 addresses that an address holds, in all forms whose place is known.
+def translated(address: IPv6Address, prefix: IPv6Network) -> IPv4Address | None:
+    """Return the IPv4 address that an address of a NAT64 prefix stands for, or None.
 
-    6to4, Teredo, and local translation (RFC 8215) are not public whatever they hold.
+    Octet 8 is zero in each of them, and the octets after the IPv4 address are ignored (RFC 6052, section 2.2).
+    """
+    if prefix.prefixlen != 96 and address.packed[8]:
+        return None
+    return _held(address, _NAT64_OCTETS[prefix.prefixlen])
+
+
+def _within(address: IPv6Address) -> Iterator[IPv4Address]:
+    """Yield the IPv4 addresses embedded in an address, for all forms at a known position.
+
+    6to4, Teredo, and local translation (RFC 8215) are not public, regardless of the embedded address.
     """
     packed = address.packed
     is_isatap = packed[8] & 0b1111_1100 == 0 and packed[9:12] == _ISATAP

@@ -1,4 +1,4 @@
-"""The bodies of HTTP responses, bounded while they are read."""
+"""The bodies of HTTP responses, read up to a size limit."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from typing import Final
 import httpx
 
 UNCOMPRESSED: Final = {"accept-encoding": "identity"}
-"""Headers that ask for a body whose size on the wire is its size."""
+"""Request headers that forbid compression, so that the size on the wire is the size of the body."""
 
 
-class TooLarge(ValueError):  # noqa: N818 (it is what the body is)
-    """The body has more bytes than are read, or could have: it is compressed."""
+class TooLarge(ValueError):  # noqa: N818 (a property of the body)
+    """The body exceeds the size limit, or may exceed it because it is compressed."""
 
 
 async def read_body(response: httpx.Response, size: int) -> bytes:
-    """The body of a response that was asked for with `UNCOMPRESSED`.
+    """Return the body of a response to a request with the headers `UNCOMPRESSED`.
 
     Args:
-        response: one that is being streamed.
-        size: bytes, at most. No more than that is kept in memory.
+        response: a response that is being streamed.
+        size: maximum bytes of the body. No more than that is kept in memory.
 
     Raises:
-        TooLarge: it has more, or the server compressed it.
+        TooLarge: the body is larger, or the server compressed it.
         httpx.HTTPError: the connection broke.
     """
     if response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -1,4 +1,4 @@
-"""Reads what a URL names, within bounds."""
+"""Fetches URLs with limits on size, time and redirects."""
 
 from __future__ import annotations
 
@@ -6,37 +6,43 @@ import asyncio
 import re
 import ssl
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Final
 
 import httpx
 
-from .address_policy import Guard, Refused
-from .transport import GuardedTransport
+from .address_policy import AddressPolicy, Refused
+from .transport import SOCKET_OPTIONS, GuardedTransport
 
 _HEADERS: Final = {
     "user-agent": "llama-stack-responses",
     "accept": "text/html, text/plain;q=0.9, */*;q=0.5",
-    # The one encoding whose output can be bounded while it is read.
+    # The only encoding offered: its output can be limited during decompression.
     "accept-encoding": "gzip",
 }
+_LENGTH: Final = re.compile("[0-9]{1,18}")
+
+CONNECTION_BYTES: Final = 512 * 1024
+"""Bytes that an open connection holds in addition to the body: buffers, and data not yet read."""
+
 _GZIP_OR_ZLIB: Final = 47
-"""zlib's `wbits` for both, told apart by their first bytes."""
+"""`wbits` of zlib that detects gzip and zlib by their first bytes."""
 _CHARSET: Final = re.compile(r';[ \t]*charset=[ \t]*"?([^\s;",]{1,100})', re.IGNORECASE)
 _CONTENT_TYPE: Final = 1_000
-"""Characters of the header that are read."""
+"""Characters of the header that are parsed."""
 
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """Bounds on what one URL may cost.
+    """Limits of one fetch.
 
     Attributes:
-        size: bytes of its body, decompressed.
-        seconds: for all of it, redirects included.
-        redirects: how many are followed.
+        size: maximum bytes of the body, decompressed.
+        seconds: time limit, including redirects.
+        redirects: maximum redirects that are followed.
     """
 
     size: int
@@ -46,12 +52,12 @@ class FetchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What was read.
+    """A fetched body.
 
     Attributes:
-        url: where it was found, after the redirects.
-        media_type: without parameters, in lower case; empty if the server did not say.
-        charset: of a text, if the server said.
+        url: its URL, after the redirects.
+        media_type: without parameters, in lower case; empty if the server did not send it.
+        charset: of a text, if the server sent it.
     """
 
     url: str
@@ -61,57 +67,61 @@ class Fetched:
 
 
 class Fetcher:
-    """Fetches what users and models name.
+    """Fetches URLs that users and models name.
 
     Args:
-        guard: says where it may go.
-        limits: say how much it may read.
-        trust: the certificates that it trusts; None: those that httpx does, or SSL_CERT_FILE.
+        guard: the address policy.
+        limits: limits of one fetch.
+        trust: the trusted certificates; None: those of httpx, or SSL_CERT_FILE.
     """
 
-    def __init__(self, guard: Guard, limits: FetchLimits, trust: ssl.SSLContext | None = None) -> None:
+    def __init__(self, guard: AddressPolicy, limits: FetchLimits, trust: ssl.SSLContext | None = None) -> None:
         self._guard = guard
         self._limits = limits
         self._trust = trust
 
-    async def get(self, url: str) -> Fetched:
-        """Reads the whole of what a URL names.
+    async def get(self, url: str, count: Callable[[int], object]) -> Fetched:
+        """Fetch the whole body of a URL.
+
+        Args:
+            count: called with the announced size, and with the size of each piece of the body beyond that before the
+                piece is kept; an exception from it ends the fetch.
 
         Raises:
-            Refused: it may not be fetched, or could not be; the message says why.
+            Refused: the URL may not be fetched, or the fetch failed; the message gives the reason.
         """
         try:
             async with asyncio.timeout(self._limits.seconds), self._client() as client:
-                return await self._read(client, url)
+                return await self._read(client, url, count)
         except TimeoutError:
             raise Refused(f"The server did not answer within {self._limits.seconds:g} seconds.") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
-            # UnicodeError: a host that is no domain name in IDNA (RFC 5891), or a lone surrogate.
+            # UnicodeError: a host that is not a valid IDNA domain name (RFC 5891), or a lone surrogate.
             raise Refused("This is no URL to fetch: it must begin with http:// or https:// and a host.") from None
         except httpx.HTTPError as error:
             raise Refused(f"It could not be fetched ({type(error).__name__}).") from None
 
     def _client(self) -> httpx.AsyncClient:
-        # Once a server: it reads some hundred certificates.
+        # Created once: it parses some hundred certificates.
         trust = self._trust = self._trust or httpx.create_ssl_context()
 
         def plain() -> httpx.AsyncHTTPTransport:
-            return httpx.AsyncHTTPTransport(verify=trust)
+            return httpx.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
 
         transport: httpx.AsyncBaseTransport = GuardedTransport(self._guard, plain)  # type: ignore[assignment]
         return httpx.AsyncClient(
             transport=transport,
             headers=_HEADERS,
-            timeout=None,  # noqa: S113 (the bound is on all of it)
+            timeout=None,  # noqa: S113 (`get` limits the whole fetch)
             trust_env=False,
         )
 
-    async def _read(self, client: httpx.AsyncClient, url: str) -> Fetched:
+    async def _read(self, client: httpx.AsyncClient, url: str, count: Callable[[int], object]) -> Fetched:
         async with self._answer(client, url) as response:
             if not response.is_success:
                 raise Refused(f"The server answered {response.status_code} {response.reason_phrase}".rstrip() + ".")
-            body = await self._body(response)
-            # The parser of the email package, which httpx asks for the charset, takes quadratic time.
+            body = await self._body(response, count)
+            # Not `response.encoding`: httpx uses the email package's parser, which takes quadratic time.
             content_type = response.headers.get("content-type", "")[:_CONTENT_TYPE]
             charset = _CHARSET.search(content_type)
             media_type = content_type.partition(";")[0].strip().lower()
@@ -119,7 +129,7 @@ class Fetcher:
 
     @asynccontextmanager
     async def _answer(self, client: httpx.AsyncClient, url: str) -> AsyncIterator[httpx.Response]:
-        """The answer behind all redirects. The bodies of redirects are not read: httpx reads them without a bound."""
+        """Yield the answer after all redirects. The bodies of redirects are not read: httpx does not limit them."""
         request = client.build_request("GET", url)
         for _ in range(self._limits.redirects + 1):
             response = await client.send(request, stream=True)
@@ -132,23 +142,47 @@ class Fetcher:
                 await response.aclose()
         raise Refused(f"The URL redirects more than {self._limits.redirects} times.")
 
-    async def _body(self, response: httpx.Response) -> bytes:
+    def _announced(self, response: httpx.Response) -> int:
+        """Return the size of the body from `content-length`; 0 if there is none.
+
+        Raises:
+            Refused: it is larger than the limit.
+        """
+        length = response.headers.get("content-length", "")
+        size = int(length) if _LENGTH.fullmatch(length) else 0
+        if size > self._limits.size:
+            raise Refused(f"It is larger than {self._limits.size} bytes.")
+        return size
+
+    async def _body(self, response: httpx.Response, count: Callable[[int], object]) -> bytes:
         inflate = _inflater(response.headers.get("content-encoding", ""))
-        body = bytearray()
-        async for chunk in response.aiter_raw(65_536):
-            left = self._limits.size - len(body)
-            try:
-                # A few kilobytes may become megabytes, which takes longer than others shall wait.
-                body += await asyncio.to_thread(inflate.decompress, chunk, left + 1) if inflate else chunk
-            except zlib.error:
-                raise Refused("The server sent something compressed that cannot be read.") from None
-            if len(body) > self._limits.size:
-                raise Refused(f"It is larger than {self._limits.size} bytes.")
-        return bytes(body)
+        # Unlike a bytearray, BytesIO returns its content without a copy. Closing it frees the content even if the
+        # traceback of an exception refers to this frame.
+        counted = self._announced(response) if inflate is None else 0
+        count(counted)
+        with BytesIO() as body:
+            async for chunk in response.aiter_raw(65_536):
+                left = self._limits.size - body.tell()
+                try:
+                    # In a thread: a few kilobytes may expand to megabytes, which would block the event loop.
+                    piece = await asyncio.to_thread(inflate.decompress, chunk, left + 1) if inflate else chunk
+                except zlib.error:
+                    raise Refused("The server sent something compressed that cannot be read.") from None
+                if len(piece) > left:
+                    raise Refused(f"It is larger than {self._limits.size} bytes.")
+                if body.tell() + len(piece) > counted:
+                    count(len(piece))
+                    counted += len(piece)
+                body.write(piece)
+            return body.getvalue()
 
 
 def _inflater(encoding: str) -> zlib._Decompress | None:
-    """What undoes a content encoding, in bounded steps."""
+    """Return a decompressor with bounded output for a content encoding, or None if there is none.
+
+    Raises:
+        Refused: the encoding was not offered.
+    """
     match encoding.strip().lower():
         case "" | "identity":
             return None

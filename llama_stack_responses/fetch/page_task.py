@@ -1,4 +1,4 @@
-"""Reads a web page, in a worker process: a page can be made to take any amount of time and memory."""
+"""Reads a web page, in a worker process: a malicious page can take any amount of time and memory."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TITLE_CHARACTERS: Final = 1_000
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:
-    """The `title` and the `text` of a page, of the `characters` at most that `options` allow.
+    """Return the `title` and the `text` of a page, up to the `characters` in `options`.
 
-    The other options are the `url` of the page, its `charset`, and `html`, which is false for a page of plain text.
+    The other options are the `url` of the page, its `charset`, and `html`, which is false for plain text.
     """
     codec = _codec(content, options["charset"])
     if options["html"]:
-        # Without a charset that the server names, the extraction looks for one in the page.
+        # Without a charset from the server, the extraction searches for one in the page.
         title, text = _of_html(content.decode(codec, "replace") if codec else content, options["url"])
     else:
         title, text = "", _plain(content, codec)
@@ -44,7 +44,7 @@ def _plain(content: bytes, codec: str | None) -> str:
 
 
 def _of_html(source: bytes | str, url: str) -> tuple[str, str]:
-    """The title and the main text of a page, its links as `[text](url)`."""
+    """Return the title and the main text of a page, with links as `[text](url)`."""
     text = trafilatura.extract(source, url=url, include_links=True, favor_recall=True)
     text = text or trafilatura.html2txt(source)
     document = trafilatura.load_html(source)

@@ -1,36 +1,37 @@
-"""Web pages as text that a model can read."""
+"""Web pages as text for models."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
+from llama_stack_responses.admission import Admission
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.process_pool.pool import Task, WorkerPool
 
 from .address_policy import Refused
-from .fetcher import Fetched, Fetcher
+from .fetcher import CONNECTION_BYTES, Fetched, Fetcher
 
 _TASK: Final = "llama_stack_responses.fetch.page_task"
 _HTML: Final = frozenset({"text/html", "application/xhtml+xml", ""})
 _PLAIN: Final = re.compile(r"text/|application/(.*\+)?(json|xml|yaml|x-yaml|javascript|toml)$")
 _CHARACTERS: Final = 1_000_000
-"""Of a page's text that can be read; what stands behind them cannot."""
+"""Maximum characters of a page's text; the rest is cut off."""
 _BYTES_A_CHARACTER: Final = 4
-"""Of UTF-8, at most."""
+"""Maximum bytes of a character in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page.
+    """A web page.
 
     Attributes:
-        url: where it was found, after the redirects.
-        title: its title, or where it has none the name of its host.
-        text: what it says, in lines; a million characters of it at most.
+        url: its URL, after the redirects.
+        title: its title, or the host name if it has none.
+        text: its text in lines, up to a million characters.
     """
 
     url: str
@@ -39,29 +40,39 @@ class Page:
 
 
 class Pages:
-    """Opens pages.
+    """Opens web pages.
 
     Args:
-        fetcher: fetches them.
-        pool: reads them.
-        seconds: how long the reading of one may take.
+        fetcher: fetches the pages.
+        pool: extracts their text.
+        seconds: time limit for extracting one.
+        contents: counts the bytes held of pages.
     """
 
-    def __init__(self, fetcher: Fetcher, pool: WorkerPool, seconds: float) -> None:
+    def __init__(self, fetcher: Fetcher, pool: WorkerPool, seconds: float, contents: Admission) -> None:
         self._fetcher = fetcher
         self._pool = pool
         self._seconds = seconds
+        self._contents = contents
 
-    async def open(self, url: str, owner: Hashable) -> Page:
-        """A page, readable.
+    async def open(self, url: str, owner: Owner) -> Page:
+        """Return a page as text.
 
         Args:
-            owner: for whom it is opened.
+            owner: the user for whom it is opened.
 
         Raises:
-            Refused: it may not be fetched, could not be, is no text, or takes too much time or memory.
+            Refused: the page may not be fetched, the fetch failed, it is not text, or it takes too much time or memory;
+                or this owner holds or reads too much at the moment.
         """
-        fetched = await self._fetcher.get(url)
+        try:
+            with self._contents.lease(owner) as held:
+                held.take(CONNECTION_BYTES)
+                return await self._opened(await self._fetcher.get(url, held.take), owner)
+        except ApiError as error:
+            raise Refused(error.message) from None
+
+    async def _opened(self, fetched: Fetched, owner: Owner) -> Page:
         is_html = fetched.media_type in _HTML
         if not is_html and not _PLAIN.match(fetched.media_type):
             raise Refused(f"The page is no text: the server calls it '{fetched.media_type}'.")
@@ -70,13 +81,10 @@ class Pages:
             raise Refused("The page has no text that can be read.")
         return Page(fetched.url, answer["title"] or urlsplit(fetched.url).hostname or "", answer["text"])
 
-    async def _read(self, fetched: Fetched, is_html: bool, owner: Hashable) -> dict[str, str]:
+    async def _read(self, fetched: Fetched, is_html: bool, owner: Owner) -> dict[str, str]:
         options = {"url": fetched.url, "charset": fetched.charset, "html": is_html, "characters": _CHARACTERS}
         task = Task(_TASK, fetched.body, self._seconds, _CHARACTERS * _BYTES_A_CHARACTER, options)
-        try:
-            answer = await self._pool.run(task, owner)
-        except ApiError as error:
-            raise Refused(error.message) from None
+        answer = await self._pool.run(task, owner.identity)
         match answer.get("problem"):
             case None:
                 return dict(answer)

@@ -1,52 +1,58 @@
-"""An HTTP transport that connects only where the guard lets it."""
+"""An HTTP transport that connects only to addresses that the address policy allows."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final, Self
 
-from .address_policy import Guard
+from .address_policy import AddressPolicy
 
 _PORTS: Final = {"http": 80, "https": 443}
+_RECEIVED_BYTES: Final = 128 * 1024
+
+SOCKET_OPTIONS: Final = ((socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVED_BYTES),)
+"""Options of the plain transports. With larger buffers, uvloop reads up to 8 MB from a socket before a pause."""
+
 _NOT_CONNECTED: Final = frozenset({"ConnectError", "ConnectTimeout"})
 
 
 class GuardedTransport:
-    """A transport for an `AsyncClient` of httpx, or of httpx2, which is its double.
+    """A transport for an `AsyncClient` of httpx, or of httpx2, which has the same interface.
 
-    Each request, and so each redirect too, goes to an address that was checked for it, under the name that its URL
-    has: in the Host header, in the TLS handshake and for the certificate.
+    Each request, including each redirect, connects to an address that was checked for it. The Host header, the TLS
+    handshake and the certificate check use the host name of its URL.
 
     Args:
-        guard: says which addresses those are.
-        make: makes a plain transport of the client's library. There is one a host name, so that no connection serves
-            another name than the one that its certificate was checked for.
+        guard: the address policy.
+        make: creates a plain transport of the client's library. There is one for each host name, so that a connection
+            is never reused for a name other than the one its certificate was checked for.
     """
 
-    def __init__(self, guard: Guard, make: Callable[[], Any]) -> None:
+    def __init__(self, guard: AddressPolicy, make: Callable[[], Any]) -> None:
         self._guard = guard
         self._make = make
         self._plain: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
-        """Nothing is open yet."""
+        """Return itself; connections are opened on demand."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         await self.aclose()
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Sends a request.
+        """Send a request.
 
         Raises:
-            Refused: its URL leads where nobody may go.
+            Refused: the address policy does not allow its URL.
         """
         url = request.url
-        # As it is looked up. `url.host` is its Unicode form, and raises where there is none.
+        # The form used for the lookup. `url.host` is the Unicode form, and raises if there is none.
         host = url.raw_host.decode("ascii")
         addresses = await self._guard.addresses(url.scheme, host, url.port or _PORTS.get(url.scheme, 0))
         transport = self._plain.get(host)
@@ -61,14 +67,14 @@ class GuardedTransport:
         raise AssertionError("a host that is let through has an address")
 
     async def aclose(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         plain, self._plain = self._plain, {}
         for transport in plain.values():
             await transport.aclose()
 
 
 def _addressed(request: Any, address: str) -> Any:
-    """The request as it goes to an address: the name that it is for stands in its Host header already."""
+    """Return the request with the host replaced by an address; its Host header already has the host name."""
     return type(request)(
         request.method,
         request.url.copy_with(host=address),

@@ -1,4 +1,4 @@
-"""How a conversation is compacted while a response is made of it."""
+"""Compaction of a conversation within a generation."""
 
 from __future__ import annotations
 
@@ -22,25 +22,26 @@ from ..core.stream.deltas import Finish
 from ..sealing.sealer import SEALED
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import RoundOperation
-from ..tools.tool import Stagehand
-from .event_buffer import Outbox
-from .model_round import Asking
+from ..tools.tool import ItemReporter
+from .event_buffer import EventBuffer
+from .model_round import ModelRound
 
 Json = dict[str, Any]
 
-Compact = Callable[[Sequence[Json], int | None, Stagehand, RoundOperation], Awaitable[list[Json]]]
-"""Compacts a conversation, the answer having so many tokens; what the model goes on from."""
+Compact = Callable[[Sequence[Json], int | None, ItemReporter, RoundOperation], Awaitable[list[Json]]]
+"""Compacts a conversation, given the maximum tokens of the summary; returns the items that the model continues from."""
 
 
-class Compacting:
-    """Puts a summary in the place of a conversation.
+class AutoCompaction:
+    """Replaces a conversation by a summary.
 
     Args:
-        request: what the client asked for.
+        request: the client's request.
         sent: the history and the input, as they were sent.
-        asking: asks the model.
-        assembler, outbox: build the response, and take its events.
-        summaries: seals what the model writes.
+        model_round: runs the model rounds.
+        assembler: builds the response.
+        event_buffer: receives the events.
+        summaries: seals the summaries.
     """
 
     def __init__(
@@ -48,82 +49,82 @@ class Compacting:
         request: CreateRequest,
         *,
         sent: Sequence[Json],
-        asking: Asking,
+        model_round: ModelRound,
         assembler: Assembler,
-        outbox: Outbox,
+        event_buffer: EventBuffer,
         summaries: PrivateSummaries,
     ) -> None:
         self._entries = request.context_management
         self._sent = sent
-        self._asking = asking
+        self._model_round = model_round
         self._assembler = assembler
-        self._outbox = outbox
+        self._event_buffer = event_buffer
         self._summaries = summaries
 
     async def due(self, items: Sequence[Json], max_tokens: int | None) -> bool:
-        """Whether the conversation has grown past the threshold, or past what the model takes.
+        """Return whether the conversation can be compacted and exceeds the request's threshold or the model's context.
 
         Args:
-            max_tokens: what the answer may have, or None.
+            max_tokens: most tokens of the answer; None for no bound.
         """
         if not self.possible(items):
             return False
         thresholds = [entry["compact_threshold"] for entry in self._entries if "compact_threshold" in entry]
-        return await self._asking.passes(items, min(thresholds, default=None), max_tokens)
+        return await self._model_round.passes(items, min(thresholds, default=None), max_tokens)
 
     def possible(self, items: Sequence[Json]) -> bool:
-        """Whether the client wants it, and there is something to compact."""
+        """Return whether the client asked for compaction and there is something to compact."""
         return bool(self._entries) and has_news(before_question(items)[0], self._summaries.read)
 
     async def before_answer(
-        self, items: Sequence[Json], max_tokens: int | None, stagehand: Stagehand, told: RoundOperation
+        self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, told: RoundOperation
     ) -> list[Json]:
-        """Compacts what came before a round; what the model goes on from.
+        """Compact the conversation before a round, and return the items that the model continues from.
 
-        What the user asked last stays. If nobody has answered any of it, it is not summarised either.
+        The user's last message is kept. If the model has not begun to answer it, it is left out of the summary.
 
         Raises:
             ApiError: the model wrote no summary.
         """
         settled, question = before_question(items)
         asked = open_message(items, self._sent, self._summaries.read)
-        made = await self._made(settled, asked, max_tokens, stagehand, told)
+        made = await self._made(settled, asked, max_tokens, reporter, told)
         summary = self._summaries.read(made)
         if asked and summary and not question:
-            # The item only names the files and images of the message; for this model they are read already.
+            # The sealed item only refers to the message's files and images; here they are already resolved.
             question = [as_message(replace(summary, message=shown_message(items)))]
         return [made, *question]
 
     async def alone(
-        self, items: Sequence[Json], max_tokens: int | None, stagehand: Stagehand, told: RoundOperation
+        self, items: Sequence[Json], max_tokens: int | None, reporter: ItemReporter, told: RoundOperation
     ) -> list[Json]:
-        """Compacts all of the conversation, since the client asked for that and nothing else.
+        """Compact the whole conversation, for a request for compaction alone.
 
         Raises:
             ApiError: there is nothing to compact, or the model wrote no summary.
         """
         check_not_empty(items)
         asked = open_message(items, self._sent, self._summaries.read)
-        return [await self._made(items, asked, max_tokens, stagehand, told)]
+        return [await self._made(items, asked, max_tokens, reporter, told)]
 
     async def _made(
         self,
         items: Sequence[Json],
         asked: list[Json] | None,
         max_tokens: int | None,
-        stagehand: Stagehand,
+        reporter: ItemReporter,
         told: RoundOperation,
     ) -> Json:
         index = -1
 
         def begun() -> None:
             nonlocal index
-            index = stagehand.begin(COMPACTION, {})
-            stagehand.advance(index, "compacting")
+            index = reporter.begin(COMPACTION, {})
+            reporter.advance(index, "compacting")
 
-        written = await self._asking.summarise(items, max_tokens, begun, told)
+        written = await self._model_round.summarise(items, max_tokens, begun, told)
         told.ended(written.finish, ())
-        self._outbox.put(self._assembler.feed(Finish("stop", written.finish.usage)))
-        stagehand.conclude(index, {SEALED: self._summaries.seal(Summary(written.text, asked))})
+        self._event_buffer.put(self._assembler.feed(Finish("stop", written.finish.usage)))
+        reporter.conclude(index, {SEALED: self._summaries.seal(Summary(written.text, asked))})
         made: Json = self._assembler.response["output"][index]
         return made

@@ -1,23 +1,23 @@
-"""What a response on a connection has beside its request."""
+"""Options of a response on a WebSocket connection."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from ..inputs.connection_memory import Chains
-from .stop_point import Boundary
+from .stop_point import StopPoint
 
 
 @dataclass(frozen=True, slots=True)
-class OnConnection:
-    """How a response is made for a connection that stays open.
+class ConnectionOptions:
+    """Options that come from the connection, not from the request.
 
     Attributes:
-        chains: the connection's memory.
-        generate: whether a model is asked.
-        boundary: where the response is to end before its time.
+        chains: the connection's memory of responses that are not stored.
+        generate: whether to ask the model; if not, the response only warms up the connection.
+        stop_point: ends the response early, for steering.
     """
 
     chains: Chains
     generate: bool = True
-    boundary: Boundary = field(default_factory=Boundary)
+    stop_point: StopPoint = field(default_factory=StopPoint)

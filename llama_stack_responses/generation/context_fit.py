@@ -1,4 +1,4 @@
-"""How the requests of one response are made to fit their model's context: the oldest turns are left out."""
+"""Fits the requests of one generation to the model's context by leaving out the oldest turns."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ from .token_counts import TokenCounts
 
 Json = dict[str, Any]
 Make = Callable[[Sequence[Json]], Json]
-"""Makes a chat request of items."""
+"""Builds a chat request from items."""
 
 _NEAR: Final = 0.4
-"""Of a bound: an estimate beyond that may be too low, so the tokens are counted where they can be."""
+"""Fraction of a bound past which an estimate is not trusted and the tokens are counted."""
 
 _FOR_THE_ANSWER: Final = 8
-"""One part in so many of a context is left for an answer of which it is not known how long it may be."""
+"""Divisor: this part of the context is reserved for an answer without a bound on its tokens."""
 
 _SHORTER: Final = 0.7
-"""Of a refused request, the next has at most so much."""
+"""Bound on the next request after a refusal, as a fraction of the refused one."""
 
 
-class Fitting:
-    """Makes requests that fit.
+class ContextFit:
+    """Builds requests that fit the context.
 
-    Sizes are estimated. Near a bound, the estimates are corrected once by a count, or by what the model server says
-    when it refuses.
+    Sizes are estimated. Near a bound, the estimates are calibrated once, by a token count or by the numbers in the
+    model server's refusal.
 
     Args:
-        model: the model's whole name.
-        counts: counts more exactly than an estimate, where it can.
-        lengths: what is known of models' contexts.
+        model: the model's full name.
+        profile: the model's profile.
+        counts: counts tokens, as exactly as possible.
+        lengths: the known context lengths of models.
     """
 
     def __init__(self, model: str, profile: Profile, counts: TokenCounts, lengths: ContextLengths) -> None:
@@ -44,18 +45,20 @@ class Fitting:
         self._profile = profile
         self._counts = counts
         self._lengths = lengths
-        self._scale: float | None = None  # tokens for each that was estimated
+        self._scale: float | None = None  # tokens per estimated token
         self._told = False
-        self._most: float | None = None  # estimated tokens of the next request, at most
+        self._most: float | None = None  # most estimated tokens of the next request
         self._last: Json = {"messages": []}
         self._shortest = False
 
     async def fit(self, items: Sequence[Json], make: Make, max_tokens: int | None, *, to_answer: bool = True) -> Json:
-        """The request that `make` makes of the items, or of those that are left when the oldest turns are not.
+        """Build the request, without as many of the oldest turns as necessary to fit the context.
 
         Args:
-            max_tokens: what the answer may have, or None.
-            to_answer: whether the user's newest message is to be answered, and stays in any case.
+            items: the conversation.
+            make: builds the request.
+            max_tokens: most tokens of the answer; None for no bound.
+            to_answer: whether the model is to answer the user's newest message, which is then never left out.
         """
         chat = make(items)
         self._shortest = False
@@ -65,12 +68,12 @@ class Fitting:
         return self.leave(chat)
 
     def leave(self, chat: Json) -> Json:
-        """Takes note of a request that is sent."""
+        """Record the request as the one that is sent next, and return it."""
         self._last = chat
         return chat
 
     async def room(self, max_tokens: int | None) -> float | None:
-        """The tokens that a request may have, so that the answer has its place; None if that is not known."""
+        """Return the tokens that a request may have beside the answer; None if no bound is known."""
         most = None if self._most is None else self._most * (self._scale or 1)
         length = await self._lengths.of(self._model, self._profile)
         if length is None:
@@ -79,14 +82,14 @@ class Fitting:
         return room if most is None else min(room, most)
 
     async def tokens(self, chat: Json, bound: float | None) -> float:
-        """The tokens of a request: estimated, and near the bound as exact as can be."""
+        """Return the tokens of a request: estimated, but calibrated by a count if the estimate is near the bound."""
         estimate = estimated_tokens(chat)
         if self._scale is None and bound is not None and estimate > bound * _NEAR:
             self._scale = await self._counts.of(chat) / estimate
         return estimate * (self._scale or 1)
 
     def shorten(self, refusal: TooLongError) -> bool:
-        """Learns from a refusal of the last request; whether the next one will be shorter."""
+        """Adjust the bounds after the last request was refused; return whether the next one can be shorter."""
         if refusal.length:
             self._lengths.learn(self._model, refusal.length)
         if self._shortest:
@@ -99,7 +102,10 @@ class Fitting:
         return True
 
     def _shortened(self, items: Sequence[Json], parts: list[list[int]], make: Make, most: float) -> Json:
-        """The request of as many items as have no more than `most` estimated tokens; `parts` go first to last."""
+        """Build the longest request of at most `most` estimated tokens by leaving out `parts` in order.
+
+        If even the request without all parts is longer, return that one.
+        """
 
         def made(count: int) -> Json:
             return make(without(items, parts[:count]))

@@ -1,4 +1,4 @@
-"""How long the conversations are that models take."""
+"""Context lengths of models."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from ..chat.inference import Inference
 from ..chat.profile import Profile
 
 _MOST: Final = 1_000
-"""Models that are remembered."""
+"""Most models whose lengths are remembered."""
 
 _FRESH: Final = 3_600.0
-"""Seconds for which a model server's word holds: it may be started anew with another context."""
+"""Seconds for which a length from a refusal is valid: the model server may be restarted with another context."""
 
 
 class ContextLengths:
-    """What is known of models' contexts, in tokens.
+    """The known context lengths of models, in tokens.
 
-    What a model server said when it refused a request counts most, then the model's profile, then what the host knows
-    of the model.
+    A length that the model server named in a refusal has priority over the model's profile, and that over the host's
+    data on the model.
 
     Args:
-        clock: seconds.
+        inference: provides the host's data on models.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, inference: Inference, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,14 +34,14 @@ class ContextLengths:
         self._told: OrderedDict[str, tuple[int, float]] = OrderedDict()
 
     async def of(self, model: str, profile: Profile) -> int | None:
-        """The length of the model's context; None if nobody knows."""
+        """Return the length of the model's context; None if it is unknown."""
         length, until = self._told.get(model, (0, 0.0))
         if length and self._clock() < until:
             return length
         return profile.context_length or await self._inference.context_length(model)
 
     def learn(self, model: str, length: int) -> None:
-        """Remembers what the model server said."""
+        """Remember the length that the model server named in a refusal."""
         self._told[model] = length, self._clock() + _FRESH
         self._told.move_to_end(model)
         if len(self._told) > _MOST:

@@ -1,4 +1,4 @@
-"""Filters between the deltas of a round and the assembler, which may wait for another service."""
+"""Filters of the deltas before the assembler; a filter may wait for another service."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Protocol
 from ..core.stream.deltas import Delta
 
 
-class Gate(Protocol):
-    """Takes the deltas of one round after the other, each of which ends with its `Finish`."""
+class DeltaFilter(Protocol):
+    """A filter of the deltas of successive rounds, each of which ends with its `Finish`."""
 
     def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
-        """The deltas that are shown for this one. After a `Finish` of any filter, no delta of the round follows."""
+        """Yield the deltas to pass on for this one. If a filter yields a `Finish`, the round ends there."""
         ...
 
 
-async def through(gates: Sequence[Gate], delta: Delta) -> AsyncGenerator[Delta]:
-    """What comes out behind all the gates. Closing it also ends what the gates are doing."""
-    if not gates:
+async def apply_filters(filters: Sequence[DeltaFilter], delta: Delta) -> AsyncGenerator[Delta]:
+    """Yield what all filters in order make of a delta. Closing the iterator also closes the filters' iterators."""
+    if not filters:
         yield delta
         return
-    async with aclosing(gates[0].feed(delta)) as passing:
+    async with aclosing(filters[0].feed(delta)) as passing:
         async for passed in passing:
-            async with aclosing(through(gates[1:], passed)) as showing:
+            async with aclosing(apply_filters(filters[1:], passed)) as showing:
                 async for shown in showing:
                     yield shown

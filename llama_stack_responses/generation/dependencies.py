@@ -1,4 +1,4 @@
-"""What of the stack around it the provider works with."""
+"""The services of the stack that generations use."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ..tools.registry import Services
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """The stack's other providers, and who is told what is done.
+class Dependencies:
+    """The stack's other providers, telemetry, and the process pool.
 
     Attributes:
         inference: runs the model rounds.
-        attachments: makes files and images fit for the models.
-        prompts: the prompts that requests name; None if the stack has none.
-        services: what hosted tools work with.
-        moderator: who checks what goes in and comes out.
-        telemetry: is told what is done.
-        pool: where foreign content is worked on.
+        attachments: resolves files and images for the models.
+        prompts: the prompts that requests refer to; None if the stack has none.
+        services: the services that hosted tools use.
+        moderator: checks input and output.
+        telemetry: records spans and metrics.
+        pool: processes that handle untrusted content.
     """
 
     inference: Inference
@@ -36,7 +36,7 @@ class Surroundings:
     pool: WorkerPool
 
     async def close(self) -> None:
-        """Ends what runs for them, and closes their connections."""
+        """Close the services of tools, the moderator and the process pool."""
         await self.services.close()
         await self.moderator.close()
         await self.pool.close()

@@ -1,27 +1,32 @@
-"""Events on their way from the loop to one reader."""
+"""A bounded buffer of events between one generation and one reader."""
 
 from __future__ import annotations
 
 import asyncio
 
 from ..core.stream.events import Event
+from ..core.stream.item_order import ItemOrder
 from ..core.stream.transcript import Transcript
 
 
-class Outbox:
-    """A list of events that one task fills and one task empties.
+class EventBuffer:
+    """A list of events with one writer and one reader.
 
-    The reader takes all that is ready at once, so a burst costs one wake-up and one write, and no event
-    costs a task or a lock. Past `limit` events the writer is asked to wait: a reader that stalls then stalls
-    the upstream, and no memory grows.
+    The reader takes all buffered events at once, so a burst costs one wake-up and one write, and no event costs a task
+    or a lock. At `limit` events the buffer is full and the writer should wait. This is the backpressure: a stalled
+    reader stalls the model server's stream, and memory stays bounded. Events are passed on item by item.
 
     Args:
-        wanted: False when nobody reads: events are then dropped.
-        transcript: takes down all events, wanted or not.
-        limit: number of waiting events past which `full` is true.
+        wanted: whether there is a reader; if not, events are dropped.
+        transcript: records all events, wanted or not.
+        limit: number of buffered events from which `full` is true.
+
+    Attributes:
+        order: holds back the events of an item while another item is open.
     """
 
     def __init__(self, *, wanted: bool, transcript: Transcript | None = None, limit: int = 256) -> None:
+        self.order = ItemOrder()
         self._wanted = wanted
         self._transcript = transcript
         self._limit = limit
@@ -32,11 +37,14 @@ class Outbox:
 
     @property
     def full(self) -> bool:
-        """Whether the writer should wait for `drained` before it puts more."""
+        """Whether the writer should wait for `drained` before it puts more events."""
         return len(self._events) >= self._limit
 
     def put(self, events: list[Event]) -> None:
-        """Hands events to the reader."""
+        """Append events in the order of their items, and wake the reader."""
+        if not self._wanted and self._transcript is None:
+            return
+        events = self.order.take(events)
         if self._transcript:
             self._transcript.note(events)
         if self._wanted and events:
@@ -44,18 +52,18 @@ class Outbox:
             _wake(self._reader)
 
     def end(self) -> None:
-        """Says that no event will follow."""
+        """Mark the end: no events will follow."""
         self._ended = True
         _wake(self._reader)
 
     async def drained(self) -> None:
-        """Waits until the reader has taken what is there."""
+        """Wait until the buffer is not full."""
         while self.full:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
     async def filled(self, silence: float | None = None) -> bool:
-        """Waits until events are ready, or for `silence` seconds; False when the events have ended."""
+        """Wait until events are ready, or for `silence` seconds; return False once the events have ended."""
         if not self._events and not self._ended:
             self._reader = asyncio.get_running_loop().create_future()
             timer = asyncio.get_running_loop().call_later(silence, _wake, self._reader) if silence else None
@@ -65,15 +73,15 @@ class Outbox:
         return bool(self._events) or not self._ended
 
     def ready(self) -> list[Event]:
-        """All events that are ready, without waiting."""
+        """Take all buffered events, without waiting."""
         taken, self._events = self._events, []
         _wake(self._writer)
         return taken
 
     async def take(self, silence: float) -> list[Event] | None:
-        """All events that are ready; waits for the first one.
+        """Take all buffered events, and wait for the first one.
 
-        Returns an empty list when none came for `silence` seconds, and None when the events have ended.
+        Return an empty list after `silence` seconds without an event, and None once the events have ended.
         """
         return self.ready() if await self.filled(silence) else None
 

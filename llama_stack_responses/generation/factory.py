@@ -1,4 +1,4 @@
-"""Puts together what makes one response."""
+"""Builds generations and their collaborators."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from ..admission import Reservation
 from ..chat.inference import Inference
 from ..chat.profile import Profile, profile_for
 from ..chat.summary import Detail, summary_request
@@ -23,50 +24,50 @@ from ..core.stream.response import new_response
 from ..core.unavailable_tools import Unavailable
 from ..inputs.attachments import Attachments
 from ..moderation.checks import Checks
-from ..moderation.filter import Guard
+from ..moderation.filter import ModerationFilter
 from ..sealing.reasoning import PrivateReasoning, reasoning_sealer
 from ..sealing.sealer import Sealer
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import Telemetry
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset
-from .compaction import Compacting
-from .connection_options import OnConnection
-from .context_fit import Fitting
+from .compaction import AutoCompaction
+from .connection_options import ConnectionOptions
+from .context_fit import ContextFit
 from .context_lengths import ContextLengths
-from .delta_filter import Gate
-from .dependencies import Surroundings
-from .event_buffer import Outbox
-from .fair_yield import Turnstile
-from .loop import NOTHING_DONE, Progress, Turn, TurnLimits
-from .model_round import Asking
-from .reasoning_summary import Summarizing
-from .stop_point import Boundary
+from .delta_filter import DeltaFilter
+from .dependencies import Dependencies
+from .event_buffer import EventBuffer
+from .fair_yield import FairYield
+from .loop import NOTHING_DONE, Generation, Progress, TurnLimits
+from .model_round import ModelRound
+from .reasoning_summary import ReasoningSummarizer
+from .stop_point import StopPoint
 from .token_counts import TokenCounts
-from .tool_execution import Answering
-from .warmup import Preparing
+from .tool_execution import ToolExecution
+from .warmup import WarmUp
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
-    """What all responses are made with.
+class GenerationFactory:
+    """Builds generations from the services that all of them share.
 
     Attributes:
         inference: runs the model rounds.
-        attachments: makes files and images fit for the models.
-        makers: the tools that there are.
-        profiles: what single models need.
+        attachments: resolves files and images for the models.
+        makers: the available tools.
+        profiles: the profiles of models.
         limits: bounds on one response.
-        sealer: seals reasoning.
-        lengths: what is known of models' contexts.
+        sealer: seals reasoning and summaries.
+        lengths: the known context lengths of models.
         counts: counts tokens.
-        checks: has texts checked.
-        turnstile: where streams take turns.
-        telemetry: is told what is done.
-        unavailable: what becomes of tools that there are not.
-        mcp_approval: `require_approval` of the MCP servers for which a request does not say.
+        checks: moderates texts.
+        fair_yield: schedules concurrent streams.
+        telemetry: records spans and metrics.
+        unavailable: how requests for unavailable tools are handled.
+        mcp_approval: default `require_approval` of MCP servers.
     """
 
     inference: Inference
@@ -78,13 +79,18 @@ class Workshop:
     lengths: ContextLengths
     counts: TokenCounts
     checks: Checks
-    turnstile: Turnstile = field(default_factory=Turnstile)
+    fair_yield: FairYield = field(default_factory=FairYield)
     telemetry: Telemetry = field(default_factory=Telemetry)
     unavailable: Unavailable = field(default_factory=Unavailable)
     mcp_approval: Approval = "always"
 
     def begin(self, request: CreateRequest, moderation: Json | None = None) -> Json:
-        """The response to a request, before anything has happened but the moderation of its input."""
+        """Return the initial response object for a request.
+
+        Args:
+            request: the request.
+            moderation: the result of the moderation of its input; None without moderation.
+        """
         context = profile_for(request.model, self.profiles).replayed_reasoning(request.reasoning)
         response = new_response(
             request,
@@ -95,8 +101,8 @@ class Workshop:
         )
         return response | {"moderation": moderation}
 
-    def bench(self, request: CreateRequest, response: Json, owner: Owner) -> Bench:
-        """What `response`, in progress, is built on."""
+    def context(self, request: CreateRequest, response: Json, owner: Owner) -> GenerationContext:
+        """Return the collaborators of the generation of `response`."""
         reasoning = PrivateReasoning(self.sealer, owner)
         toolset = Toolset(request, self.makers, self.unavailable)
         assembler = Assembler(
@@ -107,18 +113,20 @@ class Workshop:
             seal=reasoning.seal,
         )
         policy, moderation = policy_of(request), response["moderation"]
-        guard = Guard(self.checks, policy, moderation, response["output"]) if policy and moderation else None
+        moderation_filter = (
+            ModerationFilter(self.checks, policy, moderation, response["output"]) if policy and moderation else None
+        )
         summaries = PrivateSummaries(self.sealer, owner)
-        return Bench(self, owner, request, toolset, assembler, reasoning, summaries, guard)
+        return GenerationContext(self, owner, request, toolset, assembler, reasoning, summaries, moderation_filter)
 
 
-def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer) -> Workshop:
-    """The workshop that a configuration describes."""
+def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: Sealer) -> GenerationFactory:
+    """Return the factory for a configuration."""
     limits, moderation = config.limits, config.moderation
-    return Workshop(
-        surroundings.inference,
-        surroundings.attachments,
-        tool_makers(surroundings.services),
+    return GenerationFactory(
+        dependencies.inference,
+        dependencies.attachments,
+        tool_makers(dependencies.services),
         config.profiles,
         TurnLimits(
             limits.rounds,
@@ -128,139 +136,177 @@ def equipped(config: ResponsesConfig, surroundings: Surroundings, sealer: Sealer
             limits.output_events,
         ),
         reasoning_sealer(sealer),
-        ContextLengths(surroundings.inference),
-        TokenCounts(surroundings.inference, config.profiles),
-        Checks(surroundings.moderator, moderation.seconds, moderation.held_characters),
-        telemetry=surroundings.telemetry,
-        unavailable=surroundings.services.unavailable,
+        ContextLengths(dependencies.inference),
+        TokenCounts(dependencies.inference, config.profiles),
+        Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),
+        telemetry=dependencies.telemetry,
+        unavailable=dependencies.services.unavailable,
         mcp_approval=config.mcp.require_approval,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
-    """One response's own tools, assembler, keys to its reasoning and summaries, and guard if it is checked."""
+class GenerationContext:
+    """The collaborators of one generation.
 
-    workshop: Workshop
+    Attributes:
+        factory: the services that all generations share.
+        owner: the owner of the response.
+        request: the request.
+        toolset: the request's tools.
+        assembler: builds the response.
+        reasoning: seals and opens the owner's reasoning items.
+        summaries: seals and opens the owner's compaction summaries.
+        moderation_filter: filters the output; None if it is not moderated.
+    """
+
+    factory: GenerationFactory
     owner: Owner
     request: CreateRequest
     toolset: Toolset
     assembler: Assembler
     reasoning: PrivateReasoning
     summaries: PrivateSummaries
-    guard: Guard | None = None
+    moderation_filter: ModerationFilter | None = None
 
-    async def making(self, items: list[Json], outbox: Outbox, connection: OnConnection | None) -> Turn | Preparing:
-        """What makes the response for a client that waits, on a connection that stays open or on one that does not.
+    async def generation_for(
+        self, items: list[Json], event_buffer: EventBuffer, connection: ConnectionOptions | None
+    ) -> Generation | WarmUp:
+        """Return the generation of a foreground response, or a warm-up if the connection asks for one.
+
+        Args:
+            items: the history and the input.
+            event_buffer: receives the events.
+            connection: the options of a WebSocket connection; None for any other request.
 
         Raises:
-            ApiError: there is no such model, if none is to be asked; or as `turn`.
+            ApiError: the model of a warm-up does not exist; or as in `generation`.
         """
         if connection is None:
-            return await self.turn(items, outbox)
-        if connection.generate or (self.guard and self.guard.input_refusal):
-            return await self.turn(items, outbox, boundary=connection.boundary)
-        await self.workshop.inference.check_model(self.request.model)
-        return Preparing(self.assembler)
+            return await self.generation(items, event_buffer)
+        if connection.generate or (self.moderation_filter and self.moderation_filter.input_refusal):
+            return await self.generation(items, event_buffer, stop_point=connection.stop_point)
+        await self.factory.inference.check_model(self.request.model)
+        return WarmUp(self.assembler)
 
-    async def turn(
+    async def generation(
         self,
         items: list[Json],
-        outbox: Outbox,
+        event_buffer: EventBuffer,
         *,
         progress: Progress = NOTHING_DONE,
-        boundary: Boundary | None = None,
+        stop_point: StopPoint | None = None,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
-    ) -> Turn:
-        """The loop over `items`, history and input, that puts its events into `outbox`.
+    ) -> Generation:
+        """Return a generation.
+
+        Args:
+            items: the history and the input.
+            event_buffer: receives the events.
+            progress: what earlier tries have finished.
+            stop_point: ends the generation early.
+            after_step: receives the progress after each step.
 
         Raises:
-            ApiError: a file that the items name cannot be read.
+            ApiError: a file that the items refer to cannot be read.
         """
-        asking = self.asking(outbox)
-        return Turn(
+        model_round = self.model_round(event_buffer)
+        held = self.held()
+        return Generation(
             self.request,
             items,
-            shown=await self.shown(items),
-            asking=asking,
-            compacting=Compacting(
+            shown=await self.shown(items, held),
+            held=held,
+            model_round=model_round,
+            auto_compaction=AutoCompaction(
                 self.request,
                 sent=items,
-                asking=asking,
+                model_round=model_round,
                 assembler=self.assembler,
-                outbox=outbox,
+                event_buffer=event_buffer,
                 summaries=self.summaries,
             ),
             toolset=self.toolset,
             assembler=self.assembler,
-            outbox=outbox,
-            limits=self.workshop.limits,
-            telemetry=self.workshop.telemetry,
-            guard=self.guard,
+            event_buffer=event_buffer,
+            limits=self.factory.limits,
+            telemetry=self.factory.telemetry,
+            moderation_filter=self.moderation_filter,
             progress=progress,
-            boundary=boundary,
+            stop_point=stop_point,
             after_step=after_step,
         )
 
-    async def shown(self, items: list[Json]) -> list[Json]:
-        """What the model is to see of the items, with its files and images.
+    def held(self) -> Reservation:
+        """Return a reservation for the contents of files and images; the caller must release it."""
+        return self.factory.attachments.contents.lease(self.owner)
+
+    async def shown(self, items: list[Json], held: Reservation) -> list[Json]:
+        """Return the items for the model, with resolved files and images, which `held` counts.
 
         Raises:
-            ApiError: a file that the items name cannot be read, or the model takes none of its kind.
+            ApiError: a file that the items refer to cannot be read, or the model does not accept files of its kind;
+                `held` is released.
         """
-        profile = profile_for(self.request.model, self.workshop.profiles)
+        profile = profile_for(self.request.model, self.factory.profiles)
         instructions = self.assembler.response["instructions"]
-        # Those of a prompt, which it was filled in with when the response began, are messages.
+        # The instructions of a prompt template are messages, filled in when the response was created.
         first = instructions if isinstance(instructions, list) else []
         seen = continued([*first, *items], self.summaries.read)
-        return await self.workshop.attachments.resolved(seen, profile, self.request, self.owner)
+        try:
+            return await self.factory.attachments.resolved(seen, profile, self.request, self.owner, held)
+        except BaseException:
+            held.release()
+            raise
 
-    def asking(self, outbox: Outbox) -> Asking:
-        """What asks the model."""
-        shop, model = self.workshop, self.request.model
-        profile = profile_for(model, shop.profiles)
+    def model_round(self, event_buffer: EventBuffer) -> ModelRound:
+        """Return what runs the model rounds."""
+        factory, model = self.factory, self.request.model
+        profile = profile_for(model, factory.profiles)
         instructions = self.assembler.response["instructions"]
-        return Asking(
+        return ModelRound(
             self.request,
             profile=profile,
             toolset=self.toolset,
-            inference=shop.inference,
-            fitting=Fitting(model, profile, shop.counts, shop.lengths),
-            outbox=outbox,
-            idle_seconds=shop.limits.idle_seconds,
-            output_bytes=shop.limits.output_bytes,
-            turnstile=shop.turnstile,
+            inference=factory.inference,
+            context_fit=ContextFit(model, profile, factory.counts, factory.lengths),
+            event_buffer=event_buffer,
+            idle_seconds=factory.limits.idle_seconds,
+            output_bytes=factory.limits.output_bytes,
+            fair_yield=factory.fair_yield,
             instructions=instructions if isinstance(instructions, str) else None,
             read_reasoning=self.reasoning.read,
             read_summary=self.summaries.read,
-            gates=self._gates(profile),
+            filters=self._filters(profile),
         )
 
-    async def chat(self, items: list[Json]) -> Json:
-        """The chat request with which the model would be asked first.
+    async def chat(self, items: list[Json], held: Reservation) -> Json:
+        """Return the chat request of the first round, without sending it; `held` counts its files and images.
 
         Raises:
-            ApiError: a tool cannot say what it offers; or the items hold what the model does not take.
+            ApiError: a tool cannot determine its functions, or the model does not accept a part of the items.
         """
-        shop, outbox = self.workshop, Outbox(wanted=False)
-        answering = Answering(self.toolset, self.assembler, outbox, shop.limits.tool_seconds, shop.telemetry)
+        factory, event_buffer = self.factory, EventBuffer(wanted=False)
+        tool_execution = ToolExecution(
+            self.toolset, self.assembler, event_buffer, factory.limits.tool_seconds, factory.telemetry
+        )
         try:
-            await self.toolset.prepare(items, answering)
-            shown = await self.shown(items)
-            return await self.asking(outbox).chat(shown, self.request.max_output_tokens)
+            await self.toolset.prepare(items, tool_execution)
+            shown = await self.shown(items, held)
+            return await self.model_round(event_buffer).chat(shown, self.request.max_output_tokens)
         finally:
             self.toolset.release()
 
-    def _gates(self, profile: Profile) -> list[Gate]:
-        gates: list[Gate] = []
+    def _filters(self, profile: Profile) -> list[DeltaFilter]:
+        filters: list[DeltaFilter] = []
         if profile.reasoning_summary == "generated" and (detail := self.request.reasoning_summary):
-            gates.append(self._summarizing(profile.summary_model or self.request.model, detail))
-        if self.guard and self.guard.blocks:
-            gates.append(self.guard)
-        return gates
+            filters.append(self._summarizing(profile.summary_model or self.request.model, detail))
+        if self.moderation_filter and self.moderation_filter.blocks:
+            filters.append(self.moderation_filter)
+        return filters
 
-    def _summarizing(self, model: str, detail: Detail) -> Summarizing:
-        shop = self.workshop
-        profile = profile_for(model, shop.profiles)
+    def _summarizing(self, model: str, detail: Detail) -> ReasoningSummarizer:
+        factory = self.factory
+        profile = profile_for(model, factory.profiles)
         request = partial(summary_request, model, profile, detail=detail)
-        return Summarizing(shop.inference, request, profile, shop.limits.idle_seconds)
+        return ReasoningSummarizer(factory.inference, request, profile, factory.limits.idle_seconds)

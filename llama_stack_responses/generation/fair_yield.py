@@ -1,4 +1,4 @@
-"""Lets streams that could go on and on take turns, with everything else in between."""
+"""Round-robin scheduling of streams that never have to wait for data."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import asyncio
 from collections import deque
 
 
-class Turnstile:
-    """Lets one stream through in each turn of the event loop, in the order in which they came.
+class FairYield:
+    """Lets one waiting stream continue in each iteration of the event loop, first come, first served.
 
-    A model server that is fast has always something for its stream to do. If all such streams went on in every turn of
-    the loop, a new request, which takes about ten turns until its first word, would wait for all of them ten times.
+    The streams of a fast model server always have data to process. If all of them continued in every iteration of the
+    loop, a new request, which takes about ten iterations until its first token, would wait for all of them ten times.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def through(self) -> None:
-        """Waits for its turn."""
+    async def wait_turn(self) -> None:
+        """Wait until the caller may continue."""
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._let_one_through)

@@ -1,4 +1,4 @@
-"""The one loop: a model round, the calls that the model made, the next round."""
+"""The loop of one generation: a model round, the tool calls of that round, the next round."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from ..admission import Reservation
 from ..chat.exchanges import tool_output
 from ..core.errors import ApiError, TooLongError
 from ..core.exchanges import with_exchanges
@@ -14,22 +15,22 @@ from ..core.schema.request import SERVICE_TIERS, CreateRequest
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
-from ..moderation.filter import Guard
+from ..moderation.filter import ModerationFilter
 from ..telemetry.telemetry import Telemetry
 from ..tools.tool import Output
 from ..tools.toolset import Toolset
-from .compaction import Compact, Compacting
-from .event_buffer import Outbox
-from .model_round import Asking, Heard
-from .stop_point import Boundary
-from .tool_execution import Answering
+from .compaction import AutoCompaction, Compact
+from .event_buffer import EventBuffer
+from .model_round import Heard, ModelRound
+from .stop_point import StopPoint
+from .tool_execution import ToolExecution
 
 Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a turn ended without an error."""
+    """How a generation ended without an error."""
 
     status: Literal["completed", "incomplete", "cancelled"]
     incomplete_reason: str | None = None
@@ -37,13 +38,13 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the finished rounds of a turn left behind.
+    """The results of a generation's finished rounds.
 
     Attributes:
-        rounds: how many they are.
-        said: what they added to the conversation.
-        waiting: the calls of the last round that nobody has answered yet.
-        ends: whether the client has to act once they are answered.
+        rounds: number of finished rounds.
+        said: the items that they added to the conversation.
+        waiting: the calls of the last round that are not answered yet.
+        ends: whether the client has to act once these calls are answered.
     """
 
     rounds: int = 0
@@ -60,11 +61,11 @@ class TurnLimits:
     """Bounds on one response.
 
     Attributes:
-        rounds: model rounds, at most.
-        idle_seconds: how long the provider may stay silent.
-        tool_seconds: how long one call of a tool may take.
-        output_bytes: characters that the model may say.
-        output_events: events, at most.
+        rounds: most model rounds.
+        idle_seconds: timeout for the model server's next data.
+        tool_seconds: timeout of one tool call.
+        output_bytes: most characters of the model's output.
+        output_events: most events.
     """
 
     rounds: int
@@ -75,7 +76,7 @@ class TurnLimits:
 
 
 _MOST_ITEMS: Final = 10_000
-"""Items of one response's output."""
+"""Most items of one response's output."""
 
 _CUT: Final[dict[FinishReason, Ending]] = {
     "length": Ending("incomplete", "max_output_tokens"),
@@ -83,25 +84,28 @@ _CUT: Final[dict[FinishReason, Ending]] = {
     "cancelled": Ending("cancelled"),
     "steered": Ending("incomplete", "steered"),
 }
-"""What cuts a turn off, by the finish reason of the round."""
+"""The endings of a generation that is cut off, by the finish reason of the round."""
 
 
-class Turn:
-    """Makes one response: feeds what the model streams to the assembler and has its calls answered.
+class Generation:
+    """Generates one response: feeds the model's deltas to the assembler and has its tool calls answered.
 
     Args:
-        request: what the client asked for.
-        items: the history and the input, normalised, references resolved.
-        shown: what the model is to see of them, with all media that it takes in it.
-        asking: asks the model.
-        compacting: puts a summary in the place of the conversation.
-        assembler: builds the response; knows the calls of `toolset`.
-        outbox: where the events go.
-        telemetry: is told what is done.
-        guard: knows whether the input is refused, and what is to be said of the output at its end.
-        progress: what has been done of it before.
-        boundary: where the turn is to end before its time.
-        after_step: is told, after each round but the last and after each answered call, what has been done by then.
+        request: the client's request.
+        items: the history and the input, normalised, with references resolved.
+        shown: these items as the model gets them, with files and images resolved.
+        held: counts the memory that `shown` takes, until the generation has ended.
+        model_round: runs the model rounds.
+        auto_compaction: replaces the conversation by a summary when it is too long.
+        toolset: the request's tools.
+        assembler: builds the response; knows the call kinds of `toolset`.
+        event_buffer: receives the events.
+        limits: bounds on the response.
+        telemetry: records spans and metrics.
+        moderation_filter: refuses the input if it was flagged, and reports the moderation of the output at the end.
+        progress: what earlier tries have finished.
+        stop_point: ends the generation early.
+        after_step: receives the progress after compactions, rounds with calls to run, and answered calls.
     """
 
     def __init__(
@@ -110,31 +114,33 @@ class Turn:
         items: list[Json],
         *,
         shown: list[Json],
-        asking: Asking,
-        compacting: Compacting,
+        held: Reservation,
+        model_round: ModelRound,
+        auto_compaction: AutoCompaction,
         toolset: Toolset,
         assembler: Assembler,
-        outbox: Outbox,
+        event_buffer: EventBuffer,
         limits: TurnLimits,
         telemetry: Telemetry,
-        guard: Guard | None = None,
+        moderation_filter: ModerationFilter | None = None,
         progress: Progress = NOTHING_DONE,
-        boundary: Boundary | None = None,
+        stop_point: StopPoint | None = None,
         after_step: Callable[[Progress], Awaitable[None]] | None = None,
     ) -> None:
         self._request = request
         self._items = items
         self._shown = shown
-        self._asking = asking
-        self._compacting = compacting
+        self._held = held
+        self._model_round = model_round
+        self._auto_compaction = auto_compaction
         self._toolset = toolset
         self._assembler = assembler
-        self._outbox = outbox
+        self._event_buffer = event_buffer
         self._limits = limits
         self._telemetry = telemetry
-        self._guard = guard
-        self._boundary = boundary or Boundary()
-        self._answering = Answering(toolset, assembler, outbox, limits.tool_seconds, telemetry)
+        self._moderation_filter = moderation_filter
+        self._stop_point = stop_point or StopPoint()
+        self._tool_execution = ToolExecution(toolset, assembler, event_buffer, limits.tool_seconds, telemetry)
         self._rounds = progress.rounds
         self._said = list(progress.said)
         self._waiting = {call.call_id: call for call in progress.waiting}
@@ -145,33 +151,39 @@ class Turn:
 
     @property
     def accepted(self) -> asyncio.Future[None]:
-        """Done once the provider has accepted the first request."""
-        return self._asking.accepted
+        """A future that is done once the model server has accepted the first request."""
+        return self._model_round.accepted
 
     async def run(self) -> Ending:
-        """Runs rounds until the model has answered or the client has to act.
+        """Run rounds until the model has answered or the client has to act.
 
         Raises:
-            ApiError: the provider failed, or what a tool stands on. What was said so far stands open in the assembler.
+            ApiError: the model server failed, or a service that a tool depends on. The output so far stays open in the
+                assembler.
         """
         response = self._assembler.response
         try:
             with self._telemetry.response(response) as self._told:
                 ending = self._refuse() or await (self._only_compact() if self._request.compacts else self._run())
-                if self._guard:
-                    response["moderation"] = await self._guard.moderation(response["output"])
+                if self._moderation_filter:
+                    response["moderation"] = await self._moderation_filter.moderation(response["output"])
                 self._told.ended(response, ending.status, self._rounds)
                 return ending
         finally:
-            self._toolset.release()
+            self.release()
+
+    def release(self) -> None:
+        """Release the tools' connections and the memory of files. Call it also for a generation that is not run."""
+        self._toolset.release()
+        self._held.release()
 
     def _refuse(self) -> Ending | None:
-        """Says no to an input that is refused."""
-        if self._guard is None or self._guard.input_refusal is None:
+        """Answer a flagged input with a refusal; return None if the input is not refused."""
+        if self._moderation_filter is None or self._moderation_filter.input_refusal is None:
             return None
-        self._asking.accept()
-        for delta in (Refusal(self._guard.input_refusal), Finish("content_filter")):
-            self._outbox.put(self._assembler.feed(delta))
+        self._model_round.accept()
+        for delta in (Refusal(self._moderation_filter.input_refusal), Finish("content_filter")):
+            self._event_buffer.put(self._assembler.feed(delta))
         return _CUT["content_filter"]
 
     async def _run(self) -> Ending:
@@ -193,7 +205,7 @@ class Turn:
 
     @property
     def exchanges(self) -> dict[str, Json]:
-        """What the model called and was told, by the id of the item that shows it to the client."""
+        """The answered calls and their outputs as the model sees them, by the id of the item that the client sees."""
         outputs = {item["call_id"]: item["output"] for item in self._said if item["type"] == "function_call_output"}
         return {
             item["id"]: {"name": item["name"], "arguments": item["arguments"], "output": outputs[item["call_id"]]}
@@ -204,19 +216,19 @@ class Turn:
     async def _prepare(self) -> None:
         try:
             output = with_exchanges(self._assembler.response["output"], self.exchanges)
-            await self._toolset.prepare([*self._items, *output], self._answering)
+            await self._toolset.prepare([*self._items, *output], self._tool_execution)
         except ApiError:
             if self._assembler.response["output"]:
-                # The answer has begun, and shows what went wrong.
-                self._asking.accept()
+                # Output has begun, so the error becomes part of the response.
+                self._model_round.accept()
             raise
         self._output_said = len(self._assembler.response["output"])
 
     async def _make_due_calls(self) -> None:
-        """Runs the calls of earlier responses that were waiting for the client."""
+        """Run the calls of earlier responses that waited for the client."""
         calls = self._assembler.calls
         for due in self._toolset.due(self._items):
-            self._outbox.put(calls.make(due.kind, due.name, due.arguments))
+            self._event_buffer.put(calls.make(due.kind, due.name, due.arguments))
         made, calls.server_calls = calls.server_calls, []
         if made:
             self._wait_for(made)
@@ -224,10 +236,10 @@ class Turn:
             await self._answer(again=False)
 
     async def _between_rounds(self) -> Ending | None:
-        """Has the conversation compacted, if that is due; how the turn ends, if it does not go on."""
+        """Compact the conversation if that is due; return the ending if the generation has to end here."""
         if (ended := self._ended_between_rounds()) is None:
-            if await self._compacting.due(self._conversation, self._tokens_left()):
-                await self._compact(self._compacting.before_answer)
+            if await self._auto_compaction.due(self._conversation, self._tokens_left()):
+                await self._compact(self._auto_compaction.before_answer)
             ended = self._ended_between_rounds()
         return ended
 
@@ -235,21 +247,21 @@ class Turn:
         left = self._tokens_left()
         if self._full() or (left is not None and left <= 0):
             return _CUT["length"]
-        return _CUT["steered"] if self._boundary.wanted else None
+        return _CUT["steered"] if self._stop_point.wanted else None
 
     async def _round(self) -> FinishReason:
-        """One round; what the model refuses because it is too long is asked again shorter, if that may be."""
-        self._boundary.begin_round()
+        """Run one round. If the model server refuses the request as too long, shorten and resend it where allowed."""
+        self._stop_point.begin_round()
         numbered = self._assembler.numbered
         while True:
             try:
                 heard = await self._ask()
             except TooLongError as error:
-                compact = self._compacting.possible(self._conversation)
-                if self._assembler.numbered > numbered or not self._asking.shorten(error, otherwise=compact):
+                compact = self._auto_compaction.possible(self._conversation)
+                if self._assembler.numbered > numbered or not self._model_round.shorten(error, otherwise=compact):
                     raise
                 if compact:
-                    await self._compact(self._compacting.before_answer)
+                    await self._compact(self._auto_compaction.before_answer)
                     numbered = self._assembler.numbered
             else:
                 if heard.service_tier in SERVICE_TIERS:
@@ -258,7 +270,7 @@ class Turn:
 
     async def _ask(self) -> Heard:
         with self._telemetry.round(self._request.model, self._told) as told:
-            heard = await self._asking.ask(self._conversation, self._tokens_left(), self._take, told, self._full)
+            heard = await self._model_round.ask(self._conversation, self._tokens_left(), self._take, told, self._full)
             told.ended(heard.finish, self._assembler.response["output"][self._output_said :])
         return heard
 
@@ -267,27 +279,27 @@ class Turn:
         return [*self._shown, *self._said]
 
     async def _only_compact(self) -> Ending:
-        """Makes a response of which nothing but a compaction is wanted."""
+        """Answer a request for compaction alone."""
         if not self._said:
-            await self._compact(self._compacting.alone)
+            await self._compact(self._auto_compaction.alone)
         return Ending("completed")
 
     async def _compact(self, compacted: Compact) -> None:
-        """Goes on from a summary of the conversation."""
+        """Compact the conversation and continue from its summary."""
         with self._telemetry.round(self._request.model, self._told) as told:
-            self._said += await compacted(self._conversation, self._tokens_left(), self._answering, told)
+            self._said += await compacted(self._conversation, self._tokens_left(), self._tool_execution, told)
         self._output_said = len(self._assembler.response["output"])
         await self._step()
 
     def _take(self, delta: Delta) -> Finish | None:
-        if self._boundary.reached(delta):
-            self._outbox.put(self._assembler.close("completed"))
+        if self._stop_point.reached(delta):
+            self._event_buffer.put(self._assembler.close("completed"))
             return Finish("steered")
-        self._outbox.put(self._assembler.feed(delta))
+        self._event_buffer.put(self._assembler.feed(delta))
         return None
 
     def _full(self) -> bool:
-        """Whether the response is as large as it may be."""
+        """Return whether the response has too many events or items."""
         assembler = self._assembler
         return assembler.numbered > self._limits.output_events or len(assembler.response["output"]) > _MOST_ITEMS
 
@@ -299,7 +311,7 @@ class Turn:
         return bound - (usage["output_tokens"] if usage else 0)
 
     def _hear(self) -> None:
-        """Puts what this round said into the conversation of the next one."""
+        """Add the output of this round to the conversation for the next one."""
         calls = self._assembler.calls
         server_calls, calls.server_calls = calls.server_calls, []
         self._ends, calls.shown = calls.shown > 0, 0
@@ -309,11 +321,11 @@ class Turn:
         self._output_said = len(output)
         self._rounds += 1
         if self._ends and hosted <= {None}:
-            return  # nobody hears the refusals
+            return  # no next round, so the model would not see the refusals
         self._wait_for(server_calls)
 
     def _wait_for(self, server_calls: Sequence[ServerCall]) -> None:
-        """Puts calls that the server answers into the conversation."""
+        """Add calls that the server answers to the conversation."""
         for call in server_calls:
             item = {} if call.index is None else self._assembler.response["output"][call.index]
             shown_as = {name: item[name] for name in ("id", "approval_request_id") if item.get(name)}
@@ -322,7 +334,7 @@ class Turn:
         self._waiting = {call.call_id: call for call in server_calls}
 
     async def _answer(self, *, again: bool) -> None:
-        await self._answering.answer(list(self._waiting.values()), self._answered, again=again)
+        await self._tool_execution.answer(list(self._waiting.values()), self._answered, again=again)
         self._output_said = len(self._assembler.response["output"])
 
     async def _answered(self, call: ServerCall, output: Output) -> None:

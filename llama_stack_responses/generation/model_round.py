@@ -1,4 +1,4 @@
-"""How the model of one response is asked: a round's chat request out, its deltas in."""
+"""Model rounds of one generation: sends a chat request and reads the streamed deltas."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from ..core.stream.deltas import Delta, Finish, Text
 from ..core.thoughts import Thought, plain_thoughts
 from ..telemetry.telemetry import RoundOperation
 from ..tools.toolset import Toolset
-from .context_fit import Fitting, Make
-from .delta_filter import Gate, through
-from .event_buffer import Outbox
-from .fair_yield import Turnstile
+from .context_fit import ContextFit, Make
+from .delta_filter import DeltaFilter, apply_filters
+from .event_buffer import EventBuffer
+from .fair_yield import FairYield
 from .stream_close import hanging_up
 from .watchdog import Watchdog
 
 Json = dict[str, Any]
 Take = Callable[[Delta], Finish | None]
-"""Is given each delta of a round, in order; says how the round ends, if it is to end before this one."""
+"""Receives each delta of a round in order. If it returns a `Finish`, the round ends before this delta."""
 
 _BURST: Final = 16
-"""Chunks after which others get their turn: those that a fast provider sent together come without a pause, and a
-stream's first do not wait behind those that run already."""
+"""Chunks after which a stream yields to other streams. A fast model server's chunks arrive together, and reading them
+never waits. A new stream's first chunks do not wait behind running streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,8 @@ class Heard:
     """How a round ended.
 
     Attributes:
-        service_tier: the provider's name for the tier that served it, if it said so.
+        finish: the round's last delta.
+        service_tier: the tier that the model server reports to have used, if any.
     """
 
     finish: Finish
@@ -60,60 +61,66 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """How one round is read.
+    """The collaborators that process the chunks of one round.
 
     Attributes:
-        gates: what its deltas have to pass, the first one first.
-        told: is shown what is sent and what comes first.
-        full: whether the response that comes of it is as large as it may be.
+        reader: turns chunks into deltas.
+        citing: turns the citations in the text into annotations; None if there can be none.
+        filters: the filters of the deltas, in order.
+        take: receives the deltas.
+        told: records the request and the first chunk.
+        full: returns whether the response is as large as it may be.
     """
 
     reader: ChunkReader
     citing: Citing | None
-    gates: Sequence[Gate]
+    filters: Sequence[DeltaFilter]
     take: Take
     told: RoundOperation
     full: Callable[[], bool]
 
     def cited(self, deltas: list[Delta]) -> list[Delta]:
-        """The deltas, with the citations that the model wrote into its text."""
+        """Return the deltas with the citations in the model's text as annotations."""
         return deltas if self.citing is None else [shown for delta in deltas for shown in self.citing.feed(delta)]
 
     def taken(self, deltas: list[Delta]) -> Finish | None:
-        """Takes the deltas, where there are no gates; how the round ended, if it did."""
+        """Take the deltas without filters; return how the round ended, if it did."""
         for delta in deltas if self.citing is None else self.cited(deltas):
             if end := self.take(delta):
                 return end
         return None
 
     async def passed(self, deltas: list[Delta]) -> Finish | None:
-        """Takes what comes of the deltas behind the gates; how the round ended, if it did."""
+        """Take the deltas through the filters; return how the round ended, if it did."""
         for delta in self.cited(deltas):
-            # What ends the round also ends the work of the gates on this delta.
-            async with aclosing(through(self.gates, delta)) as passing:
+            # When the round ends, the filters' work on this delta ends too.
+            async with aclosing(apply_filters(self.filters, delta)) as passing:
                 async for shown in passing:
                     if end := self.take(shown) or (shown if isinstance(shown, Finish) else None):
                         return end
         return None
 
 
-class Asking:
-    """Asks the model.
+class ModelRound:
+    """Runs the model rounds of one generation.
 
     Args:
-        request: what the client asked for.
-        fitting: makes the conversation as short as the model takes it.
-        outbox: where what is said goes; while it is full, the model has to wait.
-        idle_seconds: how long the provider may say nothing.
-        output_bytes: characters that all rounds may say together; the round that says more ends there, as incomplete.
-        turnstile: where this and other rounds let one another through.
-        instructions: what it hears first.
-        read_reasoning: what a reasoning item holds for the model.
-        read_summary: what a compaction item holds for the model.
-        gates: what the deltas of a round have to pass, the first one first.
+        request: the client's request.
+        profile: the model's profile.
+        toolset: the request's tools.
+        inference: sends the chat requests.
+        context_fit: fits the conversation to the model's context.
+        event_buffer: receives the events; while it is full, the stream is not read.
+        idle_seconds: timeout for the model server's next data.
+        output_bytes: most characters of the output of all rounds; the round that exceeds it ends there as incomplete.
+        fair_yield: schedules concurrent streams.
+        instructions: the instructions before the conversation; None for none.
+        read_reasoning: opens a reasoning item for the model.
+        read_summary: opens a compaction item for the model.
+        filters: the filters of the deltas, in order.
 
     Attributes:
-        accepted: done once the provider has accepted the first request.
+        accepted: a future that is done once the model server has accepted the first request.
     """
 
     def __init__(
@@ -123,30 +130,30 @@ class Asking:
         profile: Profile,
         toolset: Toolset,
         inference: Inference,
-        fitting: Fitting,
-        outbox: Outbox,
+        context_fit: ContextFit,
+        event_buffer: EventBuffer,
         idle_seconds: float,
         output_bytes: int,
-        turnstile: Turnstile,
+        fair_yield: FairYield,
         instructions: str | None = None,
         read_reasoning: Callable[[Json], Sequence[Thought]] = plain_thoughts,
         read_summary: Callable[[Json], Summary | None] = lambda _: None,
-        gates: Sequence[Gate] = (),
+        filters: Sequence[DeltaFilter] = (),
     ) -> None:
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request = request
         self._profile = profile
         self._toolset = toolset
         self._inference = inference
-        self._fitting = fitting
-        self._outbox = outbox
+        self._context_fit = context_fit
+        self._event_buffer = event_buffer
         self._idle_seconds = idle_seconds
         self._left = output_bytes
-        self._turnstile = turnstile
+        self._fair_yield = fair_yield
         self._instructions = instructions
         self._read_reasoning = read_reasoning
         self._read_summary = read_summary
-        self._gates = gates
+        self._filters = filters
 
     async def ask(
         self,
@@ -156,68 +163,78 @@ class Asking:
         told: RoundOperation,
         full: Callable[[], bool],
     ) -> Heard:
-        """Has the model go on from `items`; `told` is shown what is sent and what comes first.
+        """Run one round on the conversation `items`.
 
         Args:
-            full: whether the response is as large as it may be, after what was taken. It is asked now and then; the
-                round then ends as incomplete.
+            items: the conversation.
+            max_tokens: most tokens of the answer; None for no bound.
+            take: receives the deltas.
+            told: records the request and the first chunk.
+            full: returns whether the response is as large as it may be, checked at intervals; if so, the round ends as
+                incomplete.
 
         Raises:
-            ApiError: the provider failed; `TooLongError` if it has no room for so much. What came so far was taken.
+            ApiError: the model server failed; `TooLongError` if the request is too long for it. The deltas so far were
+                taken.
         """
         chat = await self.chat(items, max_tokens)
         reader = ChunkReader(self._profile, self._left, summaries=self._request.reasoning_summary is not None)
-        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._gates, take, told, full))
+        return await self._heard(chat, _Round(reader, self._toolset.citing(), self._filters, take, told, full))
 
     async def summarise(
         self, items: Sequence[Json], max_tokens: int | None, begun: Callable[[], None], told: RoundOperation
     ) -> Written:
-        """Has the model write a summary of a conversation, which nobody is shown.
+        """Have the model write a summary of a conversation; the client does not see its text.
 
-        What of it the model has no room for, the oldest turns, is left out.
+        The oldest turns are left out if the conversation is too long for the model.
 
         Args:
-            begun: is called once the model writes.
-            told: is shown what is sent and what comes first.
+            items: the conversation.
+            max_tokens: most tokens of the summary; None for no bound.
+            begun: called when the first text arrives.
+            told: records the request and the first chunk.
 
         Raises:
-            ApiError: the provider failed, or the model wrote nothing.
+            ApiError: the model server failed, or the model wrote nothing.
         """
         while True:
-            make = self._compacting(max_tokens)
-            chat = await self._fitting.fit(self._continued(items), make, max_tokens, to_answer=False)
+            make = self._auto_compaction(max_tokens)
+            chat = await self._context_fit.fit(self._continued(items), make, max_tokens, to_answer=False)
             try:
                 return await self._written(chat, begun, told)
             except TooLongError as refusal:
-                if not self._fitting.shorten(refusal):
+                if not self._context_fit.shorten(refusal):
                     raise
 
     async def passes(self, items: Sequence[Json], threshold: int | None, max_tokens: int | None) -> bool:
-        """Whether a request with these items has more tokens than the threshold, or than the model takes."""
-        room = await self._fitting.room(max_tokens)
+        """Return whether a request with these items has more tokens than the threshold or than the context allows."""
+        room = await self._context_fit.room(max_tokens)
         bounds = [bound for bound in (threshold, room) if bound is not None]
         if not bounds:
             return False
-        return await self._fitting.tokens(self._chatting(max_tokens)(self._continued(items)), min(bounds)) > min(bounds)
+        return await self._context_fit.tokens(self._chatting(max_tokens)(self._continued(items)), min(bounds)) > min(
+            bounds
+        )
 
     async def chat(self, items: Sequence[Json], max_tokens: int | None) -> Json:
-        """The chat request that has the model go on from `items`."""
+        """Return the chat request of the next round on `items`; with `truncation: auto`, it is cut to the context."""
         shown, make = self._continued(items), self._chatting(max_tokens)
         if self._request.truncation == "auto":
-            return await self._fitting.fit(shown, make, max_tokens)
-        return self._fitting.leave(make(shown))
+            return await self._context_fit.fit(shown, make, max_tokens)
+        return self._context_fit.leave(make(shown))
 
     def shorten(self, refusal: TooLongError, *, otherwise: bool) -> bool:
-        """Whether the request that was refused may be sent again, and will be shorter then.
+        """Return whether a request that was refused as too long may be sent again, shorter.
 
         Args:
-            otherwise: whether the caller has made the conversation shorter.
+            refusal: the model server's error.
+            otherwise: whether the caller will shorten the conversation itself.
         """
-        shorter = self._fitting.shorten(refusal)
+        shorter = self._context_fit.shorten(refusal)
         return otherwise or (shorter and self._request.truncation == "auto")
 
     def accept(self) -> None:
-        """Lets the answer count as begun."""
+        """Mark the first request as accepted."""
         if not self.accepted.done():
             self.accepted.set_result(None)
 
@@ -238,7 +255,7 @@ class Asking:
         return Heard(end, this.reader.service_tier)
 
     async def _read(self, chat: Json, this: _Round) -> Finish | None:
-        """Takes what the provider streams; how the round ended, if one of the gates ended it."""
+        """Take the deltas of the stream; return how the round ended, if it ended before the stream."""
         with Watchdog(self._idle_seconds) as watchdog:
             stream = await self._inference.open(chat)
             self.accept()
@@ -247,11 +264,11 @@ class Asking:
                 async for chunk in chunks:
                     if deltas := this.reader.read(chunk):
                         watchdog.pat()
-                    if end := await _gated(this, deltas, watchdog) if this.gates else this.taken(deltas):
+                    if end := await _filtered(this, deltas, watchdog) if this.filters else this.taken(deltas):
                         return end
-                    if self._outbox.full:
+                    if self._event_buffer.full:
                         with watchdog.asleep():
-                            await self._outbox.drained()
+                            await self._event_buffer.drained()
                     read += 1
                     if read == pause:
                         this.told.hear(chunk)
@@ -259,17 +276,17 @@ class Asking:
         return None
 
     async def _pause(self, read: int, this: _Round) -> int:
-        """Lets others have their turn, but for a stream's first chunk; after how many to do so next.
+        """Yield to other streams, except after the first chunk; return the number of chunks at which to pause next.
 
         Raises:
             Enough: the response is full.
-            ApiError: the stream says nothing.
+            ApiError: the stream makes no progress.
         """
         this.reader.check_progress()
         if this.full():
             raise this.reader.cut()
         if read > 1:
-            await self._turnstile.through()
+            await self._fair_yield.wait_turn()
         return read - read % _BURST + _BURST
 
     async def _written(self, chat: Json, begun: Callable[[], None], told: RoundOperation) -> Written:
@@ -295,7 +312,7 @@ class Asking:
         offer = self._toolset.offer()
         return lambda shown: chat_request(self._request, self._profile, self._messages(shown), offer, max_tokens)
 
-    def _compacting(self, max_tokens: int | None) -> Make:
+    def _auto_compaction(self, max_tokens: int | None) -> Make:
         return lambda shown: compaction_request(self._request, self._profile, self._messages(shown), max_tokens)
 
     def _messages(self, items: Sequence[Json]) -> list[Json]:
@@ -309,8 +326,8 @@ class Asking:
         )
 
 
-async def _gated(this: _Round, deltas: list[Delta], watchdog: Watchdog) -> Finish | None:
-    """Takes what comes of the deltas behind the gates, whose time is not the provider's silence."""
+async def _filtered(this: _Round, deltas: list[Delta], watchdog: Watchdog) -> Finish | None:
+    """Take the deltas through the filters; their time does not count as silence of the model server."""
     if not deltas:
         return None
     with watchdog.asleep():

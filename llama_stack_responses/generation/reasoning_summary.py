@@ -1,4 +1,4 @@
-"""Summaries of the reasoning, by one more call of a model where the reasoning ends."""
+"""Reasoning summaries, written by a model call when the reasoning ends."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ Json = dict[str, Any]
 logger = get_logger(__name__)
 
 _LONGEST: Final = 1 << 16
-"""Characters that the model may say for one summary, its own reasoning included."""
+"""Most characters that the model may write for one summary, its own reasoning included."""
 
 
-class Summarizing:
-    """A gate behind which each stretch of reasoning has a summary.
+class ReasoningSummarizer:
+    """A delta filter that adds a summary after each stretch of reasoning.
 
-    What it costs is counted with the round. Where it cannot be had, the answer goes on without it.
+    The tokens of the call are added to the round's usage. If the call fails, the answer continues without the summary.
 
     Args:
         inference: runs the call.
-        request: makes the chat request for a summary of a text.
-        profile: how the answers of the model that summarises are to be read.
-        idle_seconds: how long it may stay silent.
+        request: builds the chat request for a summary of a text.
+        profile: the profile of the model that writes the summary.
+        idle_seconds: timeout for the model server's next data.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Summarizing:
         self._used = Usage()
 
     async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
-        """The delta, behind a summary of the reasoning that ends with it."""
+        """Yield the delta, after a summary of the reasoning that ends before it."""
         if isinstance(delta, Reasoning):
             self._has_own = self._has_own or delta.summary
             self._text.append(delta.text)
@@ -77,17 +77,17 @@ class Summarizing:
                 assert isinstance(finish, Finish)
                 self._used += finish.usage
         except ApiError as error:
-            logger.warning("a summary of the reasoning could not be made: %s", error)
+            logger.warning("reasoning summary failed: %s", error)
         except Exception as error:  # noqa: BLE001 - whatever the provider's library raised
-            logger.warning("a summary of the reasoning could not be made: %s", self._inference.explain(error))
+            logger.warning("reasoning summary failed: %s", self._inference.explain(error))
 
 
 def _said(reader: ChunkReader, chunk: Any, watchdog: Watchdog) -> list[Delta]:
-    """What a chunk adds to the summary.
+    """Return the deltas that a chunk adds to the summary.
 
     Raises:
-        Enough: the chunks before it have said as much as they may.
-        ApiError: they go on and say nothing.
+        Enough: the summary has reached its limit.
+        ApiError: the stream makes no progress.
     """
     if deltas := reader.read(chunk):
         watchdog.pat()

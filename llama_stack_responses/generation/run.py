@@ -1,66 +1,62 @@
-"""A response in the making: the task that makes it, and what those who wait for it can ask."""
+"""A foreground response: the task that generates and stores it, and the interface for its client's request."""
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.stream.assembler import Assembler
+from ..intervals import DEFAULT
 from ..logs import about, get_logger
-from .event_buffer import Outbox
-from .loop import Ending
+from .driver import GenerationDriver, Runnable
+from .event_buffer import EventBuffer
 
 Json = dict[str, Any]
 
 logger = get_logger(__name__)
 
 
-class Making(Protocol):
-    """What makes a response."""
+class Making(Runnable, Protocol):
+    """The generation of a foreground response."""
 
     @property
     def accepted(self) -> asyncio.Future[None]:
-        """Done once the provider has accepted the first request."""
-        ...
-
-    async def run(self) -> Ending:
-        """Makes it, and says how it ended.
-
-        Raises:
-            ApiError: it could not be made. What was said so far stands open in the assembler.
-        """
+        """A future that is done once the model server has accepted the first request."""
         ...
 
 
 class Run:
-    """Runs one turn to its end and keeps what came of it.
+    """Runs one generation to its end and stores the response.
 
     Args:
-        turn: makes the response.
-        assembler: what it is built with.
-        outbox: where its events go.
-        keep: stores the finished response; awaited before the terminal event goes out, so that whoever
-            sees that event can already continue from the response.
-        drop: awaited instead when nothing is to be stored.
+        generation: generates the response.
+        assembler: builds the response.
+        event_buffer: receives its events.
+        keep: stores the finished response. It is awaited before the terminal event is emitted, so that a client that
+            has received that event can continue from the response.
+        drop: awaited instead if the response was refused and is not stored.
+        refusal_seconds: how long `begin` waits for a refusal.
 
     Attributes:
-        outbox: the events.
-        error: what went wrong, if anything did.
+        event_buffer: the events.
+        error: the error of a failed response; None if there is none.
     """
 
     def __init__(
         self,
-        turn: Making,
+        generation: Making,
         assembler: Assembler,
-        outbox: Outbox,
+        event_buffer: EventBuffer,
         keep: Callable[[Json], Awaitable[None]],
         drop: Callable[[], Awaitable[None]],
+        refusal_seconds: float = DEFAULT.stream_refusal_seconds,
     ) -> None:
-        self.outbox = outbox
-        self._turn = turn
+        self._refusal_seconds = refusal_seconds
+        self._driver = GenerationDriver(assembler, event_buffer)
+        self.event_buffer = event_buffer
+        self._generation = generation
         self._assembler = assembler
         self._keep = keep
         self._drop = drop
@@ -76,24 +72,27 @@ class Run:
         """The response as it is now."""
         return self._assembler.response
 
-    async def begin(self, patience: float) -> None:
-        """Waits until the provider has accepted the request, but no longer than `patience` seconds.
+    async def begin(self) -> None:
+        """Wait until the model server has accepted the request, for `refusal_seconds` at most.
 
-        From then on the answer counts as begun: whatever goes wrong becomes part of the response.
+        From then on the response counts as begun: any later error becomes part of it.
 
         Raises:
-            ApiError: the provider refused in that time; nothing is stored.
+            ApiError: the request was refused in that time; nothing is stored.
         """
-        await asyncio.wait([self._task, self._turn.accepted], timeout=patience, return_when=asyncio.FIRST_COMPLETED)
-        if self.error and not self._turn.accepted.done():
+        await asyncio.wait(
+            [self._task, self._generation.accepted], timeout=self._refusal_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if self.error and not self._generation.accepted.done():
             raise self.error
         self._begun = True
 
     async def finish(self) -> Json:
-        """Waits for the end and returns the final response.
+        """Wait for the end, and return the final response.
 
         Raises:
-            ApiError: the provider failed; if it had accepted the request, what it said is stored.
+            ApiError: the response could not be stored, or the generation failed. In the latter case, if the model
+                server had accepted the request, the response is stored as failed, with its output so far.
         """
         await self.settled()
         if self.error:
@@ -102,25 +101,25 @@ class Run:
 
     @property
     def unknown(self) -> bool:
-        """Whether it is unknown if the finished response is stored: its stream ends without a terminal event."""
+        """Whether it is unknown if the finished response is stored; its stream then ends without a terminal event."""
         return isinstance(self.error, OutcomeUnknown)
 
     def abandon(self) -> None:
-        """Ends the response because nobody waits for it any more; what was said is kept as cancelled."""
-        # In the next turn of the loop: a task that is cancelled before its first step never sees it.
+        """End the response because its client has disconnected; its output so far is stored as cancelled."""
+        # In the next iteration of the event loop: a task that is cancelled before its first step never runs.
         asyncio.get_running_loop().call_soon(self._cancel)
 
     def shut_down(self) -> None:
-        """Ends the response because the server ends; what was said is kept as failed."""
+        """End the response because the server shuts down; its output so far is stored as failed."""
         self._shutting_down = True
         self.abandon()
 
     async def settled(self) -> None:
-        """Waits until the task has ended, whatever came of it."""
+        """Wait until the response has ended and is stored, or has failed; errors are not raised."""
         await asyncio.wait([self._task])
 
     def when_settled(self, told: Callable[[], object]) -> None:
-        """Has `told` called once the task has ended."""
+        """Call `told` once the response has settled."""
         self._task.add_done_callback(lambda _: told())
 
     def _cancel(self) -> None:
@@ -129,58 +128,57 @@ class Run:
 
     async def _main(self) -> None:
         try:
-            self.outbox.put(self._assembler.start())
-            ending = await self._turn.run()
-            completed_at = int(time.time()) if ending.status == "completed" else None
-            self._assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+            self.event_buffer.put(self._assembler.start())
+            await self._driver.run(self._generation)
             await self._conclude()
         except ApiError as error:
             await self._fail(error)
         except asyncio.CancelledError:
             await self._break_off()
-        except Exception as error:
-            logger.exception("%s failed", self._assembler.response["id"])
-            await self._fail(ApiError(500, f"The server failed while it made the response ({type(error).__name__})."))
+        except Exception as error:  # noqa: BLE001 - `defect` logs it
+            await self._fail(self._driver.defect(error))
         finally:
-            self.outbox.end()
+            self.event_buffer.end()
 
     async def _break_off(self) -> None:
         if self._shutting_down:
             await self._fail(ApiError(503, "The server is shutting down. Try again.", retry_after=1))
             return
-        self.outbox.put(self._assembler.close("incomplete"))
-        self._assembler.settle("cancelled")
+        self._driver.cancel()
         await self._conclude()
 
     async def _fail(self, error: ApiError) -> None:
         self.error = error
-        if self._begun or self._turn.accepted.done():
-            self.outbox.put(self._assembler.close("incomplete"))
-            self._assembler.settle("failed", error=error)
+        if self._begun or self._generation.accepted.done():
+            self._driver.fail(error)
             await self._conclude()
             return
         try:
             await self._drop()
         except ApiError as problem:
-            logger.warning("%s is looked for in vain later: %s", self._assembler.response["id"], problem)
+            logger.warning(
+                "could not release the lease of response %s; it will be removed later: %s",
+                self._assembler.response["id"],
+                problem,
+            )
 
     async def _conclude(self) -> None:
-        """Stores the settled response and lets its terminal event go, or none if it is unknown whether it is stored."""
+        """Store the response and emit its terminal event, or none if it is unknown whether the response is stored."""
         self._settling = True
         if error := await self._kept():
             self.error = error
             self._assembler.settle("failed", error=error)
-        self.outbox.put(self._assembler.cut(error) if error and self.unknown else self._assembler.end())
+        self.event_buffer.put(self._assembler.cut(error) if error and self.unknown else self._assembler.end())
 
     async def _kept(self) -> ApiError | None:
-        """Stores the response and says what went wrong, if anything did: its reader must hear of an end in any case."""
+        """Store the response; return an error rather than raise it, so that the stream always ends properly."""
         response_id = self._assembler.response["id"]
         try:
             await self._keep(self._assembler.response)
         except ApiError as error:
-            logger.error("%s could not be stored: %s", response_id, error)
+            logger.error("response %s could not be stored: %s", response_id, error)
             return error
         except Exception:
-            logger.exception("%s could not be stored", response_id)
+            logger.exception("response %s could not be stored", response_id)
             return ApiError(500, "The response could not be stored. The server's log has the details.")
         return None

@@ -1,4 +1,4 @@
-"""Where a response can be ended before its time, so that nothing that it began is cut."""
+"""Early end of a generation at a point where no item is truncated."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Final
 from ..core.stream.deltas import Delta, Reasoning, Refusal, Text, ToolCall
 
 _KINDS: Final[dict[type, type]] = {Text: Text, Refusal: Text, Reasoning: Reasoning, ToolCall: ToolCall}
-"""What a delta writes: a message, reasoning, or calls. The others say more of what is there."""
+"""The kind of item that a delta adds to: message, reasoning, or call. Other deltas belong to an open item, or end the
+round."""
 
 
-class Boundary:
-    """Somebody's wish that a response ends, and the places where it may.
+class StopPoint:
+    """A request to end a generation early, and the points at which it may end.
 
-    These are before an item that the model is about to begin, and between two rounds. Behind a call there is none in
-    the same round: a call wants its answer.
+    These are before a new item of the model, and between two rounds. After a call there is none in the same round: the
+    call has to be answered.
 
     Attributes:
-        wanted: whether the response is to end at the next such place.
+        wanted: whether to end at the next stop point.
     """
 
     def __init__(self) -> None:
@@ -25,11 +26,11 @@ class Boundary:
         self._kind: type | None = None
 
     def begin_round(self) -> None:
-        """Says that the deltas of another round follow."""
+        """Reset for the deltas of a new round."""
         self._kind = None
 
     def reached(self, delta: Delta) -> bool:
-        """Whether the response is to end before this delta of the round."""
+        """Return whether to end before this delta; it must be called for each delta of the round."""
         before, kind = self._kind, _KINDS.get(type(delta))
         if before is ToolCall or kind is None or kind is before:
             return False

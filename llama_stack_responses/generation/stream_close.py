@@ -1,4 +1,4 @@
-"""How a stream of chunks is left before its end, so that the model server hears of it."""
+"""Closing a stream of chunks before its end, down to the connection, so that the model server stops generating."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 
 _ENDED: Final = object()
 _AT_HAND: Final = 1_000
-"""Chunks that are read because they came already, more than one look at a socket brings. After that the stream is only
-closed: there are generators that never wait, and model servers that send faster than this is read."""
+"""Most chunks to read and drop because they have arrived already; one read of a socket brings fewer. After that the
+stream is only closed: some generators never wait, and some model servers send faster than this loop reads."""
 
 
 @asynccontextmanager
 async def hanging_up(chunks: AsyncGenerator[Any]) -> AsyncIterator[AsyncGenerator[Any]]:
-    """Leaves the stream with the block, and the model server with it."""
+    """Close the stream at the end of the block, as `hang_up` does."""
     try:
         yield chunks
     finally:
@@ -23,11 +23,11 @@ async def hanging_up(chunks: AsyncGenerator[Any]) -> AsyncIterator[AsyncGenerato
 
 
 async def hang_up(chunks: AsyncGenerator[Any]) -> None:
-    """Ends a stream and all that it reads from, down to the connection.
+    """End a stream and all generators that it reads from, down to the connection.
 
-    A generator that is closed between two chunks leaves open what it reads from itself, until memory is collected,
-    and those of the hosts read from one another. So the stream is not closed but cancelled while it waits for its
-    next chunk: that goes through all of them, beginning with the one that waits for the connection.
+    `aclose` on an async generator that is suspended at a `yield` leaves the generators that it iterates over open until
+    they are garbage collected, and the hosts' streams are nested generators. So the stream is cancelled while it waits
+    for its next chunk: the cancellation passes through all generators, from the one that waits for the connection.
     """
     for _ in range(_AT_HAND):
         reading = asyncio.ensure_future(anext(chunks, _ENDED))

@@ -1,4 +1,4 @@
-"""How many tokens a chat request has, by the best that can count it."""
+"""Token counts of chat requests, by the best available method."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from ..chat.profile import Profile, profile_for
 from ..chat.tokenizer import open_tokenizer
 
 _LONG: Final = 250
-"""Estimated tokens, a kilobyte of text, beyond which a tokenizer would hold the event loop for milliseconds."""
+"""Estimated tokens (a kilobyte of text) past which a tokenizer runs in a thread: it would block the event loop for
+milliseconds."""
 
 _TOO_LONG: Final = 2_000_000
-"""Estimated tokens that are more than a model takes: the estimate says so, and a tokenizer would take minutes."""
+"""Estimated tokens past which no tokenizer runs: it would take minutes, and no model has such a context."""
 
 
 class TokenCounts:
-    """Counts by the model server's tokenizer, else by that of the model's profile; else it is an estimate.
+    """Counts tokens with the model server's tokenizer, else with that of the model's profile, else by an estimate.
 
     Raises:
-        ValueError: a profile's tokenizer cannot be had; the text says what to do.
+        ValueError: a profile's tokenizer cannot be loaded; the text says what to do.
     """
 
     def __init__(self, inference: Inference, profiles: Sequence[Profile]) -> None:
@@ -32,7 +33,7 @@ class TokenCounts:
         self._tokenizers = {name: open_tokenizer(name) for name in names}
 
     async def of(self, chat: dict[str, Any]) -> int:
-        """The tokens of a chat request's prompt."""
+        """Return the number of tokens in a chat request's prompt."""
         counted = await self._inference.count_tokens(chat)
         if counted is not None:
             return counted

@@ -1,4 +1,4 @@
-"""How the calls of a round that the server answers are answered: hosted tools are run, several at once."""
+"""Execution of hosted tool calls, concurrently for the calls of one round."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, Final
 
-from ..concurrency import at_once
+from ..concurrency import gather_or_cancel
 from ..core.stream.assembler import Assembler
 from ..core.stream.calls import FORMS, ItemForm, ServerCall, Stage
 from ..logs import get_logger
 from ..telemetry.telemetry import Telemetry
 from ..tools.tool import Invocation, Outcome, Output, ToolError
 from ..tools.toolset import Toolset
-from .event_buffer import Outbox
+from .event_buffer import EventBuffer
 
 Json = dict[str, Any]
 Answered = Callable[[ServerCall, Output], Awaitable[None]]
@@ -26,34 +26,35 @@ _LOST: Final = (
 )
 
 
-class Answering:
-    """Answers calls, and shows the client what comes of them.
+class ToolExecution:
+    """Answers calls and reports their progress to the client.
 
     Args:
-        toolset: runs them, or says why they do not go through.
+        toolset: runs the calls, or returns why they are rejected.
         assembler: holds their items.
-        outbox: where the events go.
-        seconds: how long a call may take.
-        telemetry: is told of the calls that are run.
+        event_buffer: receives the events.
+        seconds: timeout of one call.
+        telemetry: records the calls that are run.
     """
 
     def __init__(
-        self, toolset: Toolset, assembler: Assembler, outbox: Outbox, seconds: float, telemetry: Telemetry
+        self, toolset: Toolset, assembler: Assembler, event_buffer: EventBuffer, seconds: float, telemetry: Telemetry
     ) -> None:
         self._toolset = toolset
         self._assembler = assembler
-        self._outbox = outbox
+        self._event_buffer = event_buffer
         self._seconds = seconds
         self._telemetry = telemetry
 
     async def answer(self, calls: Collection[ServerCall], answered: Answered, *, again: bool) -> None:
-        """Answers all calls.
+        """Answer all calls concurrently.
 
         Args:
-            answered: is told of each answer, in the order in which they come.
-            again: whether another server may have run these calls already.
+            calls: the calls.
+            answered: awaited with each answer, in the order in which the calls finish.
+            again: whether an earlier try may have run these calls already.
         """
-        await at_once(self._answer(call, answered, again) for call in calls)
+        await gather_or_cancel(self._answer(call, answered, again) for call in calls)
 
     async def _answer(self, call: ServerCall, answered: Answered, again: bool) -> None:
         if call.index is None:
@@ -96,23 +97,23 @@ class Answering:
         except TimeoutError:
             raise ToolError(f"The tool did not answer within {self._seconds:g} seconds.") from None
         except Exception as error:
-            logger.exception("a call of the tool %r failed", call.name)
+            logger.exception("tool call failed: tool %r", call.name)
             raise ToolError(f"The tool failed ({type(error).__name__}).") from error
 
     def advance(self, index: int, stage: Stage) -> None:
-        """Says how far an open item is."""
-        self._outbox.put(self._assembler.calls.advance(index, stage))
+        """Report the stage of an open item."""
+        self._event_buffer.put(self._assembler.calls.advance(index, stage))
 
     def begin(self, form: ItemForm, fields: Json) -> int:
-        """Opens an item of a tool's own; returns its place in the output."""
+        """Open an item of a tool's own; return its index in the output."""
         index, events = self._assembler.calls.begin(form, fields)
-        self._outbox.put(events)
+        self._event_buffer.put(events)
         return index
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> None:
-        """Closes an open item with what came of it."""
-        self._outbox.put(self._assembler.calls.conclude(index, fields, failed=failed))
+        """Close an open item with its final fields."""
+        self._event_buffer.put(self._assembler.calls.conclude(index, fields, failed=failed))
 
     def show(self, form: ItemForm, fields: Json) -> None:
-        """Adds an item that is whole."""
-        self._outbox.put(self._assembler.calls.show(form, fields))
+        """Add a complete item."""
+        self._event_buffer.put(self._assembler.calls.show(form, fields))

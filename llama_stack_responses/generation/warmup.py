@@ -1,4 +1,4 @@
-"""Responses that say nothing: a connection prepares its first turn with one, and goes on from it."""
+"""Warm-up: an empty response by which a WebSocket connection prepares its first turn, and from which it continues."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .loop import Ending
 Json = dict[str, Any]
 
 
-class Preparing:
-    """Makes a response without asking a model.
+class WarmUp:
+    """A generation that does not ask the model.
 
     Attributes:
         accepted: done from the start.
@@ -26,7 +26,10 @@ class Preparing:
         self.exchanges: dict[str, Json] = {}
         self._assembler = assembler
 
+    def release(self) -> None:
+        """Do nothing: a warm-up holds no resources."""
+
     async def run(self) -> Ending:
-        """Makes it: no output, no tokens."""
+        """Complete the response without output and tokens."""
         self._assembler.feed(Finish("stop"))
         return Ending("completed")

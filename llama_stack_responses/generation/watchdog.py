@@ -1,4 +1,4 @@
-"""A bound on silence that costs next to nothing while there is none."""
+"""An idle timeout that is cheap to reset."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ..core.errors import ApiError
 
 
 class Watchdog:
-    """Cancels the task that made it when it has not been patted for `seconds`; the block then ends with a 504.
+    """Cancels the task that created it after `seconds` without a `pat`; the block then ends with a 504.
 
-    `asyncio.timeout` would want a timer for every chunk; this one keeps a single timer and looks, when it
-    goes off, at how long ago the last pat was.
+    `asyncio.timeout` would need a new timer for every chunk. The watchdog keeps a single timer, which checks when it
+    fires how long ago the last `pat` was.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -28,12 +28,12 @@ class Watchdog:
         self._timer = self._loop.call_later(seconds, self._look)
 
     def pat(self) -> None:
-        """Says that there was a sign of life."""
+        """Restart the timeout."""
         self._last = self._loop.time()
 
     @contextmanager
     def asleep(self) -> Iterator[None]:
-        """A time in which silence is nobody's fault."""
+        """Pause the timeout during the block, and restart it afterwards."""
         self._sleeping = True
         try:
             yield
@@ -48,7 +48,7 @@ class Watchdog:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._timer.cancel()
-        # Whatever the block made of the cancellation, it has to be taken back, and silence was the cause.
+        # Undo the cancellation, whatever exception the block turned it into: the timeout was its cause.
         if self._barked and self._task and self._task.uncancel() == 0 and error is not None:
             raise ApiError(504, f"The inference provider was silent for {self._seconds:g} seconds.") from error
 

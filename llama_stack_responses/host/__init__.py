@@ -1,17 +1,18 @@
-"""The only folder that imports the host: llama-stack, or OGX, which it became."""
+"""The integration with the host, llama-stack or its successor OGX. Only this folder imports the host."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 from typing import Any
 
+from llama_stack_responses.admission import Admission
 from llama_stack_responses.chat.profile import profile_for
 from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
 from llama_stack_responses.core.unavailable_tools import Unavailable
-from llama_stack_responses.fetch.address_policy import Guard
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import Pages
-from llama_stack_responses.generation.dependencies import Surroundings
+from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
 from llama_stack_responses.logs import bound_tracebacks
@@ -24,7 +25,7 @@ from llama_stack_responses.store.instrumented import MeasuredRecords
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.hosted.runtime import NoToolRuntime
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
-from llama_stack_responses.tools.mcp.sessions import Servers, SessionLimits
+from llama_stack_responses.tools.mcp.sessions import McpClient, SessionLimits
 from llama_stack_responses.tools.registry import Services
 
 from .connectors import HostConnectors
@@ -48,12 +49,12 @@ __all__ = ["get_provider_impl"]
 async def get_provider_impl(
     config: ResponsesConfig, deps: dict[Api, Any], policy: list[AccessRule]
 ) -> ProvidedResponses:
-    """Builds the provider: everything that lives longer than a request is made here and passed in.
+    """Build the provider, and inject every object that outlives a request.
 
-    The host calls this in an event loop that does not serve requests, so nothing made here may be bound to a loop.
+    The host calls this in an event loop that does not serve requests, so no object created here may be bound to a loop.
     """
     if isinstance(config.store, HostStore):
-        # One that the stack does not have shall stop the start.
+        # Connecting now stops the start if the stack has no such backend.
         await backend(config.store.backend)()
     bound_tracebacks()
     leave_out_conversations()
@@ -62,22 +63,22 @@ async def get_provider_impl(
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
-    pool = WorkerPool(config.files.of_workers)
+    pool, contents = WorkerPool(config.files.of_workers), Admission(config.files.of_contents)
     services = Services(
         who=access.who,
-        uploaded=uploaded_with(files),
+        uploaded=uploaded_with(files, contents, access.who),
         runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else NoToolRuntime(),
-        pages=_pages(config.fetch, pool),
+        pages=_pages(config.fetch, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
         mcp=_mcp_servers(config, deps.get(Api.connectors)),
         unavailable=Unavailable(config.unavailable_tools),
     )
-    attachments = open_attachments(files, config, pool, file_processor(deps.get(Api.file_processors)))
+    attachments = open_attachments(files, config, pool, contents, file_processor(deps.get(Api.file_processors)))
     telemetry = Telemetry()
     records = MeasuredRecords(open_records(config.store, backend), telemetry)
-    surroundings = Surroundings(
+    dependencies = Dependencies(
         inference,
         attachments,
         HostPrompts(deps[Api.prompts]) if config.stored_prompts and Api.prompts in deps else None,
@@ -86,13 +87,13 @@ async def get_provider_impl(
         telemetry,
         pool,
     )
-    provided = ProvidedResponses(config, records, surroundings, access)
+    provided = ProvidedResponses(config, records, dependencies, access)
     provided.appear_in(deps.get(Api.providers))
     return provided
 
 
 def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
-    """The server that is configured, or else the stack's safety provider."""
+    """Return the configured moderation server, or else the stack's safety provider."""
     moderation = config.moderation
     if moderation.url:
         key = moderation.api_key.get_secret_value() if moderation.api_key else None
@@ -100,16 +101,17 @@ def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
     return HostSafety(safety, store_chat_completions=config.store_chat_completions) if safety else NoModerator()
 
 
-def _pages(fetching: Fetching, pool: WorkerPool) -> Pages | None:
+def _pages(fetching: Fetching, pool: WorkerPool, contents: Admission) -> Pages | None:
     if find_spec("trafilatura") is None:
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
-    return Pages(Fetcher(Guard(fetching.allowed_networks), limits), pool, fetching.seconds)
+    guard = AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes)
+    return Pages(Fetcher(guard, limits), pool, fetching.seconds, contents)
 
 
-def _mcp_servers(config: ResponsesConfig, connectors: Any | None) -> Servers:
+def _mcp_servers(config: ResponsesConfig, connectors: Any | None) -> McpClient:
     mcp = config.mcp
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)
-    guard = Guard(config.fetch.allowed_networks)
-    return Servers(guard, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)
+    guard = AddressPolicy(config.fetch.allowed_networks, config.fetch.nat64_prefixes)
+    return McpClient(guard, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)

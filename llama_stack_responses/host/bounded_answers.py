@@ -1,6 +1,6 @@
-"""Bounds on the answers that the host's own inference providers read whole.
+"""Limits on non-streamed answers to the host's own inference providers.
 
-Their clients, of the `openai` package, keep all of an answer that is no stream. Streams are bounded by their readers.
+Their clients, of the `openai` package, buffer the whole answer. Streams are limited by their readers.
 """
 
 from __future__ import annotations
@@ -11,26 +11,26 @@ from typing import Any, Final
 import httpx2
 
 _MOST_BYTES: Final = 1 << 26
-"""Bytes of one answer, at most."""
+"""Maximum bytes of one answer."""
 _STREAM: Final = "text/event-stream"
 
 
 def bound_answers(client: Any) -> None:
-    """Has a client of the `openai` package refuse answers that are too long, while it reads them.
+    """Make a client of the `openai` package refuse answers that are too large, while it reads them.
 
     Args:
-        client: one that is used for a single request, or that was bounded before.
+        client: a client that is used for a single request, or that is bounded already.
     """
     http = client._client
     hooks = http.event_hooks
     if _bound not in hooks["response"]:
-        # A compressed answer could become a thousand times as long when it is unpacked.
+        # A compressed answer could expand a thousandfold.
         http.headers["accept-encoding"] = "identity"
         http.event_hooks = {**hooks, "response": [*hooks["response"], _bound]}
 
 
 async def _bound(response: httpx2.Response) -> None:
-    """Called with each response before its body is read."""
+    """Limit the body of a response. httpx2 calls this before it reads the body."""
     if response.headers.get("content-type", "").startswith(_STREAM):
         return
     if response.headers.get("content-encoding", "identity") != "identity":
@@ -40,7 +40,7 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    """A body that breaks off where it grows too long."""
+    """A body that raises an error when it exceeds the limit."""
 
     def __init__(self, inner: httpx2.AsyncByteStream) -> None:
         self._inner = inner
@@ -54,5 +54,5 @@ class _Bounded(httpx2.AsyncByteStream):
             yield piece
 
     async def aclose(self) -> None:
-        """Closes the body."""
+        """Close the body."""
         await self._inner.aclose()

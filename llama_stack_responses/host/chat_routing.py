@@ -1,10 +1,10 @@
-"""How a chat request goes through the host's inference router to its provider.
+"""Routes a chat request through the host's inference router to its provider.
 
-Two things that the host does on the way take longer than all of this package's own work on a short request. Its router
-checks every tool with a validator that it builds anew for each. And llama-stack's providers look for the model by their
-own name for it, by which the host has none, so that it opens its registry's file to see. So only the provider is shown
-the tools, which were checked when they came, and it is given the host's name of a model that is listed.
-Messages are JSON that both can look into as into models (`json_model.py`); streams are read in `chat_streams.py`.
+Two steps of the host take longer than all of this package's own work on a short request. Its router validates every
+tool with a validator that it builds anew for each. llama-stack's providers look the model up by the provider's name for
+it, which the host does not know, so the host reads its registry file each time. Therefore the tools, already validated
+on receipt, bypass the router, and the provider gets the host's name of a listed model. Messages are JSON with the
+interface of models (`json_model.py`); streams are read in `chat_streams.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _TOOLS: Final = ("tools", "tool_choice")
 
 
 class ChatRouting:
-    """The way of chat requests through a router.
+    """Routes chat requests through a router.
 
     Args:
         router: the host's implementation of its Inference API.
@@ -34,10 +34,10 @@ class ChatRouting:
         self._streams = ChatStreams()
 
     async def route(self, request: Json) -> Any:
-        """The provider's answer to a chat request: its completion, or a stream of chunks."""
+        """Return the provider's answer to a chat request: a completion, or a stream of chunks."""
         tools: Json = {name: request[name] for name in _TOOLS if name in request}
         if tools.get("tool_choice") == "none":
-            # As the router would: some providers make calls even so.
+            # The router does the same: some providers call tools in spite of "none".
             tools = {}
 
         def shown(provider: Any, more: Json) -> _Provider:
@@ -52,7 +52,7 @@ class ChatRouting:
 
 
 class _Seen:
-    """Something of the host's, as one request sees it."""
+    """A proxy for an object of the host, for one request."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
@@ -62,11 +62,11 @@ class _Seen:
 
 
 class _Table(_Seen):
-    """The routing table.
+    """A proxy for the routing table.
 
     Args:
-        inner: the host's.
-        shown: what the request sees of a provider that is to know more of it than the router.
+        inner: the host's routing table.
+        shown: wraps a provider for the request, with fields that the router does not get.
     """
 
     def __init__(self, inner: Any, shown: Callable[[Any, Json], Any]) -> None:
@@ -84,7 +84,7 @@ class _Table(_Seen):
 
 
 class _Provider(_Seen):
-    """An inference provider, which finds `fields` in its request."""
+    """A proxy for an inference provider that adds `fields` to the request."""
 
     def __init__(self, inner: Any, fields: Json, streams: ChatStreams) -> None:
         super().__init__(inner)

@@ -1,6 +1,6 @@
-"""The host's inference store, in which its router writes down every chat that goes through it.
+"""Copies of the host's routers without the inference store, in which the host records every chat completion.
 
-What is asked of the host's own routes goes on being stored: these are copies.
+The originals are unchanged, so requests to the host's own routes are still stored.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def unstored(router: Any) -> Any:
-    """The inference router without its store."""
+    """Return the inference router without its store."""
     if getattr(router, "store", None) is None:
         return router
     router = copy.copy(router)
@@ -19,7 +19,7 @@ def unstored(router: Any) -> Any:
 
 
 def unstored_guards(router: Any) -> Any:
-    """The safety router with providers that ask their models through an inference router without its store."""
+    """Return the safety router with providers whose model calls are not stored."""
     router, table = copy.copy(router), copy.copy(router.routing_table)
     table.impls_by_provider_id = {name: _guard(each) for name, each in table.impls_by_provider_id.items()}
     router.routing_table = table

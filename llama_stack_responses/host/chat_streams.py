@@ -1,8 +1,8 @@
-"""The chat streams of the host's providers, read as `remote::openai-chat` reads its own.
+"""Reads the chat streams of the host's providers as `remote::openai-chat` reads its own.
 
-The host's providers ask through the `openai` package, which makes a chunk field by field from what each is declared to
-be; that takes longer than all else that happens to it. They go on asking as they do. Only the bytes of the answer are
-read here, and come out as the same objects.
+The host's providers use the `openai` package, which builds each chunk field by field from the declared types. That
+takes longer than all other processing of the chunk. The providers still send the requests; only the bytes of the answer
+are read here, into the same objects.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from llama_stack_openai_chat.events import EventReader
 from .bounded_answers import bound_answers
 
 _PASSES: Final = ("_maybe_overwrite_id", "_postprocess_chunk")
-"""Where the answer of a provider's client passes before the provider itself looks into it: llama-stack's, and OGX's."""
+"""Methods that get the answer of a provider's client before the provider reads it: llama-stack's, and OGX's."""
 
 
 class ChatStreams:
-    """Has providers give chat streams that are read here."""
+    """Wraps providers so that their chat streams are read here."""
 
     def __init__(self) -> None:
         self._kinds: dict[type, type] = {}
 
     def of(self, provider: Any) -> Any:
-        """The same provider, with all that it has and comes to know, whose streams are read here.
+        """Return a provider with the same state whose streams are read here.
 
-        One that does not ask as the host's providers do is given back as it is.
+        A provider that is not built like the host's providers is returned unchanged.
         """
         kind = type(provider)
         if not (isinstance(provider, BaseModel) and any(hasattr(kind, name) for name in _PASSES)):
@@ -46,14 +46,14 @@ class ChatStreams:
 
 
 def _reading(kind: Any) -> type:
-    """A kind of provider, with streams that are read here."""
+    """Return a subclass of a provider class whose streams are read here."""
 
     class Reading(kind):  # type: ignore[misc]  # a class of the host's, known only while the program runs
         @property
         def client(self) -> Any:
             client = super().client
-            # A new client asks for this in a thread. Beside streams at full speed that takes up to a fifth of a second,
-            # since the thread has to wait for the interpreter each time that it goes on.
+            # A new client computes this in a thread. While streams run at full speed, that takes up to a fifth of a
+            # second, because the thread has to wait for the GIL each time it continues.
             client._platform = _platform()
             bound_answers(client)
             return client
@@ -65,7 +65,7 @@ def _reading(kind: Any) -> type:
 
 
 def _reading_first(passes: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The same place, at which a stream that nobody has begun to read is one that is read here."""
+    """Wrap the method so that it gets a reader of this module in place of an unread stream."""
 
     async def passed(self: Any, resp: Any, stream: bool | None) -> Any:
         unread = isinstance(resp, openai.AsyncStream)
@@ -75,12 +75,12 @@ def _reading_first(passes: Callable[..., Awaitable[Any]]) -> Callable[..., Await
 
 
 def _platform() -> str:
-    """What the `openai` package calls this platform."""
+    """Return the name of this platform in the `openai` package."""
     return platform.system().replace("Darwin", "MacOS") or "Unknown"
 
 
 async def _chunks(stream: openai.AsyncStream[Any]) -> AsyncGenerator[Any]:
-    """The chunks of a stream that nobody has begun to read."""
+    """Yield the chunks of an unread stream."""
     reader = EventReader(chat_chunk, lambda: stream.response.request)
     try:
         async for piece in stream.response.aiter_bytes():

@@ -1,4 +1,4 @@
-"""The host's connectors: MCP servers that the operator has given names."""
+"""The host's connectors: MCP servers that the operator has named."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .failures import failed
 
 
 class HostConnectors:
-    """Looks them up.
+    """Looks up connectors.
 
     Args:
         connectors: the host's implementation of its Connectors API; None if the stack has none.
@@ -18,14 +18,14 @@ class HostConnectors:
         self._connectors = connectors
 
     async def url(self, connector_id: str) -> str | None:
-        """Where such a server is; None if there is none of that name.
+        """Return the URL of a connector, or None if there is none with this id.
 
         Raises:
-            ApiError: 503 when the host cannot say.
+            ApiError: 503 if the host cannot list its connectors.
         """
         if self._connectors is None:
             return None
-        # Not the one by its id: the host would first ask that server who it is.
+        # Not the lookup by id: for that, the host first requests the server's own description.
         try:
             listed = (await self._connectors.list_connectors()).data
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The conversations in the host's own table, for the import of them into our store."""
+"""Reads the conversations in the host's own table, to import them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from llama_stack_responses.service.conversation_import import CannotImport, Foun
 from .platform import ConversationServiceConfig, ConversationServiceImpl, StackConfig
 
 _AT_ONCE: Final = 500
-"""Conversations whose items are read together: each reading goes through the whole table, which has no index."""
+"""Conversations whose items are read together: each query scans the whole table, which has no index."""
 
 
 async def stored_conversations(stack: StackConfig) -> AsyncGenerator[Found]:
-    """Every conversation of every user, from below the host's access policy."""
+    """Yield every conversation of every user, without the host's access policy."""
     service = ConversationServiceImpl(ConversationServiceConfig(config=stack), {})
     tables: Any = None
     try:
-        # Makes the tables as the host's server does when it starts, and brings older ones up to date.
+        # Creates and migrates the tables, as the host's server does when it starts.
         await service.initialize()
         tables = service.sql_store.sql_store
         rows = (await tables.fetch_all("openai_conversations", order_by=[("id", "asc")])).data
@@ -29,7 +29,7 @@ async def stored_conversations(stack: StackConfig) -> AsyncGenerator[Found]:
             for row in some:
                 yield _conversation(row, items.get(row["id"], []))
     except Exception as error:
-        # Each database has errors of its own.
+        # Each database raises different errors.
         raise CannotImport(f"The host's conversations cannot be read ({type(error).__name__}).") from error
     finally:
         if tables:
@@ -37,10 +37,10 @@ async def stored_conversations(stack: StackConfig) -> AsyncGenerator[Found]:
 
 
 async def _items(tables: Any, first: str, last: str) -> dict[str, list[dict[str, Any]]]:
-    """The rows of the items of some conversations, by conversation, oldest first."""
+    """Return the rows of the items of some conversations, by conversation, oldest first."""
     found = await tables.fetch_all(
         "conversation_items",
-        # Not by an index, whose order is not the order of the rows.
+        # The concatenation prevents the use of an index, whose order differs from that of the rows.
         where_sql="conversation_id || '' BETWEEN :first AND :last",
         where_sql_params={"first": first, "last": last},
     )
@@ -51,7 +51,7 @@ async def _items(tables: Any, first: str, last: str) -> dict[str, list[dict[str,
 
 
 def _place(row: dict[str, Any]) -> tuple[bool, int, int]:
-    """OGX numbers a conversation's items, but for those that llama-stack wrote, which are older."""
+    """Return the sort key of an item: OGX numbers items; unnumbered ones are older and were written by llama-stack."""
     number = row.get("sort_order")
     return number is not None, number or 0, row["created_at"]
 
@@ -62,7 +62,7 @@ def _conversation(row: dict[str, Any], items: Iterable[dict[str, Any]]) -> Found
 
 
 def owner_of(row: dict[str, Any]) -> Owner:
-    """Whose a row of the host's is."""
+    """Return the owner of a row of the host."""
     principal = row.get("owner_principal")
     attributes, tenant = row.get("access_attributes") or {}, row.get("tenant_id") or ""
     return Owner(principal, attributes, tenant) if principal else ANONYMOUS

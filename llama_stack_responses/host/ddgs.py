@@ -1,4 +1,4 @@
-"""A provider of the host's tool runtime API: web search by public search engines, without a key."""
+"""A provider of the host's tool runtime API: web search with public search engines, without an API key."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .search_provider import SearchFailed, SearchProvider
 
 _TASK: Final = "llama_stack_responses.tools.hosted.ddgs_task"
 _REQUESTS: Final = 4
-"""Requests that fit into the time of a search one after the other, each with its own time-out."""
+"""Consecutive requests that fit into the time limit of a search; each gets this fraction of it."""
 _ANSWER_BYTES: Final = 1 << 20
 _NOT_INSTALLED: Final = (
     "The web search provider 'remote::ddgs' needs the package 'ddgs': pip install 'llama-stack-responses[ddgs]'."
@@ -32,18 +32,18 @@ class DdgsConfig(BaseModel):
     """Configuration of the provider `remote::ddgs`.
 
     Attributes:
-        service: the one that there is; the templates put WEB_SEARCH here, so that another value is refused.
+        service: always `ddgs`; the templates put WEB_SEARCH here, so that another value is refused.
         engines: names of search engines, as the package `ddgs` has them, such as `duckduckgo` or `brave`; empty leaves
-            the choice to the package, which asks one after the other until it has enough.
+            the choice to the package, which queries one after the other until it has enough results.
         region: country and language, such as `us-en` or `de-de`.
         safe_search: `on`, `moderate` or `off`.
-        max_results: results of a search, where the request does not say how much it wants.
-        timeout_seconds: how long a search may take.
-        at_once: searches at a time; more wait.
-        proxy: the address of a proxy, such as `http://proxy.internal:3128` or `socks5h://127.0.0.1:9150`; null is what
-            the environment's HTTPS_PROXY says.
-        ca_file: the authorities to trust, which a proxy that looks into TLS needs; null is what the environment's
-            SSL_CERT_FILE says, or the usual ones.
+        max_results: number of results of a search, if the request does not specify it.
+        timeout_seconds: time limit of a search.
+        at_once: maximum number of concurrent searches; more wait.
+        proxy: the address of a proxy, such as `http://proxy.internal:3128` or `socks5h://127.0.0.1:9150`; null uses the
+            environment's HTTPS_PROXY.
+        ca_file: file with the trusted certificate authorities, which a proxy that intercepts TLS needs; null uses the
+            environment's SSL_CERT_FILE, or the default ones.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -60,12 +60,12 @@ class DdgsConfig(BaseModel):
 
     @classmethod
     def sample_run_config(cls, **_: Any) -> dict[str, Any]:
-        """What the host writes into a configuration that it makes."""
+        """Return the settings that the host writes into a generated configuration."""
         return {}
 
 
 class DdgsToolRuntime(SearchProvider):
-    """Searches by the package `ddgs`, each time in a worker process of its own."""
+    """Searches with the package `ddgs`, in a new worker process for each search."""
 
     def __init__(self, config: DdgsConfig) -> None:
         super().__init__(config.max_results)
@@ -73,7 +73,7 @@ class DdgsToolRuntime(SearchProvider):
         self._pool = WorkerPool(PoolLimits(at_once=config.at_once))
 
     async def shutdown(self) -> None:
-        """Ends the worker processes."""
+        """End the worker processes."""
         await self._pool.close()
 
     async def _find(self, query: str, count: int) -> list[dict[str, Any]]:
@@ -83,14 +83,14 @@ class DdgsToolRuntime(SearchProvider):
             "region": config.region,
             "safe_search": config.safe_search,
             "count": count,
-            # Worker processes have no environment.
+            # Worker processes start with an empty environment.
             "proxy": config.proxy or getproxies_environment().get("https"),
             "ca_file": str(config.ca_file.expanduser()) if config.ca_file else os.environ.get("SSL_CERT_FILE"),
             "seconds": max(1, round(config.timeout_seconds / _REQUESTS)),
         }
         task = Task(_TASK, query.encode(errors="replace"), config.timeout_seconds, _ANSWER_BYTES, options)
         try:
-            # The host says nothing of who asks.
+            # The host does not pass the user to tool runtimes.
             answer = await self._pool.run(task, ANONYMOUS.identity)
         except ApiError as error:
             raise SearchFailed("No search can be started at the moment. Try again.", error.status) from None
@@ -101,7 +101,7 @@ class DdgsToolRuntime(SearchProvider):
 
 
 def _why(answer: Mapping[str, str], seconds: float) -> str:
-    """What to say of a search that did not work out."""
+    """Return the message for a search that failed."""
     match answer["problem"]:
         case "engines":
             return (
@@ -116,10 +116,10 @@ def _why(answer: Mapping[str, str], seconds: float) -> str:
 
 
 async def get_adapter_impl(config: DdgsConfig, _: dict[Any, Any]) -> DdgsToolRuntime:
-    """What the host calls to build the provider.
+    """Build the provider. The host calls this.
 
     Raises:
-        ValueError: the package is not there.
+        ValueError: the package `ddgs` is not installed.
     """
     if find_spec("ddgs") is None:
         raise ValueError(_NOT_INSTALLED)

@@ -1,4 +1,4 @@
-"""What the host raises where something is not there, and what it means where anything else goes wrong."""
+"""Classification of the host's errors: not found, or failed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ logger = get_logger(__name__)
 
 
 def is_missing(error: Exception, *names: str) -> bool:
-    """Whether the host says that something is not there, or not for this user.
+    """Return whether an error of the host means that an object does not exist, or not for this user.
 
     Args:
-        error: what the host raised.
-        names: what was asked for. The host's tables and prompts say it with a plain ValueError whose message is in
-            these words; what is unreadable in a store raises others, or other messages. Of an id that cannot be one of
-            its files, the host says that the parameter is invalid.
+        error: the error that the host raised.
+        names: the requested names. The host's tables and prompts raise a plain ValueError whose message has these names
+            and ends with "not found"; corrupt data in a store raises other types or messages. For an id that is not
+            valid for its files, the host reports an invalid parameter.
     """
     if isinstance(error, ResourceNotFoundError | AccessDeniedError):
         return True
@@ -28,14 +28,14 @@ def is_missing(error: Exception, *names: str) -> bool:
 
 
 def failed(what: str, param: str, error: Exception) -> ApiError:
-    """The 503 of a part of the stack that failed, and a line in the log.
+    """Log the failure of a part of the stack, and return the 503 for it.
 
-    Neither repeats what the host said: it may hold addresses and keys.
+    Neither repeats the host's message, which may contain addresses and keys.
 
     Args:
         what: the part, as in "file store".
         param: the field of the request that needs it.
-        error: what the host raised.
+        error: the error that the host raised.
     """
-    logger.error("the stack's %s failed (%s)", what, type(error).__name__)
+    logger.error("stack API failed: %s (%s)", what, type(error).__name__)
     return ApiError(503, f"The stack's {what} failed. Try again later.", param=param)

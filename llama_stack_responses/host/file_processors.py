@@ -19,43 +19,43 @@ from .platform import ProcessFileRequest
 logger = get_logger(__name__)
 
 _THREADS: Final = 8
-"""Files that a processor of the host's may work on in this process, those included whose time is over."""
+"""Maximum files that a processor of the host may work on in this process, including those past their time limit."""
 
 _OURS: Final = "inline::pypdf"
-"""This one reads PDFs with the library that this package uses too, but on llama-stack in the loop that serves."""
+"""A processor without use here: it reads PDFs with the same library, but on llama-stack in the serving event loop."""
 
 
 def file_processor(processors: Any | None) -> Processor | None:
-    """The host's implementation of its file processors API, if the stack has one that does more than ours."""
+    """Return the host's file processor, if the stack has one that supports more than this package."""
     if processors is None or processors.__provider_spec__.provider_type == _OURS:
         return None
     return HostFileProcessor(processors)
 
 
 class HostFileProcessor:
-    """Has files read by the host.
+    """Reads files with the host's processor.
 
     Args:
         processors: the host's implementation of its file processors API.
 
     Attributes:
-        keeps: whether the host does it as a job, whose file and result it stores for a while.
+        keeps: whether the host runs it as a job, whose file and result it stores for a while.
     """
 
     def __init__(self, processors: Any) -> None:
         self._processors = processors
         spec = processors.__provider_spec__
-        # OGX runs its own in processes of theirs.
+        # OGX runs its own processors in separate processes.
         self.keeps = getattr(spec, "execution_mode", "") == "worker"
         self._threads = OwnThreads(_THREADS)
         self._blocks = spec.provider_type.startswith("inline::") and not self.keeps
 
     async def text(self, document: Document) -> str:
-        """The text of a file.
+        """Return the text of a file.
 
         Raises:
             Unreadable: the host cannot read it.
-            ApiError: 503, it is busy.
+            ApiError: 503 if the processor is busy.
         """
         try:
             if self._blocks:
@@ -67,7 +67,7 @@ class HostFileProcessor:
         except ApiError:
             raise
         except Exception as error:
-            logger.warning("the host could not read a file (%s)", type(error).__name__)
+            logger.warning("host file processor failed (%s)", type(error).__name__)
             raise Unreadable(f"could not be read ({type(error).__name__}).") from error
         return "\n".join(chunk.content for chunk in answer.chunks if isinstance(chunk.content, str))
 

@@ -20,18 +20,18 @@ from .platform import (
 )
 
 _USER: Final = "__authenticated_user"
-"""Where among the provider data the host keeps who asks."""
+"""Key under which the host keeps the authenticated user in the provider data."""
 
 RESOURCE_TYPES: Final[Mapping[Kind, str]] = {
     "response": "sql_record::responses",
     "conversation": "sql_record::openai_conversations",
 }
-"""What the host itself calls responses and conversations in access policies: existing policies go on to hold."""
+"""The host's own names of responses and conversations in access policies, so that existing policies still apply."""
 
 
 @dataclass(frozen=True)
 class _Resource:
-    """A response or a conversation, as the host's policy sees it."""
+    """A response or a conversation in the form that the host's policy expects."""
 
     type: str
     identifier: str
@@ -39,7 +39,7 @@ class _Resource:
 
 
 class HostAccess:
-    """Asks the host who the user is and what its access policy allows.
+    """Identifies the user, and checks the access policy, through the host.
 
     Args:
         policy: the stack's `server.auth.access_policy`; empty for the host's default policy.
@@ -49,26 +49,29 @@ class HostAccess:
         self._policy = policy
 
     def who(self) -> Owner:
-        """The authenticated user, or the one anonymous owner of a stack without auth."""
+        """Return the authenticated user, or the anonymous owner of a stack without authentication."""
         user = _user()
-        # Only OGX tells tenants apart.
+        # Only OGX has tenants.
         return (
             Owner(user.principal, user.attributes or {}, getattr(user, "tenant_id", None) or "") if user else ANONYMOUS
         )
 
-    def keys(self) -> Mapping[str, Any]:
-        """The request's provider data."""
+    def provider_credentials(self) -> Mapping[str, Any]:
+        """Return the request's provider data."""
         data: Any = PROVIDER_DATA_VAR.get()
-        # What the header holds need not be an object.
+        # The header may hold JSON that is not an object.
         return {name: value for name, value in data.items() if name != _USER} if isinstance(data, dict) else {}
 
     def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
-        """Sets the host's user, if there is auth, and provider data for this context."""
+        """Set the host's user, if there is authentication, and the provider data for this context."""
         context: AbstractContextManager[None] = RequestProviderDataContext(dict(keys), _host_user(owner))
         return context
 
     def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
-        """What the policy says of what is in the same tenant; without auth everything is allowed."""
+        """Return whether the policy allows an action on a resource of the same tenant.
+
+        Without authentication, everything is allowed.
+        """
         if owner.tenant != self.who().tenant:
             return False
         resource = _Resource(RESOURCE_TYPES[kind], identifier, _host_user(owner))
@@ -85,5 +88,5 @@ def _host_user(owner: Owner) -> User | None:
 
 def _user() -> User | None:
     user = get_authenticated_user()
-    # Without auth, a client's provider data can put anything in the user's place.
+    # Without authentication, a client can set any value under the user's key in its provider data.
     return user if isinstance(user, User) else None

@@ -1,4 +1,4 @@
-"""The import of what the host's own services stored, by the command."""
+"""The command's import of the data that the host's own services stored."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from .stored_responses import stored_responses
 
 
 def import_from(path: Path, was: Path | None, say: Callable[[str], None]) -> Report:
-    """Imports what the stack with this configuration stored into the store of its responses provider.
+    """Import the data of the stack with this configuration into the store of its responses provider.
 
     Args:
-        was: the configuration with the entry of the builtin provider, which says where its responses are.
-        say: takes lines on the progress.
+        was: the configuration with the entry of the builtin provider, which names the table of its responses.
+        say: called with each progress line.
 
     Raises:
         CannotImport: the configuration is wrong, or a database or the store cannot be reached.
@@ -41,7 +41,7 @@ def import_from(path: Path, was: Path | None, say: Callable[[str], None]) -> Rep
 
 
 def _responses_table(stack: StackConfig) -> ResponsesStoreReference:
-    """Where the builtin provider has its responses: as its entry says, or where the hosts' distributions have them."""
+    """Return the table of the builtin provider's responses: from its entry, or the hosts' default."""
     for each in stack.providers.get("responses", []):
         persistence = (each.config or {}).get("persistence")
         if isinstance(persistence, dict) and isinstance(persistence.get("responses"), dict):
@@ -64,10 +64,10 @@ def _read_stack(path: Path) -> StackConfig:
     except ValidationError as error:
         raise CannotImport(f"{path} is not a stack's configuration: {_first(error)}.") from None
     except yaml.YAMLError:
-        # What it says quotes the file, which may hold a secret.
+        # The error's message quotes the file, which may contain a secret.
         raise CannotImport(f"{path} is not a stack's configuration: it is not YAML.") from None
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        # The host's own sentence may go over several lines.
+        # The host's message may have several lines.
         reason = " ".join(str(error).split()).rstrip(".")
         raise CannotImport(f"{path} is not a stack's configuration: {reason}.") from error
     return stack
@@ -108,6 +108,6 @@ async def _import(
 
 
 def _first(error: ValidationError) -> str:
-    """Where the first mistake is, without the value, which may be a secret."""
+    """Return the location and message of the first error, without the value, which may be a secret."""
     first = error.errors(include_input=False, include_url=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

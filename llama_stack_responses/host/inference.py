@@ -1,4 +1,4 @@
-"""The host's inference providers, and what their errors mean to a client."""
+"""The host's inference providers, and the mapping of their errors to API errors."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ from .platform import ChatRequest, ModelNotFoundError, ModelTypeError, Unsupport
 
 logger = get_logger(__name__)
 
+_LONGEST_WAIT: Final = 64
+"""Characters of a retry-after header that are read."""
+
 _FIELDS: Final = {
     "messages": "input",
     "max_tokens": "max_output_tokens",
@@ -30,7 +33,7 @@ _FIELDS: Final = {
     "response_format": "text",
     "verbosity": "text",
 }
-"""What clients call the fields of a chat request that have another name or place in theirs."""
+"""Responses API names of the chat request fields that differ in name or place."""
 
 _NOT_THERE: Final = (
     "The inference provider does not know this model, or its URL in the stack's configuration is wrong: it says '{}'."
@@ -55,13 +58,13 @@ class _Chunk:
 
 @runtime_checkable
 class CountsTokens(Protocol):
-    """A provider whose model server counts tokens; `remote::openai-chat` is one."""
+    """A provider whose model server counts tokens, such as `remote::openai-chat`."""
 
     async def count_chat_tokens(self, params: Any) -> int | None:
-        """The tokens of the prompt that a chat request makes; None if the model server does not say.
+        """Return the prompt tokens of a chat request, or None if the model server does not report them.
 
         Args:
-            params: a chat request whose model has the provider's own name for it.
+            params: a chat request with the provider's name of the model.
         """
         ...
 
@@ -71,7 +74,7 @@ class HostInference:
 
     Args:
         router: the host's implementation of its Inference API.
-        store_chat_completions: whether the router may write what it sees to the host's inference store.
+        store_chat_completions: whether the router may record requests in the host's inference store.
     """
 
     def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
@@ -79,9 +82,9 @@ class HostInference:
         self._routing = ChatRouting(self._router)
 
     async def open(self, request: dict[str, Any]) -> AsyncGenerator[Any]:
-        """Sends the request; returns once the provider has answered, a stream's with its status line.
+        """Send the request. Return when the provider has answered; for a stream, when its status line has arrived.
 
-        The request is not validated again: the host's models know fewer values than OpenAI's clients send.
+        The request is not validated again: the host's models accept fewer values than OpenAI's clients send.
         """
         try:
             answer: Any = await self._routing.route(request)
@@ -95,7 +98,7 @@ class HostInference:
         return chunks
 
     async def check_model(self, model: str) -> None:
-        """Refuses what the router would: a name that is not in its list and does not begin with a provider's."""
+        """Refuse a model that the router would refuse: an unlisted name without a provider's prefix."""
         table = getattr(self._router, "routing_table", None)
         provider, slash, _ = model.partition("/")
         if table is None or (slash and provider in table.impls_by_provider_id):
@@ -103,13 +106,13 @@ class HostInference:
         try:
             known = await table.get_object_by_identifier("model", model)
         except Exception:
-            logger.exception("the list of models cannot be read")
+            logger.exception("could not list models")
             return
         if known is None:
             raise _no_model(str(ModelNotFoundError(model)))
 
     async def count_tokens(self, request: dict[str, Any]) -> int | None:
-        """The tokens of a request's prompt, where the model's provider can have them counted."""
+        """Return the tokens of a request's prompt, or None if the model's provider cannot count them."""
         try:
             model = await self._listed(request["model"])
             if model is None:
@@ -121,26 +124,26 @@ class HostInference:
                 ChatRequest.model_construct(**{**request, "model": model.provider_resource_id})
             )
         except Exception as error:  # noqa: BLE001 - the count is an estimate then
-            logger.warning("the tokens of a request cannot be counted: %s", self.explain(error))
+            logger.warning("could not count the tokens of a request: %s", self.explain(error))
             return None
 
     async def context_length(self, model: str) -> int | None:
-        """What the provider told the host of the model."""
+        """Return the model's context length that the provider reported to the host, or None."""
         try:
             listed = await self._listed(model)
         except Exception:
-            logger.exception("the list of models cannot be read")
+            logger.exception("could not list models")
             return None
         length = listed.metadata.get("context_length") if listed else None
         return length if isinstance(length, int) and length > 0 else None
 
     async def _listed(self, name: str) -> Any | None:
-        """What the host knows of a model that this user may see."""
+        """Return the host's entry of a model that this user may access."""
         table = getattr(self._router, "routing_table", None)
         return table and await table.get_object_by_identifier("model", name)
 
     def explain(self, error: Exception) -> ApiError:
-        """The client's view of a provider's error: never a bare 500, never a secret of the provider's."""
+        """Return the API error for a provider's error: never a bare 500, never a secret of the provider."""
         match error:
             case ApiError():
                 return error
@@ -158,7 +161,7 @@ class HostInference:
 
 
 async def _in_one(completion: Any) -> AsyncGenerator[Any]:
-    """The chunk that a stream would have had, if all of it had come at once."""
+    """Yield a completion as the single chunk of a stream."""
     choices = [_Choice(each.message, each.finish_reason, each.logprobs) for each in completion.choices]
     tier = getattr(completion, "service_tier", None)
     yield _Chunk(completion.id, completion.model, choices, completion.usage, tier)
@@ -188,9 +191,9 @@ def _of_status(error: openai.APIStatusError) -> ApiError:
 
 
 def _of_frame(error: openai.APIError) -> ApiError:
-    """An error that the provider sent in the middle of its stream."""
+    """Return the API error for an error event in the provider's stream."""
     message = _message(error)
-    # Some servers repeat the status as the code.
+    # Some servers use the status as the code.
     if str(error.code) in ("rate_limit_exceeded", "429") or str(error.type).startswith("rate_limit"):
         return ApiError(429, message, code="rate_limit_exceeded")
     if _is_too_long(error):
@@ -199,13 +202,13 @@ def _of_frame(error: openai.APIError) -> ApiError:
 
 
 def _of_transport(error: Exception) -> ApiError:
-    """Errors of the HTTP libraries that a provider may use, known by the names of their base classes."""
+    """Return the API error for an error of a provider's HTTP library, identified by the names of its base classes."""
     names = {kind.__name__ for kind in type(error).__mro__}
     if "TimeoutException" in names:
         return ApiError(504, "The inference provider did not answer in time.")
     if names & {"TransportError", "HTTPError", "ClientError"}:
         return _unreachable(error)
-    logger.error("the inference provider raised an unexpected error", exc_info=error)
+    logger.error("unexpected error from the inference provider", exc_info=error)
     return ApiError(502, f"The inference provider failed ({type(error).__name__}). The server's log has the details.")
 
 
@@ -229,18 +232,18 @@ def _is_too_long(error: openai.APIError) -> bool:
 def _message(error: openai.APIError) -> str:
     body = error.body
     inner = body.get("error", body) if isinstance(body, dict) else body
-    # FastAPI's own errors say `detail`, a text or what is wrong with each field.
+    # FastAPI's own errors have `detail`: a text, or a list of invalid fields.
     text = inner.get("message") or inner.get("detail") if isinstance(inner, dict) else inner
     return str(text or error.message)
 
 
 def _code(error: openai.APIError) -> str | None:
-    """The provider's code, if it is a word as OpenAI's are; many servers repeat the status there."""
+    """Return the provider's code if it is a word, like OpenAI's; many servers repeat the status there."""
     return error.code if isinstance(error.code, str) and re.fullmatch("[a-z_]+", error.code) else None
 
 
 def _param(error: openai.APIError) -> str | None:
-    """The client's name for the field at fault. Only the field: what is in it is laid out in another way."""
+    """Return the Responses API name of the invalid field. Nested paths are dropped, since the structures differ."""
     if not isinstance(error.param, str):
         return None
     field = re.split(r"[.\[]", error.param)[0]
@@ -248,12 +251,12 @@ def _param(error: openai.APIError) -> str | None:
 
 
 def _retry_after(error: openai.APIStatusError) -> float | None:
-    """The seconds that the provider asks to wait; it may name a moment instead."""
-    value = error.response.headers.get("retry-after", "")
-    if re.fullmatch(r"\d+(\.\d+)?", value):
+    """Return the retry-after header in seconds. It may hold a date instead (RFC 9110, section 10.2.3)."""
+    value = error.response.headers.get("retry-after", "")[:_LONGEST_WAIT]
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]+)?", value):
         return float(value)
     try:
         moment = parsedate_to_datetime(value).timestamp()
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return float(max(0, math.ceil(moment - time.time())))

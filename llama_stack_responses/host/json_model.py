@@ -1,4 +1,4 @@
-"""JSON that the host's providers can read as they read its own models."""
+"""JSON with the interface of the host's models."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 
 class JsonModel(dict[str, Any]):
-    """A JSON object whose fields are attributes too; those that are absent are None.
+    """A JSON object whose fields are also attributes; absent ones are None.
 
-    The host's models know fewer kinds of messages than its model servers take, so messages are not made into those. But
-    some of its providers, `remote::ollama` among them, look into messages as if they were, and put images in the place
-    of their URLs; and its inference store dumps them. What is inside is made a `JsonModel` when it is first looked at,
-    as a copy, so that others who have the same message never see it changed.
+    The host's models allow fewer kinds of messages than its model servers accept, so messages are not converted to
+    them. But some of its providers, such as `remote::ollama`, access messages as models and replace image URLs by
+    images; and its inference store dumps them. Nested values become a `JsonModel` on first access, as a copy, so that
+    other holders of the same message are not affected by changes.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -28,5 +28,5 @@ class JsonModel(dict[str, Any]):
         self[name] = value
 
     def model_dump(self, **_: Any) -> dict[str, Any]:
-        """The object itself: it is what it would be dumped to."""
+        """Return the object itself: it is already plain JSON."""
         return self

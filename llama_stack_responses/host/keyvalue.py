@@ -1,4 +1,4 @@
-"""The stack's own key-value backends, by the names that its configuration gives them."""
+"""The stack's own key-value backends, by their configured names."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from .platform import KVStoreReference, kvstore_impl
 
 
 def backend(name: str) -> Callable[[], Awaitable[Any]]:
-    """How to connect to the backend called `name`."""
+    """Return a function that connects to the backend called `name`."""
 
     async def connect() -> Any:
-        # Without a namespace, since not all backends keep to it.
+        # No namespace, because not all backends respect it.
         opened = await kvstore_impl(KVStoreReference(backend=name, namespace=""))
-        # The host keeps what it opened, also what was shut down since, or belongs to another event loop.
+        # The host caches opened backends, even after a shutdown or for another event loop, so initialize it again.
         await opened.initialize()
         return opened
 

@@ -1,4 +1,4 @@
-"""Threads for work of the host's that blocks and cannot be ended."""
+"""Threads for blocking work of the host that cannot be cancelled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from llama_stack_responses.core.errors import ApiError
 
 
 class OwnThreads:
-    """Runs each work in a thread of its own, so that work without end takes no thread from others, nor from the end.
+    """Runs each call in its own thread. A call that never returns blocks neither a shared thread pool nor the shutdown.
 
     Args:
-        most: how many there may be, those included whose result nobody waits for any more.
+        most: maximum threads, including those whose result is no longer awaited.
     """
 
     def __init__(self, most: int) -> None:
@@ -23,10 +23,10 @@ class OwnThreads:
         self._lock = threading.Lock()
 
     async def run[Result](self, work: Callable[[], Result]) -> Result:
-        """What the work returns or raises.
+        """Run `work` in a thread, and return its result or raise its exception.
 
         Raises:
-            ApiError: 503, all threads are taken.
+            ApiError: 503 if all threads are in use.
         """
         with self._lock:
             if self._running >= self._most:
@@ -35,7 +35,7 @@ class OwnThreads:
             self._running += 1
         loop = asyncio.get_running_loop()
         done: asyncio.Future[Result] = loop.create_future()
-        # The interpreter does not wait for a daemon.
+        # The interpreter does not wait for daemon threads.
         threading.Thread(target=self._work, args=(work, loop, done), daemon=True).start()
         return await done
 
@@ -44,7 +44,7 @@ class OwnThreads:
     ) -> None:
         try:
             result = work()
-        except BaseException as error:  # noqa: BLE001 (the task that waits raises it)
+        except BaseException as error:  # noqa: BLE001 (the waiting task raises it)
             self._end(loop, done, lambda error=error: done.set_exception(error))  # type: ignore[misc]
         else:
             self._end(loop, done, lambda: done.set_result(result))
@@ -54,6 +54,6 @@ class OwnThreads:
     ) -> None:
         with self._lock:
             self._running -= 1
-        # The loop may have ended since, and the task that waits may have been cancelled.
+        # The loop may have been closed, and the waiting task may have been cancelled.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(lambda: None if done.done() else settle())

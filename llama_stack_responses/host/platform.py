@@ -1,7 +1,7 @@
-"""The host's names that this package uses, from whichever of the two hosts is running.
+"""The host's names that this package uses, imported from the running host.
 
-llama-stack became OGX: the same extension points under other package names. The one that is
-already imported is the one that loads us.
+llama-stack became OGX, with the same extension points under other package names. The package that is already imported
+is the one that loads this provider.
 """
 
 from __future__ import annotations

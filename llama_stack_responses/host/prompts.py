@@ -11,11 +11,11 @@ from .failures import failed, is_missing
 from .platform import GetPromptRequest
 
 _ID: Final = re.compile("pmpt_[0-9a-f]{48}")
-"""What the host names its prompts; anything else could be part of a key of its store."""
+"""Format of the host's prompt ids. Another value could be part of a key of its store."""
 
 
 class HostPrompts:
-    """Reads prompts through the host, which checks that the user may.
+    """Reads prompts through the host, which checks the user's access.
 
     Args:
         prompts: the host's implementation of its Prompts API.
@@ -25,10 +25,10 @@ class HostPrompts:
         self._prompts = prompts
 
     async def get(self, prompt_id: str, version: int | None) -> Template | None:
-        """A version of a prompt, or its default one; None when the host does not find it for this user.
+        """Return a version of a prompt, or its default one; None if the host does not find it for this user.
 
         Raises:
-            ApiError: 503 when the host cannot read it.
+            ApiError: 503 if the host cannot read it.
         """
         if not _ID.fullmatch(prompt_id):
             return None

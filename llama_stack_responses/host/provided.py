@@ -1,4 +1,4 @@
-"""The implementation as the host holds it."""
+"""The implementation, as a provider of the host."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from .platform import Api
 
 
 class ProvidedResponses(OpenAIResponsesImpl):
-    """The same, and known to the host by an id."""
+    """The implementation with the attributes and methods that the host expects of a provider."""
 
     __provider_id__: str
-    """The host sets it."""
+    """The id of the provider; the host sets it."""
 
     def start(self) -> bool:
-        """As ever; what is loaded by then, most of it the host's, is no longer looked at for garbage.
+        """Start the implementation, and exclude all objects loaded by then from garbage collection.
 
-        It is a quarter of a million objects that stay to the end. To look at all of them holds every stream, for up to
-        a second on a busy machine.
+        They are about 250,000 objects, most of them the host's, that live until the end. A collection of them blocks
+        every stream, for up to a second on a busy machine.
         """
         began = super().start()
         if began:
@@ -28,13 +28,14 @@ class ProvidedResponses(OpenAIResponsesImpl):
         return began
 
     async def health(self) -> dict[str, Any]:
-        """Whether all is well, by the provider's id, under which the host's list of providers looks for it."""
+        """Return the health by provider id, as the host's list of providers expects it."""
         return {self.__provider_id__: await super().health()}
 
     def appear_in(self, providers: Any) -> None:
-        """Has the host's list of providers ask for the health of this one.
+        """Register this provider's health with the host's list of providers.
 
-        It asks all implementations that it was given; but it is made before there are any but the host's own.
+        The list reports the health of the implementations passed to it, but it is created before all but the host's
+        own.
 
         Args:
             providers: the host's implementation of its providers API.

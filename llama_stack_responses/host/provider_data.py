@@ -1,8 +1,9 @@
-"""The header with a user's provider data, checked before the host reads it.
+"""Checks request headers, and the one with a user's provider data, before the host decodes them.
 
-The host decodes all headers as UTF-8 and the provider data as JSON in a middleware, ahead of all routes. What it cannot
-read there is a 500 of every route: on llama-stack anything that is no object, on both hosts what is nested too deeply
-or has a number with too many digits. So the same middleware answers such a request with a 400 first.
+The host decodes all headers as UTF-8 and the provider data as JSON in middlewares that run before all routes. A value
+that it cannot decode is a 500 of every route: on llama-stack anything that is not an object, on both hosts JSON that is
+nested too deeply or has a number with too many digits, and any header that is not UTF-8. So the same middlewares are
+extended to answer such a request with a 400 first.
 """
 
 from __future__ import annotations
@@ -16,49 +17,46 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.logs import get_logger
-from llama_stack_responses.wire.headers import request_id
 
 from .platform import PROVIDER_DATA_HEADER, SERVER
-
-logger = get_logger(__name__)
+from .refusals import refuse
 
 Call = Callable[[Any, Scope, Receive, Send], Awaitable[Any]]
 
 _MOST_BYTES: Final = 65_536
-"""Size of the header, at most: that of all headers of a request of ours."""
+"""Maximum size of the header: that of all headers of a request to this package."""
+_MIDDLEWARES: Final = ("ProviderDataMiddleware", "ZstdDecompressionMiddleware")
+"""Middlewares that decode headers. The second one, which only OGX has, runs first and decodes `content-encoding`."""
 _CHECKED: Final = "_llama_stack_responses_checks"
 
 
 def guard_provider_data() -> None:
-    """Has the host's middleware refuse what it cannot read. Where no server runs, there is none."""
-    middleware: Any = getattr(sys.modules.get(SERVER), "ProviderDataMiddleware", None)
-    if middleware is None:
-        logger.debug("the host has no middleware that reads provider data")
-        return
-    if not hasattr(middleware, _CHECKED):
-        middleware.__call__ = _checking(middleware.__call__)
-        setattr(middleware, _CHECKED, True)
+    """Make the host's middlewares refuse headers that they cannot decode. Without a server, there are none."""
+    server = sys.modules.get(SERVER)
+    for middleware in filter(None, [getattr(server, name, None) for name in _MIDDLEWARES]):
+        if not hasattr(middleware, _CHECKED):
+            middleware.__call__ = _checking(middleware.__call__)
+            setattr(middleware, _CHECKED, True)
 
 
 def _checking(call: Call) -> Call:
-    """The call of an ASGI middleware, behind the check."""
+    """Return the `__call__` of an ASGI middleware with the check before it."""
 
     async def checked(self: Any, scope: Scope, receive: Receive, send: Send) -> Any:
         try:
             check_headers(scope.get("headers", ()))
         except ApiError as error:
-            return await _refuse(error, scope, send)
+            return await refuse(error, scope, send)
         return await call(self, scope, receive, send)
 
     return checked
 
 
 def check_headers(headers: Any) -> None:
-    """Looks at the headers of a request, as ASGI has them.
+    """Check the headers of a request in ASGI form.
 
     Raises:
-        ApiError: 400 for what the host cannot read, 431 for more than it should.
+        ApiError: 400 for a header that the host cannot decode; 431 for provider data that are too large.
     """
     for name, value in headers:
         try:
@@ -75,7 +73,7 @@ def _check(value: bytes) -> None:
         message = f"The header {PROVIDER_DATA_HEADER} is larger than {_MOST_BYTES} bytes."
         raise ApiError(431, message, code="request_header_fields_too_large")
     try:
-        # As the host reads it; and as what is stored of it is written, which bounds depth and numbers.
+        # Parsed as the host parses it, and encoded as the store does, which limits depth and numbers.
         data = json.loads(value)
         orjson.dumps(data)
     except (ValueError, TypeError, RecursionError):
@@ -83,12 +81,3 @@ def _check(value: bytes) -> None:
     if not isinstance(data, dict):
         message = f'The header {PROVIDER_DATA_HEADER} must hold a JSON object, such as {{"openai_api_key": "..."}}.'
         raise bad_request(message, code="invalid_provider_data")
-
-
-async def _refuse(error: ApiError, scope: Scope, send: Send) -> None:
-    if scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": 1008, "reason": error.message})
-        return
-    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id(scope).encode())]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": orjson.dumps(error.body())})

@@ -1,4 +1,4 @@
-"""What the host's registry keeps of earlier runs."""
+"""Cleanup of the host's persistent registry."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ logger = get_logger(__name__)
 
 
 async def forget_tool_groups_without_provider(router: Any) -> None:
-    """Drops tool groups whose provider is no longer in the configuration.
+    """Delete tool groups whose provider is no longer in the configuration.
 
-    llama-stack would not start with another provider for such a group: it asks the one that is gone to give it up.
+    llama-stack would otherwise fail to start with another provider for such a group: it asks the removed provider to
+    unregister it.
 
     Args:
         router: the host's implementation of its tool runtime API.
@@ -20,5 +21,5 @@ async def forget_tool_groups_without_provider(router: Any) -> None:
     table = router.routing_table
     for each in await table.dist_registry.get_all():
         if each.type == "tool_group" and each.provider_id not in table.impls_by_provider_id:
-            logger.info("the tool group %r of an earlier run has no provider any more", each.identifier)
+            logger.info("tool group %r has no provider any more", each.identifier)
             await table.dist_registry.delete(each.type, each.identifier)

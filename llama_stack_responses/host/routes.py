@@ -1,7 +1,8 @@
-"""Brings our own wire into the host.
+"""Replaces the host's routes by those of this package.
 
-The host types its `/v1/responses` and `/v1/conversations` routes with its own models, which refuse much of what
-OpenAI's clients send. It builds the routes of an API with a factory that it finds in a table; we enter ours there.
+The host types its `/v1/responses` and `/v1/conversations` routes with its own models, which refuse much of the input
+that OpenAI's clients send. It builds the routes of an API with a factory from a table; this module replaces the
+entries.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from llama_stack_responses.wire.response_routes import create_router
 
 from .platform import fastapi_router_registry
 from .provider_data import guard_provider_data
-from .websocket_auth import HostGate
+from .websocket_auth import HostAuthorizer
 from .websocket_frames import bound_websocket_frames
+from .zstd_bodies import bound_zstd_bodies
 
 
 def enter_router() -> None:
-    """Makes the host build our routes for our implementation of responses, and its own for any other.
+    """Make the host build this package's routes for its implementation of responses, and its own routes for any other.
 
     Raises:
         RuntimeError: the host has no table of router factories.
@@ -33,12 +35,13 @@ def enter_router() -> None:
 
     def build(impl: Any) -> APIRouter:
         if isinstance(impl, OpenAIResponsesImpl):
+            bound_zstd_bodies(impl.config.limits.request_bytes)
             guard_provider_data()
             bound_websocket_frames()
             with suppress(RuntimeError):
-                # OGX builds routes in the loop that serves, too late for a router to have a lifespan of its own.
+                # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)
-            return create_router(impl, HostGate(impl.access))
+            return create_router(impl, HostAuthorizer(impl.access))
         if of_host is None:
             raise RuntimeError("The host has routes of its own for no other provider of the API 'responses'.")
         return of_host(impl)
@@ -47,10 +50,10 @@ def enter_router() -> None:
 
 
 def leave_out_conversations() -> None:
-    """Makes the host build no routes for its own conversations, which it has in any stack.
+    """Make the host build no routes for its own conversations, which every stack includes.
 
-    The conversations that our responses continue are ours, and their routes come with those of the responses. A stack
-    with another provider of responses keeps the host's.
+    This package serves the conversations that its responses continue, with its own routes. A stack with another
+    responses provider keeps the host's.
 
     Raises:
         RuntimeError: the host has no table of router factories.

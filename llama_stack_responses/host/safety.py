@@ -1,4 +1,4 @@
-"""The host's Safety API: its shields as guardrails, and as models for moderation. OGX has none."""
+"""The host's Safety API: its shields as guardrails, and as moderation models. OGX has none."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ logger = get_logger(__name__)
 
 
 class HostSafety:
-    """Has texts checked by the shields of the stack.
+    """Checks texts with the shields of the stack.
 
     Args:
         router: the host's implementation of the API.
-        store_chat_completions: whether what its shields ask models may be written to the host's inference store.
+        store_chat_completions: whether the shields' model requests may be recorded in the host's inference store.
     """
 
     def __init__(self, router: Any, *, store_chat_completions: bool) -> None:
         self._router = router if store_chat_completions else unstored_guards(router)
 
     async def check(self, kind: Kind, name: str | None, text: str, side: Side) -> Json:
-        """What a shield says of a text. One is named by its id; for moderation also by its provider's model."""
+        """Return a shield's result for a text.
+
+        A shield is named by its id; for moderation also by its provider's model.
+        """
         try:
             shield = await self._shield(kind, name)
             if shield and (kind == "guardrails" or not shield.provider_resource_id):
@@ -37,15 +40,15 @@ class HostSafety:
         except ApiError:
             raise
         except Exception as error:
-            logger.exception("the shield %r failed", name)
+            logger.exception("shield %r failed", name)
             message = f"The stack's safety provider failed ({type(error).__name__}), so nothing was checked."
             raise ApiError(502, message) from error
 
     async def close(self) -> None:
-        """What there is to close is the host's."""
+        """Do nothing: the connections belong to the host."""
 
     async def _shield(self, kind: Kind, name: str | None) -> Any | None:
-        """The shield of this name; None for the stack's default one."""
+        """Return the shield with this name, or None for the stack's default one."""
         if name is None:
             if self._router.safety_config is None or not self._router.safety_config.default_shield_id:
                 message = "This stack has no default shield: name one in 'guardrails'."
@@ -73,7 +76,7 @@ class HostSafety:
         said = await self._router.run_moderation(RunModerationRequest(input=text, model=model))
         [found] = said.results
         categories = [name for name, is_flagged in (found.categories or {}).items() if is_flagged]
-        # The host's Llama Guard gives what is safe the score 1 in each category.
+        # The host's Llama Guard gives safe text the score 1 in each category.
         scores = {
             name: 0.0 if score == 1.0 and name not in categories else score
             for name, score in (found.category_scores or {}).items()

@@ -1,4 +1,4 @@
-"""What the web search providers of this package have in common."""
+"""The common base of the web search providers of this package."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _QUERY: Final = {
 }
 
 
-class SearchFailed(Exception):  # noqa: N818 (it is the answer, and no error of ours)
-    """A search did not work out.
+class SearchFailed(Exception):  # noqa: N818 (the answer, not a defect)
+    """A search failed.
 
     Args:
-        message: what the model and the log are told.
-        code: the status of the service, or 502.
+        message: the message for the model and the log.
+        code: the HTTP status of the service, or 502.
     """
 
     def __init__(self, message: str, code: int = 502) -> None:
@@ -34,53 +34,53 @@ class SearchFailed(Exception):  # noqa: N818 (it is the answer, and no error of 
 
 
 class SearchProvider(ABC):
-    """A provider of the host's tool runtime API with the one tool `web_search`.
+    """A provider of the host's tool runtime API with a single tool, `web_search`.
 
     Args:
-        max_results: results of a search, where the request does not say how much it wants.
+        max_results: number of results of a search, if the request does not specify it.
     """
 
     def __init__(self, max_results: int) -> None:
         self._max_results = max_results
 
     async def initialize(self) -> None:
-        """Does nothing: the host calls it in another event loop than the one that serves."""
+        """Do nothing: the host calls this in another event loop than the serving one."""
 
     @abstractmethod
     async def shutdown(self) -> None:
-        """Ends what is open."""
+        """Release open resources."""
 
     @abstractmethod
     async def _find(self, query: str, count: int, /) -> Iterable[Mapping[str, Any]]:
-        """Results, the best first, each with `title`, `url` and `content`.
+        """Return results, the best first, each with `title`, `url` and `content`.
 
         Args:
-            count: how many are wanted.
+            count: number of results.
 
         Raises:
-            SearchFailed: there are none to be had.
+            SearchFailed: the search failed.
         """
 
     async def register_toolgroup(self, toolgroup: Any) -> None:
-        """There is nothing to do for a tool group."""
+        """Do nothing: a tool group needs no registration."""
 
     async def unregister_toolgroup(self, toolgroup_id: str) -> None:
-        """There is nothing to do for a tool group."""
+        """Do nothing: a tool group needs no registration."""
 
     async def list_runtime_tools(
         self, tool_group_id: str | None = None, mcp_endpoint: Any = None, authorization: str | None = None
     ) -> ListToolDefsResponse:
-        """The one tool."""
+        """Return the tool `web_search`."""
         tool = ToolDef(name="web_search", description="Search the web for information", input_schema=_QUERY)
         return ListToolDefsResponse(data=[tool])
 
     async def invoke_tool(
         self, tool_name: str, kwargs: dict[str, Any], authorization: str | None = None
     ) -> ToolInvocationResult:
-        """Searches.
+        """Search the web.
 
         Args:
-            kwargs: `query`; if wanted, `allowed_domains` and `search_context_size` as OpenAI's web search has them.
+            kwargs: `query`; optionally `allowed_domains` and `search_context_size`, as in OpenAI's web search.
         """
         query: str = kwargs["query"]
         domains: Sequence[str] = kwargs.get("allowed_domains") or ()

@@ -1,4 +1,4 @@
-"""A provider of the host's tool runtime API: web search by a SearXNG server, which needs no key."""
+"""A provider of the host's tool runtime API: web search with a SearXNG server, without an API key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
 from .search_provider import SearchFailed, SearchProvider
 
 _MOST_BYTES: Final = 8 << 20
-"""Bytes of an answer, at most."""
+"""Maximum bytes of an answer."""
 _NO_JSON: Final = (
     "The SearXNG server refuses to answer in JSON. Its operator has to add 'json' to 'search.formats' in its "
     "settings.yml, and to let this server pass if its limiter is on."
@@ -25,12 +25,12 @@ class SearxngConfig(BaseModel):
     """Configuration of the provider `remote::searxng`.
 
     Attributes:
-        url: where the server is, such as `http://localhost:8888`; `json` must be among its `search.formats`.
-        max_results: results of a search, where the request does not say how much it wants.
-        language: a language such as `en` or `de-CH`; null leaves it to the server.
-        categories, engines: names, as SearXNG has them; empty leaves them to the server.
-        safe_search: 0 for none, 1 for moderate, 2 for strict; null leaves it to the server.
-        timeout_seconds: how long the server may take.
+        url: URL of the server, such as `http://localhost:8888`; `json` must be among its `search.formats`.
+        max_results: number of results of a search, if the request does not specify it.
+        language: a language such as `en` or `de-CH`; null uses the server's setting.
+        categories, engines: names, as SearXNG has them; empty uses the server's settings.
+        safe_search: 0 for none, 1 for moderate, 2 for strict; null uses the server's setting.
+        timeout_seconds: timeout of the server.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -45,12 +45,12 @@ class SearxngConfig(BaseModel):
 
     @classmethod
     def sample_run_config(cls, **_: Any) -> dict[str, Any]:
-        """What the host writes into a configuration that it makes."""
+        """Return the settings that the host writes into a generated configuration."""
         return {"url": "${env.SEARXNG_URL:=http://localhost:8888}"}
 
 
 class SearxngToolRuntime(SearchProvider):
-    """Searches by SearXNG's own API."""
+    """Searches with SearXNG's own API."""
 
     def __init__(self, config: SearxngConfig) -> None:
         super().__init__(config.max_results)
@@ -58,7 +58,7 @@ class SearxngToolRuntime(SearchProvider):
         self._client: httpx.AsyncClient | None = None
 
     async def shutdown(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client:
             await client.aclose()
@@ -91,5 +91,5 @@ class SearxngToolRuntime(SearchProvider):
 
 
 async def get_adapter_impl(config: SearxngConfig, _: dict[Any, Any]) -> SearxngToolRuntime:
-    """What the host calls to build the provider."""
+    """Build the provider. The host calls this."""
     return SearxngToolRuntime(config)

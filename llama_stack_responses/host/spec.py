@@ -1,4 +1,4 @@
-"""How the host finds and builds the provider."""
+"""The provider specifications, with which the host finds and builds the providers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPTIONAL: Final = (
 
 
 def get_provider_spec() -> list[InlineProviderSpec | RemoteProviderSpec]:
-    """The providers that a stack's configuration can name; the host takes the one whose type it names."""
+    """Return all providers of this package; the host takes the one whose type the configuration names."""
     return [_responses(), _searxng(), _ddgs(), openai_chat()]
 
 
@@ -38,7 +38,7 @@ def _responses() -> InlineProviderSpec:
 
 
 def _web_search(name: str, settings: str, package: str, description: str) -> RemoteProviderSpec:
-    """A provider of web search, in the module of its name, with the class of its settings."""
+    """Return the specification of a web search provider in the module `name`, with the config class `settings`."""
     module = f"llama_stack_responses.host.{name}"
     return RemoteProviderSpec(
         api=Api.tool_runtime,

@@ -1,4 +1,4 @@
-"""The responses in the table of the host's builtin provider, for the import of them into our store."""
+"""Reads the responses in the table of the host's builtin provider, to import them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _AT_ONCE: Final = 50
 
 @asynccontextmanager
 async def stored_responses(reference: ResponsesStoreReference) -> AsyncIterator[StoredResponses]:
-    """The responses of every user, from below the host's access policy.
+    """Open the responses of every user, without the host's access policy.
 
     Raises:
         CannotImport: the database cannot be read.
     """
     store = ResponsesStore(reference, [])
     try:
-        # Makes the table as the builtin provider does when it starts, and brings an older one up to date.
+        # Creates and migrates the table, as the builtin provider does when it starts.
         await store.initialize()
     except Exception as error:
         raise _unreadable(error) from error
@@ -37,14 +37,14 @@ async def stored_responses(reference: ResponsesStoreReference) -> AsyncIterator[
 
 
 class StoredResponses:
-    """The rows of the table, as an import takes them."""
+    """The rows of the table, in the form that an import takes."""
 
     def __init__(self, tables: Any, name: str) -> None:
         self._tables = tables
         self._name = name
 
     async def pages(self) -> AsyncGenerator[Sequence[FoundResponse]]:
-        """All responses, the oldest first."""
+        """Yield all responses in pages, oldest first."""
         after: dict[str, Any] = {}
         where = "created_at > :at OR (created_at = :at AND id > :id)"
         while True:
@@ -53,7 +53,7 @@ class StoredResponses:
             try:
                 found = await self._tables.fetch_all(self._name, order_by=order, limit=_AT_ONCE, **behind)
             except Exception as error:
-                # Each database has errors of its own.
+                # Each database raises different errors.
                 raise _unreadable(error) from error
             if not found.data:
                 return
@@ -61,7 +61,7 @@ class StoredResponses:
             yield [_response(row) for row in found.data]
 
     async def find(self, response_id: str) -> FoundResponse | None:
-        """The response with this id."""
+        """Return the response with this id, or None."""
         try:
             row = await self._tables.fetch_one(self._name, where={"id": response_id})
         except Exception as error:
@@ -73,7 +73,7 @@ def _response(row: dict[str, Any]) -> FoundResponse:
     stored = row["response_object"]
     body = stored if isinstance(stored, dict) else {}
     given, above = body.get("input"), row.get("previous_response_id")
-    # OGX may store what is new in a turn alone. All others have their whole history in `input`.
+    # OGX may store only the new items of a turn. All other rows have the whole history in `input`.
     continues = above if row.get("input_storage_mode") == "incremental" else None
     return FoundResponse(
         row["id"], owner_of(row), row["created_at"], body, given if isinstance(given, list) else [], continues

@@ -16,7 +16,7 @@ logger = get_logger(__name__)
 _FILTER_THEMSELVES: Final = frozenset(
     {"remote::searxng", "remote::ddgs", "remote::exa-search", "remote::serply-search", "remote::nimble-search"}
 )
-"""The providers that keep a search to `allowed_domains`; for others, the query says it."""
+"""Providers that restrict a search to `allowed_domains`; for the rest, the query contains the domains."""
 
 
 class HostToolRuntime:
@@ -31,13 +31,13 @@ class HostToolRuntime:
         self._known: set[str] = set()
 
     async def has(self, name: str) -> bool:
-        """Whether one of the stack's tool groups has a tool of this name.
+        """Return whether one of the stack's tool groups has a tool of this name.
 
         Raises:
-            ApiError: 503 when the host cannot say.
+            ApiError: 503 if the host cannot list its tools.
         """
         if name not in self._known:
-            # It also makes the host find tools of groups that were registered before it was started.
+            # The call also makes the host discover tools of groups that were registered before its start.
             try:
                 listed = await self._router.list_runtime_tools()
             except Exception as error:
@@ -46,10 +46,10 @@ class HostToolRuntime:
         return name in self._known
 
     async def invoke(self, name: str, arguments: Json) -> str:
-        """Calls a tool.
+        """Call a tool.
 
         Raises:
-            ToolError: it did not work out; the message holds nothing of what the provider was told.
+            ToolError: the call failed; the message contains nothing that was sent to the provider.
         """
         try:
             result = await self._router.invoke_tool(name, await self._fitted(name, arguments))
@@ -71,19 +71,19 @@ class HostToolRuntime:
 
 
 def _failure(name: str, error: Exception) -> ToolError:
-    # Their messages may hold what was sent, keys included.
+    # The exceptions' messages may contain the request, including keys.
     status = getattr(getattr(error, "response", None), "status_code", None)
     if status is not None:
-        logger.warning("the provider of the tool %r was answered %s by its service", name, status)
+        logger.warning("provider of tool %r got status %s from its service", name, status)
         return ToolError(f"The service behind the tool '{name}' answered {status}.")
-    logger.warning("the tool %r failed (%s)", name, type(error).__name__)
+    logger.warning("tool %r failed (%s)", name, type(error).__name__)
     if isinstance(error, ValueError) and "API Key" in str(error):
         return ToolError(f"The tool '{name}' has no API key for its service.")
     return ToolError(f"The tool '{name}' failed ({type(error).__name__}).")
 
 
 def _text(content: Any) -> str:
-    """The text of what the host calls interleaved content."""
+    """Return the text of the host's interleaved content."""
     if content is None or isinstance(content, str):
         return content or ""
     parts = content if isinstance(content, list) else [content]

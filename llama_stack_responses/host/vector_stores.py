@@ -30,11 +30,11 @@ _OWN: Final = frozenset(
         "token_count",
     }
 )
-"""What the host adds to the attributes of a file that its owner has given."""
+"""Attributes that the host adds to those that a file's owner has set."""
 
 
 class HostVectorStores:
-    """Searches through the host's router, which checks that the user may.
+    """Searches vector stores through the host's router, which checks the user's access.
 
     Args:
         router: the host's implementation of its vector_io API.
@@ -44,10 +44,10 @@ class HostVectorStores:
         self._router = router
 
     async def check(self, store_id: str) -> None:
-        """Looks for a store.
+        """Check that a store exists for this user.
 
         Raises:
-            ApiError: 404 unless there is such a store for this user, 503 when the host cannot say.
+            ApiError: 404 if it does not; 503 if the host fails.
         """
         try:
             await self._router.openai_retrieve_vector_store(store_id)
@@ -57,10 +57,10 @@ class HostVectorStores:
             raise ApiError(404, f"Vector store with id '{store_id}' not found.", param="tools") from error
 
     async def search(self, store_id: str, query: str, options: Json) -> list[Passage]:
-        """The passages that fit best.
+        """Return the best matching passages.
 
         Raises:
-            ToolError: the search did not work out.
+            ToolError: the search failed.
         """
         ranking = options.get("ranking_options") or {}
         request = OpenAISearchVectorStoreRequest(
@@ -73,14 +73,14 @@ class HostVectorStores:
         try:
             page = await self._router.openai_search_vector_store(store_id, request)
         except Exception as error:
-            logger.warning("the search in the vector store %r failed (%s)", store_id, type(error).__name__)
+            logger.warning("search in vector store %r failed (%s)", store_id, type(error).__name__)
             raise ToolError(f"The files could not be searched ({type(error).__name__}).") from error
         least = ranking.get("score_threshold") or 0.0
         return [_passage(found) for found in page.data if found.score >= least]
 
 
 def _ranking(ranking: Json) -> Any:
-    """OpenAI's ranking options as the host has them: its rankers have names of their own."""
+    """Return OpenAI's ranking options in the host's form, which has other names for rankers."""
     weights = ranking.get("hybrid_search")
     if not weights:
         return SearchRankingOptions(score_threshold=ranking.get("score_threshold") or 0.0)
@@ -95,7 +95,7 @@ def _ranking(ranking: Json) -> Any:
 def _passage(found: Any) -> Passage:
     attributes = {name: value for name, value in (found.attributes or {}).items() if name not in _OWN}
     return Passage(
-        # OGX names a document there that its file processor has made up.
+        # In `file_id`, OGX has the id of a document that its file processor created.
         file_id=(found.attributes or {}).get("file_id") or found.file_id,
         filename=found.filename,
         score=found.score,

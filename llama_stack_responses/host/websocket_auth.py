@@ -1,13 +1,14 @@
-"""Who may talk on a WebSocket: whoever the host would let make the same request over HTTP.
+"""Authorizes WebSocket connections: a user may connect if the host would accept the same request over HTTP.
 
-llama-stack's middleware for auth, route policy, quota and provider data looks at HTTP requests only, so that a
-WebSocket would be everybody's. OGX's looks at some of both. So the handshake goes through the same middleware as the
-HTTP request that it begins with, and so does each request on the connection, with the handshake's headers: a token
-that has expired or a quota that is used up ends what can be asked.
+llama-stack's middleware for auth, route policy, quota and provider data handles HTTP requests only, so a WebSocket
+would be open to everyone. Some of OGX's handles both. So the handshake goes through the same middleware as the HTTP
+request that it begins with, and so does each request on the connection, with the handshake's headers: once a token has
+expired or a quota is used up, further requests are refused.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from http import HTTPStatus
@@ -23,15 +24,15 @@ from llama_stack_responses.websocket.session import Caller
 from llama_stack_responses.wire.websocket import Refused
 
 _ADMITTED: Final = "llama_stack_responses.admitted"
-"""Where in a request's scope stands who made it, once it has come through."""
+"""Key in a request's scope of the list that receives its caller once all middleware has let it pass."""
 _SCHEMES: Final[Mapping[str, str]] = {"ws": "http", "wss": "https"}
 
 
-class HostGate:
-    """Asks the host's own middleware.
+class HostAuthorizer:
+    """Authorizes requests through the host's own middleware.
 
     Args:
-        access: says who asks, once the host knows.
+        access: identifies the user after the host has authenticated the request.
     """
 
     def __init__(self, access: Access) -> None:
@@ -39,10 +40,10 @@ class HostGate:
         self._way_in: ASGIApp | None = None
 
     async def admit(self, scope: Scope, method: str) -> Caller:
-        """Sends a request with the handshake's headers through the host's middleware, and sees how far it comes.
+        """Send a request with the handshake's headers through the host's middleware, and return its caller.
 
         Raises:
-            Refused: not far enough; or it is a page of another site's that asks.
+            Refused: the middleware refused it, or it comes from a web page of another origin that is not allowed.
         """
         self._way_in = self._way_in or self._through(scope["app"])
         admitted: list[Caller] = []
@@ -63,13 +64,13 @@ class HostGate:
         return way_in
 
     async def _inside(self, scope: Scope, _: Receive, send: Send) -> None:
-        scope[_ADMITTED].append(Caller(self._access.who(), self._access.keys()))
+        scope[_ADMITTED].append(Caller(self._access.who(), self._access.provider_credentials()))
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
 
 class _Answer:
-    """What came of a request."""
+    """The answer to a request."""
 
     def __init__(self) -> None:
         self.status = 500
@@ -88,7 +89,7 @@ async def _no_body() -> Message:
 
 
 def _may_read(asked: Headers, answered: Mapping[str, str]) -> bool:
-    """Whether a page could read the answer: browsers ask nobody before they let any page open a WebSocket."""
+    """Return whether a web page may read the answer: browsers apply no CORS check to WebSocket handshakes."""
     origin = asked.get("origin")
     if origin is None or origin.partition("://")[2] == asked.get("host"):
         return True
@@ -100,6 +101,6 @@ def _refused(status: int, headers: Mapping[str, str], body: bytes) -> Refused:
     with suppress(orjson.JSONDecodeError, KeyError, TypeError):
         message = orjson.loads(body)["error"]["message"]
     after = headers.get("retry-after", "")
-    error = ApiError(status, message, retry_after=float(after) if after.isdecimal() else None)
+    error = ApiError(status, message, retry_after=float(after) if re.fullmatch("[0-9]{1,9}", after) else None)
     kept = {name: value for name, value in headers.items() if name in ("content-type", "retry-after")}
     return Refused(status, {"content-type": "application/json"} | kept, body or orjson.dumps(error.body()), error)

@@ -1,9 +1,11 @@
-"""What comes in on a WebSocket, handed to uvicorn's protocol in small pieces.
+"""Passes the bytes received on a WebSocket to uvicorn's protocol in small pieces.
 
-uvicorn reads up to 256 KiB at a time and decodes all frames in it at once. A frame may have six bytes, so that one read
-can hold the event loop for a second. It keeps each fragment of a message as an object, empty ones too, and sends a
-pong for each ping, also to a client that reads nothing. So its protocol gets 16 KiB at a time, other connections have
-their turn in between, and the connection is closed where a message has too many fragments or too many answers wait.
+uvicorn reads up to 256 KiB at a time and decodes all frames in it at once. A frame may have six bytes, so one read can
+block the event loop for a second. It keeps each fragment of a message as an object, including empty ones, and sends a
+pong for each ping, even to a client that reads nothing. So its protocol gets 16 KiB at a time, other connections run in
+between, and the connection is closed if a message has too many fragments. While too many bytes wait to be sent,
+decoding pauses. Compression (permessage-deflate) is not offered: it would inflate and deflate whole messages in the
+event loop, and 15 KiB can inflate to 15 MiB.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from functools import wraps
 from typing import Any, Final
 
 from llama_stack_responses.logs import get_logger, leave_out
@@ -22,7 +25,7 @@ Receive = Callable[[Any, bytes], None]
 _PIECE: Final = 16_384
 _MOST_FRAGMENTS: Final = 16_384
 _MOST_UNREAD: Final = 2**20
-"""Bytes that may wait to be sent when the next piece is decoded. What this server itself sends waits elsewhere."""
+"""Unsent bytes up to which the next piece is decoded. Data that this server itself sends are buffered elsewhere."""
 _LOOK_AGAIN: Final = 0.1
 _CLOSE: Final = (1008, "The message has too many fragments.")
 _DECODER: Final = "_llama_stack_responses_decoder"
@@ -31,21 +34,32 @@ _NO_UTF_8: Final = "Invalid UTF-8 sequence received from client."
 
 
 def bound_websocket_frames() -> None:
-    """Has uvicorn's WebSocket protocol decode a little at a time. Where it is another one, nothing changes."""
+    """Make uvicorn's WebSocket protocol decode in small pieces. With another protocol, nothing changes."""
     try:
         from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
     except ImportError:
-        logger.debug("this uvicorn speaks WebSocket in another way")
+        logger.debug("unsupported uvicorn version: WebSocket frames are not checked before they are decoded")
         return
     bound(WebSocketsSansIOProtocol)
     leave_out("uvicorn.error", _NO_UTF_8)
 
 
 def bound(protocol: Any) -> None:
-    """Has a protocol class decode a little at a time."""
+    """Make a protocol class decode in small pieces, without compression."""
     if not hasattr(protocol, _BOUNDED):
+        protocol.__init__ = _without_compression(protocol.__init__)
         protocol.data_received = _in_pieces(protocol.data_received)
         setattr(protocol, _BOUNDED, True)
+
+
+def _without_compression(init: Callable[..., None]) -> Callable[..., None]:
+    @wraps(init)
+    def create(self: Any, *args: Any, **kwargs: Any) -> None:
+        for config in (*args[:1], *filter(None, [kwargs.get("config")])):
+            config.ws_per_message_deflate = False
+        init(self, *args, **kwargs)
+
+    return create
 
 
 def _in_pieces(receive: Receive) -> Receive:
@@ -57,7 +71,7 @@ def _in_pieces(receive: Receive) -> Receive:
 
 
 class _Decoder:
-    """Hands one connection's bytes on to its protocol."""
+    """Passes one connection's bytes to its protocol."""
 
     def __init__(self, protocol: Any, receive: Receive) -> None:
         self._protocol = protocol
@@ -65,7 +79,7 @@ class _Decoder:
         self._waiting: deque[bytes] = deque()
 
     def take(self, data: bytes) -> None:
-        """Decodes the first piece, and the others when the event loop has done other work."""
+        """Decode the first piece now, and the rest in later iterations of the event loop."""
         decodes = bool(self._waiting)
         self._waiting.extend(data[start : start + _PIECE] for start in range(0, len(data), _PIECE))
         if decodes:

@@ -1,19 +1,21 @@
-"""The files and images of a conversation, in the form in which its model takes them.
+"""Files and images of a conversation, converted to the form that its model accepts.
 
-What is stored is what the client sent; what stands here is made of it anew for each response.
+The store keeps the client's form. The conversion is repeated for each response.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from ..admission import Admission, Reservation
 from ..chat.profile import Profile
-from ..concurrency import at_once
+from ..concurrency import gather_or_cancel
 from ..config import FileInputs, ResponsesConfig
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
@@ -21,55 +23,61 @@ from ..core.schema.request import CreateRequest
 from ..documents.document import Document, Processor, Unreadable
 from ..documents.pdf import PdfLimits, Pdfs
 from ..documents.texts import Reader, Texts
-from ..fetch.address_policy import Guard, Refused
-from ..fetch.fetcher import Fetcher, FetchLimits
+from ..fetch.address_policy import AddressPolicy, Refused
+from ..fetch.fetcher import CONNECTION_BYTES, Fetcher, FetchLimits
 from ..process_pool.pool import WorkerPool
 from ..process_pool.time_budget import TimeBudget
 from .files import Files
-from .large_base64 import decoded, encoded
+from .large_base64 import decoded, decoded_bytes, encoded, encoded_bytes
 
 Json = dict[str, Any]
 
 _AT_ONCE: Final = 4
-"""Files of one response that are read at a time."""
+"""Maximum files of one response that are read at the same time."""
 
 _IMAGES: Final = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
-"""The image formats that all models with eyes take, by their first bytes; WebP has its name further in."""
+"""Image formats that all vision models accept, by their first bytes. WebP is detected separately."""
 
 _FIELDS: Final = ("file_id", "file_data", "file_url", "image_url")
-"""Where a file or an image may be; the first that is given counts."""
+"""Fields that may hold a file or an image; the first one present is used."""
 
 
 class Attachments:
-    """Makes files and images fit for models.
+    """Converts files and images for models.
 
     Args:
         files: the stored files.
-        fetcher: reads what URLs name.
-        texts: makes text of files.
-        limits: bounds on what one response reads.
+        fetcher: fetches URLs.
+        texts: extracts text from files.
+        limits: limits of the files of one response.
+        contents: counts the bytes of files being read, and of the content made of them.
     """
 
-    def __init__(self, files: Files, fetcher: Fetcher, texts: Texts, limits: FileInputs) -> None:
+    def __init__(self, files: Files, fetcher: Fetcher, texts: Texts, limits: FileInputs, contents: Admission) -> None:
+        self.contents = contents
         self.files = files
         self.fetcher = fetcher
         self.texts = texts
         self.limits = limits
 
-    async def resolved(self, items: list[Json], profile: Profile, request: CreateRequest, owner: Owner) -> list[Json]:
-        """The items with all that their model needs in them: no id of a file, and no URL that it does not fetch.
+    async def resolved(
+        self, items: list[Json], profile: Profile, request: CreateRequest, owner: Owner, held: Reservation
+    ) -> list[Json]:
+        """Return the items with the content that their model needs: no file ids, and no URLs that it does not fetch.
 
         Args:
             items: the whole conversation.
-            request: whose input it ends with.
-            owner: who asks.
+            profile: the profile of the model.
+            request: the request whose input ends the conversation.
+            owner: the user of the request.
+            held: reservation for the converted content; it must be released with the items.
 
         Raises:
-            ApiError: 400 for what the model does not take, and for what cannot be read; 429 where too many files of
-                this owner wait to be read; `param` names the part.
+            ApiError: 400 for content that the model does not accept or that cannot be read; 429 if too many files of
+                this owner wait or are held, 503 if too many of all users are held; `param` names the part.
         """
         budget = TimeBudget(self.limits.request_seconds)
-        reading = _Reading(self, profile, request, Reader(owner.identity, budget, request.store))
+        reading = _Reading(self, profile, request, owner, Reader(owner.identity, budget, request.store), held)
         for part in (part for item in items for _, part in _places(item)):
             reading.want(part)
         if not reading.wanted:
@@ -79,20 +87,24 @@ class Attachments:
 
 
 def open_attachments(
-    files: Files, config: ResponsesConfig, pool: WorkerPool, processor: Processor | None = None
+    files: Files,
+    config: ResponsesConfig,
+    pool: WorkerPool,
+    contents: Admission,
+    processor: Processor | None = None,
 ) -> Attachments:
-    """Attachments as the configuration wants them; `processor` reads files that this package does not."""
+    """Return attachments for this configuration; `processor` reads kinds of files that this package cannot read."""
     limits, fetching = config.files, config.fetch
-    guard = Guard(fetching.allowed_networks)
+    guard = AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes)
     fetcher = Fetcher(guard, FetchLimits(limits.max_bytes, fetching.seconds, fetching.redirects))
     pdfs = Pdfs(PdfLimits(limits.max_pages, limits.max_characters, limits.seconds), pool)
     texts = Texts(pool, pdfs, limits.max_characters, processor, limits.seconds)
-    return Attachments(files, fetcher, texts, limits)
+    return Attachments(files, fetcher, texts, limits, contents)
 
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """Where a part's content comes from: parts that have it in common are read once."""
+    """The origin of a part's content. Parts with the same source are read once."""
 
     type: str
     field: str
@@ -102,30 +114,33 @@ class _Source:
 
 @dataclass(slots=True)
 class _Reading:
-    """What is read for one response.
+    """The files that are read for one response.
 
     Attributes:
-        reader: for whom.
-        wanted: a part of each source that has to be read.
-        places: how many parts each source has.
-        made: what becomes of the parts of a source.
-        size: bytes that were read, and that repeated parts add.
+        reader: the owner and time budget for extracting text.
+        held: reservation for the converted content.
+        wanted: one part for each source that has to be read.
+        places: number of parts of each source.
+        made: converted content of each source.
+        size: bytes that were read, plus those that repeated parts add.
     """
 
     means: Attachments
     profile: Profile
     request: CreateRequest
+    owner: Owner
     reader: Reader
+    held: Reservation
     wanted: dict[_Source, Json] = field(default_factory=dict)
     places: Counter[_Source] = field(default_factory=Counter)
     made: dict[_Source, Json] = field(default_factory=dict)
     size: int = 0
 
     def want(self, part: Json) -> None:
-        """Notes what has to be read for a part.
+        """Register the source of a part to be read.
 
         Raises:
-            ApiError: the model does not take it.
+            ApiError: the model does not accept the part.
         """
         self._check(part)
         if source := self._source(part):
@@ -133,10 +148,10 @@ class _Reading:
             self.places[source] += 1
 
     async def read(self) -> None:
-        """Reads what was noted.
+        """Read all registered sources.
 
         Raises:
-            ApiError: something of it cannot be read.
+            ApiError: a source cannot be read.
         """
         if len(self.wanted) > self.means.limits.max_files:
             message = f"This conversation has more than {self.means.limits.max_files} files and images to be read."
@@ -147,10 +162,10 @@ class _Reading:
             async with places:
                 self.made[source] = await self._made(source, part)
 
-        await at_once(read(source, part) for source, part in self.wanted.items())
+        await gather_or_cancel(read(source, part) for source, part in self.wanted.items())
 
     def applied(self, item: Json) -> Json:
-        """The item with what was made of its parts."""
+        """Return the item with the converted content of its parts."""
         for name in ("content", "output"):
             held = item.get(name)
             if isinstance(held, list):
@@ -169,7 +184,7 @@ class _Reading:
         return {name: part[name] for name in kept if name in part} | made
 
     def _source(self, part: Json) -> _Source | None:
-        """Where to read what this part names; None where the model takes the part as it is."""
+        """Return the source of a part, or None if the model accepts the part unchanged."""
         kind = part.get("type")
         name = next((name for name in _FIELDS if part.get(name)), None)
         if kind not in _TAKEN or name is None:
@@ -188,12 +203,10 @@ class _Reading:
     async def _made(self, source: _Source, part: Json) -> Json:
         is_image = _TAKEN[source.type] == "images"
         try:
-            document = await self._document(source)
-            self._count(len(document.content))
-            if is_image:
-                self._count_parts(source, document, len(document.content))
-                return await _image(document)
-            return await self._file(source, document)
+            with self.means.contents.lease(self.owner) as reading:
+                made = await self._read(source, reading)
+            self.held.take(self.places[source] * sum(map(sys.getsizeof, made.values())))
+            return made
         except Refused as refused:
             code = "failed_to_download_image" if is_image else "failed_to_download_file"
             message = f"The {'image' if is_image else 'file'} could not be fetched: {refused}"
@@ -205,6 +218,15 @@ class _Reading:
             raise
         raise bad_request(message, self._param(part, source.field), code)
 
+    async def _read(self, source: _Source, reading: Reservation) -> Json:
+        """Return the converted content of a source. Its file, and the base64 made of it, count on `reading`."""
+        document = await self._document(source, reading)
+        if _TAKEN[source.type] == "images":
+            self._count_parts(source, document, len(document.content))
+            reading.take(encoded_bytes(document.content))
+            return await _image(document)
+        return await self._file(source, document, reading)
+
     def _count(self, size: int) -> None:
         self.size += size
         most = self.means.limits.max_bytes
@@ -215,27 +237,36 @@ class _Reading:
             )
 
     def _count_parts(self, source: _Source, document: Document, size: int) -> None:
-        """Counts what a file comes to in all of its parts, beyond what was counted when it was read.
+        """Count the total size of a file in all of its parts, minus what was counted when it was read.
 
         Args:
-            size: of what one part says to the model; a text may be longer than its file.
+            size: size of the content of one part for the model; a text may be longer than its file.
         """
         self._count(max(0, size * self.places[source] - len(document.content)))
 
-    async def _document(self, source: _Source) -> Document:
+    async def _document(self, source: _Source, reading: Reservation) -> Document:
+        def count(size: int) -> None:
+            self._count(size)
+            reading.take(size)
+
         match source.field:
             case "file_id":
-                return await self.means.files.read(source.value)
+                return await self.means.files.read(source.value, count)
             case "file_data":
-                return await _of_data(source)
-        fetched = await self.means.fetcher.get(source.value)
+                reading.take(decoded_bytes(source.value))
+                document = await _of_data(source)
+                self._count(len(document.content))
+                return document
+        reading.take(CONNECTION_BYTES)
+        fetched = await self.means.fetcher.get(source.value, count)
         name = unquote(urlsplit(fetched.url).path.rpartition("/")[2])
         return Document(name, fetched.media_type, fetched.body, fetched.charset)
 
-    async def _file(self, source: _Source, document: Document) -> Json:
+    async def _file(self, source: _Source, document: Document, reading: Reservation) -> Json:
         name = source.filename or document.name
         if self.profile.files:
             self._count_parts(source, document, len(document.content))
+            reading.take(encoded_bytes(document.content))
             media_type = document.media_type or "application/octet-stream"
             return {"type": "input_file", "filename": name, "file_data": await _data_url(media_type, document.content)}
         text = await self.means.texts.of(document, self.reader)
@@ -243,7 +274,10 @@ class _Reading:
         return {"type": "input_text", "text": f'<file name="{_quotable(name)}">\n{text}\n</file>'}
 
     def _param(self, part: Json, name: str | None) -> str:
-        """What the request calls a part, or a field of it; what is none of its own came with its history."""
+        """Return the request's name for a part, or for a field of it.
+
+        A part of the history gets the name of the parameter that the history belongs to.
+        """
         for number, item in enumerate(self.request.input_items):
             for place, its in _places(item):
                 if its == part:
@@ -265,11 +299,11 @@ _TAKEN: Final = {
     "input_file": "files",
     "input_audio": "audio",
 }
-"""What a model has to take, by the type of a part. Files become text where it does not."""
+"""The input capability of the model that a type of part needs. Without `files`, files become text."""
 
 
 def _places(item: Json) -> Iterator[tuple[str, Json]]:
-    """The parts of an item, each with where it stands."""
+    """Yield the parts of an item, each with its path."""
     for name in ("content", "output"):
         held = item.get(name)
         if isinstance(held, dict):
@@ -289,13 +323,12 @@ async def _image(document: Document) -> Json:
 
 
 async def _of_data(source: _Source) -> Document:
-    """The file in `file_data`: a data URL, or plain base64."""
-    # A comma is no character of base64, and the head of a data URL is short.
+    """Return the file in `file_data`: a data URL, or plain base64."""
+    # Base64 contains no comma, and the head of a data URL is short.
     comma = source.value.find(",", 0, _DATA_HEAD)
-    head, data = source.value[: max(comma, 0)], source.value[comma + 1 :]
-    parameters = head.removeprefix("data:").split(";")
+    parameters = source.value[: max(comma, 0)].removeprefix("data:").split(";")
     try:
-        content = await decoded(data)
+        content = await decoded(source.value, comma + 1)
     except ValueError:
         raise Unreadable("is not in base64: send 'data:MEDIA/TYPE;base64,...'.") from None
     charset = next((each[8:] for each in parameters if each.lower().startswith("charset=")), None)
@@ -307,5 +340,5 @@ async def _data_url(media_type: str, content: bytes) -> str:
 
 
 def _quotable(name: str) -> str:
-    """A file's name without what would end the line or the quotes that it stands in."""
+    """Return a file's name without characters that would end the line or the quotes around it."""
     return "".join("_" if each in '"<>' or not each.isprintable() else each for each in name) or "file"

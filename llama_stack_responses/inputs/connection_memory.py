@@ -1,4 +1,4 @@
-"""What a connection remembers of the responses that are not stored, so that it can go on from them."""
+"""The histories of unstored responses that a connection remembers, so that requests can continue from them."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ..core.exchanges import with_exchanges
 Json = dict[str, Any]
 
 _MOST: Final = 256
-"""Responses that can be gone on from, at most; what they share is remembered once."""
+"""Maximum responses that can be continued; a shared part of their histories is kept once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A history that is not stored, or not all of it.
+    """A history that is not stored, or only in part.
 
     Attributes:
-        items: what its last response added, input and output.
+        items: input and output that its last response added.
         size: their length as JSON.
-        before: the history that this response began with, as far as it is not stored either.
-        base: the archive's name of the stored history before all that, or None when there is none.
+        before: the unstored part of the history that this response continued.
+        base: the archive's name of the stored history before all that, or None if there is none.
     """
 
     items: list[Json]
@@ -34,7 +34,7 @@ class Link:
 
     @property
     def unstored(self) -> list[Json]:
-        """All items behind `base`, oldest first."""
+        """All items after `base`, oldest first."""
         parts: list[list[Json]] = []
         link: Link | None = self
         while link:
@@ -44,10 +44,10 @@ class Link:
 
 
 class Chains:
-    """The histories of one connection's responses, the oldest forgotten first.
+    """The histories of one connection's responses. At a limit, the oldest is dropped.
 
     Args:
-        limit: bytes of remembered items, at most.
+        limit: maximum bytes of remembered items.
     """
 
     def __init__(self, limit: int) -> None:
@@ -55,11 +55,11 @@ class Chains:
         self._links: OrderedDict[str, Link] = OrderedDict()
 
     def find(self, response_id: str) -> Link | None:
-        """The history that ends with this response; None if it is stored, forgotten or another connection's."""
+        """Return the history that ends with this response; None if it is stored, dropped or another connection's."""
         return self._links.get(response_id)
 
     def forget(self, response_id: str) -> None:
-        """Drops the history that ends with this response, if it is remembered."""
+        """Drop the history that ends with this response, if it is remembered."""
         self._links.pop(response_id, None)
 
     def keep(
@@ -70,14 +70,14 @@ class Chains:
         before: Link | None,
         base: str | None,
     ) -> None:
-        """Remembers a response: what its request added, and its output with its exchanges, behind what was before."""
+        """Remember a response: the request's items, then its output with its exchanges, after the history `before`."""
         items = [*new_items, *with_exchanges(response["output"], exchanges)]
         self._links[response["id"]] = Link(items, len(json.dumps(items)), before, base)
         while len(self._links) > _MOST or (self._links and self._held() > self._limit):
             self._links.popitem(last=False)
 
     def _held(self) -> int:
-        """The size of everything that a remembered history goes through, each part counted once."""
+        """Return the size of all remembered histories; each shared part counts once."""
         sizes: dict[int, int] = {}
         for tip in self._links.values():
             link: Link | None = tip

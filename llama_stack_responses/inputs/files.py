@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
+from ..admission import Admission
 from ..core.errors import bad_request
+from ..core.owner import Owner
 from ..documents.document import Document
+
+Count = Callable[[int], object]
+"""Called with a number of bytes before they are read; raises if they are too many."""
 
 
 class Files(Protocol):
     """The host's file store."""
 
-    async def read(self, file_id: str) -> Document:
-        """The file, as far as the user who asks may see it.
+    async def read(self, file_id: str, count: Count) -> Document:
+        """Return the file if the current user may read it; `count` is called before its content is read.
 
         Raises:
-            ApiError: 400 for a file that does not exist or is another user's.
+            ApiError: 400 for a file that does not exist or belongs to another user.
         """
         ...
 
@@ -24,19 +30,34 @@ class Files(Protocol):
 class NoFiles:
     """A stack without a file store."""
 
-    async def read(self, file_id: str) -> Document:
-        """Refuses: there are no files."""
+    async def read(self, file_id: str, count: Count) -> Document:  # noqa: ARG002 (there is nothing to count)
+        """Refuse: there are no files."""
         raise bad_request(
             f"The file '{file_id}' cannot be read: this stack serves no files API. Send the content as data instead.",
             "input",
         )
 
 
-def uploaded_with(files: Files) -> Callable[[str], Awaitable[tuple[str, bytes]]]:
-    """Reads a file of `files` as its name and content."""
+Upload = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
 
-    async def uploaded(file_id: str) -> tuple[str, bytes]:
-        file = await files.read(file_id)
-        return file.name, file.content
+
+def uploaded_with(files: Files, contents: Admission, who: Callable[[], Owner]) -> Upload:
+    """Return a context manager that reads a file as its name and content.
+
+    The content counts as held by the current user until the block ends.
+    """
+
+    @asynccontextmanager
+    async def uploaded(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
+        with contents.lease(who()) as lease:
+
+            def count(size: int) -> None:
+                if size > contents.per_user:
+                    message = f"The file '{file_id}' has more than the {contents.per_user} bytes that can be read."
+                    raise bad_request(message, "input")
+                lease.take(size)
+
+            file = await files.read(file_id, count)
+            yield file.name, file.content
 
     return uploaded

@@ -1,9 +1,10 @@
-"""What a request stands on: the responses before it and the items that it names by id."""
+"""The history of a request: the previous responses or the conversation, and the items that it names by id."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from ..core.access import Access, Action
@@ -15,11 +16,29 @@ from ..core.schema.conversations import no_conversation
 from ..core.schema.items import ANSWERS, check_ids
 from ..core.schema.request import CreateRequest
 from ..store.archive import Archive, StoredResponse
-from ..store.codec import dumps
+from ..store.codec import TooLarge, dumps
 from ..store.conversations import Conversation, begins_with_stand_in, stand_in
+from ..store.reading import Room, computed
 from .connection_memory import Chains, Link
 
 Json = dict[str, Any]
+type Hold = Callable[[int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryBounds:
+    """Limits of the stored data that one request may read.
+
+    Attributes:
+        referenced_bytes: maximum size of all items together that it may refer to, as JSON.
+        history_bytes: maximum size of the history that it continues, and of the data read to find the items that it
+            refers to: as JSON, decompressed, plus 160 bytes for each value.
+        input_bytes: maximum size of the items that a request may add to that, counted in the same way.
+    """
+
+    referenced_bytes: int
+    history_bytes: int
+    input_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +46,11 @@ class History:
     """The conversation before a request.
 
     Attributes:
-        base: the archive's name of what is stored of it, or None when nothing is.
-        stored: the items of that, oldest first.
-        unstored: those behind them, which only a connection remembers.
-        link: where it does.
-        opening: what stands for `stored` where no base names it: a conversation's stand-in.
+        base: the archive's name of the stored part, or None if nothing is stored.
+        stored: the items of the stored part, oldest first.
+        unstored: the items after them, which only a connection remembers.
+        link: the connection's record of those items.
+        opening: items that represent `stored` if it has no base: the stand-in of a conversation.
     """
 
     base: str | None
@@ -46,42 +65,59 @@ class History:
         return [*self.stored, *self.unstored]
 
 
-class Historian:
-    """Reads histories out of the archive, for users who may see them.
+class HistoryReader:
+    """Reads histories from the archive, for users who may read them.
 
     Args:
-        referenced_bytes: size of all items together that one request may refer to, as JSON.
+        bounds: limits of the data that one request may read.
     """
 
-    def __init__(self, archive: Archive, access: Access, referenced_bytes: int) -> None:
+    def __init__(self, archive: Archive, access: Access, bounds: HistoryBounds) -> None:
         self._archive = archive
         self._access = access
-        self._referenced_bytes = referenced_bytes
+        self._bounds = bounds
 
-    async def before(self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True) -> History:
-        """What the request continues, which `chains` may remember.
+    async def before(
+        self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True, hold: Hold | None = None
+    ) -> History:
+        """Return the history that the request continues, which `chains` may remember.
 
         Args:
-            adds: whether the request adds to the conversation that it names, and does not only read it.
+            adds: whether the request adds to the conversation that it names, instead of only reading it.
+            hold: called with the number of bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: the previous response or the conversation is not there, or not for this user.
+            ApiError: the previous response or the conversation does not exist, is not this user's, or is too large.
         """
-        if request.conversation:
-            conversation = await self.conversation(request.conversation, "update" if adds else "read")
-            items = await self._archive.conversations.items(conversation.id, conversation.end)
-            return History(None, items, opening=[stand_in(conversation)])
-        if request.previous_response_id is None:
-            return History(None, [])
-        if chains and (link := chains.find(request.previous_response_id)):
-            return await self._remembered(link)
-        return await self._chain(request.previous_response_id)
+        room = Room(self._bounds.history_bytes, hold)
+        param = "conversation" if request.conversation else "previous_response_id"
+        try:
+            if request.conversation:
+                conversation = await self.conversation(request.conversation, "update" if adds else "read")
+                items = await self._archive.conversations.items(conversation.id, conversation.end, room)
+                return History(None, items, opening=[stand_in(conversation)])
+            if request.previous_response_id is None:
+                return History(None, [])
+            if chains and (link := chains.find(request.previous_response_id)):
+                return await self._remembered(link, room)
+            return await self._chain(request.previous_response_id, room)
+        except TooLarge as error:
+            raise self._too_long(param) from error
+
+    def _too_long(self, param: str) -> ApiError:
+        what = "The conversation" if param == "conversation" else "The history of the previous response"
+        message = (
+            f"{what} takes more than {self._bounds.history_bytes} bytes, which is the most that one request can "
+            "continue. Start a new one: send as 'input' the newest compaction item and what follows it, or what else "
+            "the model has to know."
+        )
+        return bad_request(message, param, "context_length_exceeded")
 
     async def conversation(self, conversation_id: str, action: Action) -> Conversation:
-        """The conversation, to which the user is about to do this.
+        """Return the conversation if the user may do `action` with it.
 
         Raises:
-            ApiError: 404 when it is unknown, deleted, or another user's; 403 when they may only do less.
+            ApiError: 404 if it is unknown, deleted, or another user's; 403 if the user may read it but not do `action`.
         """
         found = await self._archive.conversations.load(conversation_id)
         if found is None or not self._access.allows("read", "conversation", conversation_id, found.owner):
@@ -90,19 +126,21 @@ class Historian:
             raise ApiError(403, f"You may not {action} conversation '{conversation_id}'.")
         return found
 
-    async def _remembered(self, link: Link) -> History:
-        """The input and output of a chain that a connection remembers."""
+    async def _remembered(self, link: Link, room: Room) -> History:
+        """Return the input and output of a chain that a connection remembers."""
         unstored = link.unstored
         if begins_with_stand_in(unstored):
-            stored = await self._archive.conversations.unfold(unstored[:1])
+            stored = await self._archive.conversations.unfold(unstored[:1], room)
             return History(None, stored, unstored[1:], link, opening=unstored[:1])
-        return History(link.base, await self._archive.history(link.base), unstored, link)
+        return History(link.base, await self._archive.history(link.base, room), unstored, link)
 
-    async def _chain(self, previous_response_id: str) -> History:
-        """The input and output of the whole chain that ends with this response.
+    async def _chain(self, previous_response_id: str, room: Room) -> History:
+        """Return the input and output of the whole chain that ends with this response.
 
         Raises:
-            ApiError: 400 `previous_response_not_found`, also for another user's response.
+            ApiError: 400 `previous_response_not_found`, also for another user's response; 400
+                `previous_response_not_ready`.
+            TooLarge: there is no room for it.
         """
         entry = await self._archive.entry(previous_response_id)
         found = entry or await self._archive.under_way(previous_response_id)
@@ -118,10 +156,12 @@ class Historian:
                 "previous_response_id",
                 "previous_response_not_ready",
             )
-        return History(entry.history, await self._archive.history(entry.history))
+        return History(entry.history, await self._archive.history(entry.history, room))
 
-    async def dereference(self, owner: Owner, items: list[Json], param: str = "input") -> list[Json]:
-        """The items, which came as `param`, with every `item_reference` replaced by the stored item that it names.
+    async def dereference(
+        self, owner: Owner, items: list[Json], param: str = "input", hold: Hold | None = None
+    ) -> list[Json]:
+        """Return the items, given as `param`, with each `item_reference` replaced by the stored item.
 
         Raises:
             ApiError: 404 for an item that is unknown, was not stored, or is another user's; 400 if one is named twice,
@@ -130,32 +170,54 @@ class Historian:
         references = [item for item in items if item["type"] == "item_reference"]
         if not references:
             return items
-        # Each of a thousand references to one item would load a copy of it.
+        # Duplicates are refused first: a thousand references to one item would load as many copies.
         check_ids((), references, param)
-        found = await self._referenced(owner, [item["id"] for item in references], param)
+        found = await self._referenced(owner, [item["id"] for item in references], param, hold)
         for item in references:
             if item["id"] not in found:
                 raise _no_item(item["id"], param)
         return [found[item["id"]] if item["type"] == "item_reference" else item for item in items]
 
-    async def input_of(self, stored: StoredResponse) -> list[Json]:
-        """All items that a stored response was made from, oldest first."""
-        return await self._archive.history(stored.input)
+    async def input_of(self, stored: StoredResponse, hold: Hold | None = None) -> list[Json]:
+        """Return all input items of a stored response, oldest first.
 
-    async def _referenced(self, owner: Owner, item_ids: list[str], param: str) -> dict[str, Json]:
-        """Those of the items that are stored, by id."""
+        Raises:
+            ApiError: they are larger than the input of a response may be.
+        """
+        most = self._bounds.history_bytes + self._bounds.input_bytes
+        try:
+            return await self._archive.history(stored.input, Room(most, hold))
+        except TooLarge as error:
+            message = f"The input of this response takes more than {most} bytes, and cannot be listed."
+            raise bad_request(message, "response_id", "context_length_exceeded") from error
+
+    async def _referenced(self, owner: Owner, item_ids: list[str], param: str, hold: Hold | None) -> dict[str, Json]:
+        """Return those of the items that are stored, by id."""
         found: dict[str, Json] = {}
         size = 0
-        async for item_id, item in self._archive.find_items(owner, item_ids):
-            found[item_id] = item
-            size += len(dumps(item))
-            if size > self._referenced_bytes:
-                message = (
-                    f"The items that '{param}' refers to have more than {self._referenced_bytes} bytes together. Refer "
-                    "to fewer items, or continue with 'previous_response_id' or 'conversation'."
-                )
-                raise bad_request(message, param, "string_above_max_length")
+        # Reading an item also reads the items that were stored with it.
+        room = Room(self._bounds.history_bytes, hold)
+        try:
+            async for item_id, item in self._archive.find_items(owner, item_ids, room):
+                found[item_id] = item
+                size += await computed(partial(_size, item), item)
+                if size > self._bounds.referenced_bytes:
+                    raise _too_many(param, self._bounds.referenced_bytes)
+        except TooLarge as error:
+            raise _too_many(param, self._bounds.history_bytes) from error
         return found
+
+
+def _size(item: Json) -> int:
+    return len(dumps(item))
+
+
+def _too_many(param: str, most: int) -> ApiError:
+    message = (
+        f"The items that '{param}' refers to, with what was stored beside them, have more than {most} bytes together. "
+        "Refer to fewer items, or continue with 'previous_response_id' or 'conversation'."
+    )
+    return bad_request(message, param, "string_above_max_length")
 
 
 def _no_item(item_id: str, param: str) -> ApiError:
@@ -168,12 +230,12 @@ def _no_item(item_id: str, param: str) -> ApiError:
 
 
 def for_model(items: list[Json]) -> list[Json]:
-    """The items that a model can continue from: without what was refused before it was asked."""
+    """Return the items that a model can continue from, without refused input and incomplete calls."""
     return without_refused(_without_cut_calls(items))
 
 
 def _without_cut_calls(items: list[Json]) -> list[Json]:
-    """Those without the calls that were cut off while they were written: nobody could run those."""
+    """Return the items without calls whose arguments are incomplete and that have no output: no client can run them."""
     answered = {item["call_id"] for item in items if item["type"] in ANSWERS.values() and "call_id" in item}
     return [item for item in items if not _is_cut_call(item) or item["call_id"] in answered]
 

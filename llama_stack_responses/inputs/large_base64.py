@@ -1,37 +1,49 @@
-"""Base64 of any size, in pieces between which the event loop goes on."""
+"""Base64 of large contents, processed in pieces so that the event loop is not blocked."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+from io import BytesIO
 from typing import Final
 
 _PIECE: Final = 3 * 64 * 1024
-"""Characters, or bytes, at a time: a fraction of a millisecond. Three bytes are four characters."""
+"""Characters or bytes per piece, which takes a fraction of a millisecond. Three bytes are four characters."""
 
 
-async def decoded(data: str) -> bytes:
-    """What is encoded; white space does not count.
+async def decoded(data: str, start: int = 0) -> bytes:
+    """Return the decoded bytes, from character `start` on; white space is ignored.
 
     Raises:
         ValueError: it is not base64.
     """
-    content, left = bytearray(), ""
-    for start in range(0, len(data), _PIECE):
-        left += "".join(data[start : start + _PIECE].split())
-        # The padding stands at the end, in the last piece alone.
-        whole = len(left) // 4 * 4 if start + _PIECE < len(data) else len(left)
+    # Unlike a bytearray, BytesIO returns its content without a copy.
+    content, left = BytesIO(), ""
+    for place in range(start, len(data), _PIECE):
+        left += "".join(data[place : place + _PIECE].split())
+        # Padding is allowed only at the end of the last piece.
+        whole = len(left) // 4 * 4 if place + _PIECE < len(data) else len(left)
         now, left = left[:whole], left[whole:]
-        content += base64.b64decode(now, validate=True)
-        if start + _PIECE < len(data):
+        content.write(base64.b64decode(now, validate=True))
+        if place + _PIECE < len(data):
             if now.endswith("="):
                 raise ValueError("Something follows the padding.")
             await asyncio.sleep(0)
-    return bytes(content)
+    return content.getvalue()
+
+
+def decoded_bytes(data: str) -> int:
+    """Return the maximum number of bytes that are encoded."""
+    return len(data) // 4 * 3
+
+
+def encoded_bytes(content: bytes) -> int:
+    """Return the size of the base64 of these bytes."""
+    return (len(content) + 2) // 3 * 4
 
 
 async def encoded(content: bytes) -> str:
-    """Base64 of bytes."""
+    """Return the base64 of these bytes."""
     pieces = list[str]()
     for start in range(0, len(content), _PIECE):
         if start:

@@ -1,4 +1,4 @@
-"""Prompts that are kept on the server, filled in with what a request brings for them."""
+"""Stored prompts, filled in with the variables of a request."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Json = dict[str, Any]
 _PLACE: Final = re.compile(r"{{\s*(\w+)\s*}}")
 _VERSION: Final = re.compile("[1-9][0-9]{0,8}")
 _LONGEST_TEMPLATE: Final = 1 << 20
-"""Characters of a prompt before it is filled in, at most: they are searched for places in the event loop."""
+"""Maximum characters of a prompt template: it is searched for placeholders in the event loop."""
 _MOST_PLACES: Final = 10_000
 _SMALLEST_PART: Final = 512
-"""Characters that a file or an image counts for at least: each makes a part of its own."""
+"""Minimum characters for which a file or an image counts: each becomes a part of its own."""
 _LISTED: Final = 10
-"""Names of variables that an error message repeats."""
+"""Maximum variable names in an error message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Template:
     """One version of a prompt.
 
     Attributes:
-        text: what it says, with `{{name}}` where a variable belongs.
-        variables: those that it declares.
+        text: the text, with `{{name}}` as the placeholder of a variable.
+        variables: the names of the declared variables.
     """
 
     text: str
@@ -40,10 +40,10 @@ class Template:
 
 
 class Prompts(Protocol):
-    """The host's prompts, as far as the user who asks may see them."""
+    """The host's prompts that the current user may read."""
 
     async def get(self, prompt_id: str, version: int | None) -> Template | None:
-        """A version of a prompt, or its default one; None if there is none, or only another user's.
+        """Return a version of a prompt, or its default one; None if it does not exist or is another user's.
 
         Raises:
             ApiError: the prompts cannot be read.
@@ -52,19 +52,19 @@ class Prompts(Protocol):
 
 
 async def with_prompt(request: CreateRequest, prompts: Prompts | None, characters: int) -> CreateRequest:
-    """The request with its prompt filled in, if it has one.
+    """Return the request with its prompt filled in, if it has one.
 
-    What the prompt says becomes its `instructions`, as messages, in front of those that it brings itself; its `prompt`
-    then says which version that was. So the response shows both, and whoever makes it finds there what was filled in,
-    whatever has become of the prompt since.
+    The text of the prompt becomes messages in `instructions`, before the request's own instructions; `prompt` then
+    names the version. The response shows both, and a worker that runs it later uses this text even if the prompt has
+    changed.
 
     Args:
-        prompts: those of the stack; None if it has none, or if requests may not use them.
-        characters: the most that the prompt may have with its variables filled in.
+        prompts: the prompts of the stack; None if it has none, or if requests may not use them.
+        characters: maximum length of the prompt with its variables filled in.
 
     Raises:
-        ApiError: 404 for a prompt or a version that is not there; 400 if its variables are not those that were given,
-            or if the result would be too long, which is known before it is built.
+        ApiError: 404 for an unknown prompt or version; 400 if its variables do not match the given ones, or if the
+            result would be too long, which is checked before it is built.
     """
     asked = request.prompt
     if asked is None:
@@ -85,7 +85,7 @@ async def with_prompt(request: CreateRequest, prompts: Prompts | None, character
 async def _template(asked: Json, prompts: Prompts) -> Template:
     prompt_id, version = asked["id"], asked.get("version")
     which = "" if version is None else f" and version '{version}'"
-    # What is no number is no version.
+    # Versions are numbers: another value cannot exist.
     found = None
     if version is None or _VERSION.fullmatch(version):
         found = await prompts.get(prompt_id, version and int(version))
@@ -109,7 +109,7 @@ def _check(template: Template, variables: Mapping[str, Any], characters: int) ->
 
 
 def _check_result(template: Template, places: Counter[str], variables: Mapping[str, Any], characters: int) -> None:
-    """Refuses what filling in would make too long, before any of it is made."""
+    """Refuse a prompt that would be too long when filled in, before building it."""
     if places.total() > _MOST_PLACES:
         message = f"The prompt has {places.total()} places for variables. A stored prompt may have {_MOST_PLACES}."
         raise bad_request(message, "prompt", "string_above_max_length")
@@ -123,9 +123,9 @@ def _check_result(template: Template, places: Counter[str], variables: Mapping[s
 
 
 def _growth(given: Any, count: int) -> int:
-    """The characters that a variable adds in `count` places.
+    """Return the characters that a variable adds in `count` places.
 
-    The data of a file or an image is in the request already, whose size is bounded: it counts from the second place on.
+    The data of a file or an image is part of the request already, whose size is limited, so only further copies count.
     """
     if isinstance(given, str):
         return len(given) * count
@@ -136,15 +136,15 @@ def _growth(given: Any, count: int) -> int:
 
 
 def _names(names: list[str]) -> str:
-    """As many of the names as an error message repeats, each in short."""
+    """Return the shortened names as a list for an error message, with the number of those left out."""
     listed = ", ".join(map(shown, names[:_LISTED]))
     return listed if len(names) <= _LISTED else f"{listed}, and {len(names) - _LISTED} more"
 
 
 def _filled(text: str, variables: Mapping[str, Any]) -> Iterator[Json]:
-    """The parts of a message that says `text`: what was given as text is in it, files and images stand in between."""
+    """Yield the parts of a message with this text, with text variables inserted, and files and images as parts."""
     said: list[str] = []
-    # What stands between two places, and the names of the places, by turns.
+    # `split` returns the text between placeholders and the placeholders' names alternately.
     for number, piece in enumerate(_PLACE.split(text)):
         given = variables[piece] if number % 2 else piece
         if isinstance(given, str):

@@ -1,4 +1,4 @@
-"""From a request to what its response starts from."""
+"""Resolves a request to the input of its response."""
 
 from __future__ import annotations
 
@@ -15,23 +15,22 @@ from ..core.schema.items import check_call_pairs, check_ids
 from ..core.schema.request import CreateRequest
 from ..core.schema.shapes import DEFAULT_LIMITS, At, missing
 from ..moderation.checks import Checks
-from ..sealing.reasoning import PrivateReasoning
-from ..sealing.sealer import Sealer
-from ..sealing.summaries import PrivateSummaries
+from ..sealing.sealed_items import SealedItems
 from .connection_memory import Chains
-from .history import Historian, History, for_model
+from .history import History, HistoryReader, Hold, for_model
 
 Json = dict[str, Any]
 
 
 class Stored(TypedDict):
-    """What a response stands on, as the archive takes it.
+    """The input of a response, in the form that the archive stores.
 
     Attributes:
-        owner: whose the response is.
-        base: the archive's name of the history, or None when there is none.
+        owner: the owner of the response.
+        base: the archive's name of the history, or None if there is none.
         base_items: all items of the history, oldest first.
-        input_items: what the request adds to it, each with its id, and before them what is not stored under `base`.
+        input_items: the items that the request adds, each with its id, after any history that is not stored under
+            `base`.
     """
 
     owner: Owner
@@ -42,12 +41,12 @@ class Stored(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a response starts from.
+    """The resolved input of a response.
 
     Attributes:
-        request: what the client asked for, its prompt filled in.
-        items: what the model is to see, oldest first.
-        stored: what is kept of it.
+        request: the client's request, with its prompt filled in.
+        items: the model's input, oldest first.
+        stored: the part that is stored.
         history: the conversation before it.
         moderation: the response's `moderation` so far; None if nothing is to be checked.
     """
@@ -60,18 +59,18 @@ class Start:
 
     @property
     def owner(self) -> Owner:
-        """Who asked."""
+        """The user of the request."""
         return self.stored["owner"]
 
     @property
     def remembered(self) -> list[Json]:
-        """What a connection has to remember of it, behind the link that it goes on from."""
+        """The items that a connection has to remember, after the link that the request continues."""
         known = [*self.history.opening, *self.history.unstored] if self.history.link else []
         return self.stored["input_items"][len(known) :]
 
 
-class Intake:
-    """Reads what requests stand on, and checks that a model can go on from there.
+class RequestResolver:
+    """Reads the history of requests, and checks that a model can continue from it.
 
     Args:
         fill: fills in the stored prompt that a request names, as `with_prompt` does.
@@ -79,34 +78,38 @@ class Intake:
 
     def __init__(
         self,
-        historian: Historian,
+        history_reader: HistoryReader,
         access: Access,
-        sealer: Sealer,
+        sealed: SealedItems,
         checks: Checks,
         fill: Callable[[CreateRequest], Awaitable[CreateRequest]],
     ) -> None:
-        self._historian = historian
+        self._history_reader = history_reader
         self._access = access
-        self._sealer = sealer
+        self._sealed = sealed
         self._checks = checks
         self._fill = fill
 
-    async def take(self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True) -> Start:
-        """What the caller's request starts from; `chains` is what its connection remembers.
+    async def resolve(
+        self, request: CreateRequest, chains: Chains | None = None, *, adds: bool = True, hold: Hold | None = None
+    ) -> Start:
+        """Return the input of the response to this request; `chains` is the memory of its connection.
 
         Args:
             adds: whether the response becomes part of the conversation that the request names.
+            hold: called with the number of stored bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: the request names what is not there, or what it brings does not fit together or cannot be checked.
+            ApiError: the request names something that does not exist, or its input is inconsistent or cannot be
+                checked.
         """
         owner = self._access.who()
         request = await self._fill(request)
-        PrivateReasoning(self._sealer, owner).check(request.input_items)
-        PrivateSummaries(self._sealer, owner).check(request.input_items)
-        history = await self._historian.before(request, chains, adds=adds)
+        await self._sealed.check(request.input_items, owner, verify=True)
+        history = await self._history_reader.before(request, chains, adds=adds, hold=hold)
         asked = request.input_items[:-1] if request.compacts else request.input_items
-        new_items = await self._historian.dereference(owner, asked)
+        new_items = await self._history_reader.dereference(owner, asked, hold=hold)
+        await self._sealed.check(history.items, owner, verify=False)
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
         items = for_model(history.items + new_items)
@@ -118,7 +121,7 @@ class Intake:
             owner=owner,
             base=history.base,
             base_items=history.stored,
-            # What was not stored before is, as part of what this response stands on, if it is to be stored.
+            # If this response is stored, the unstored history is stored as part of its input.
             input_items=[*history.opening, *history.unstored, *new_items],
         )
         return Start(request, items, stored, history, await self._moderated(request, new_items))

@@ -1,4 +1,4 @@
-"""The first moments of a response that a client waits for: it can still be refused as if it had never been."""
+"""The phase in which a new response may still be refused, with nothing of it left in the store."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..core.errors import ApiError
 from ..store.records import Op
 
 
-class Opening:
-    """Ends when the provider has accepted the response, when patience is at its end, or with a refusal.
+class Acceptance:
+    """Ends when the model server accepts the request, after `patience` seconds, or with a refusal.
 
     Args:
-        taken: what undoes, in case of a refusal, what was stored beside the response.
-        patience: seconds until the response counts as begun in any case; None for no such bound.
+        taken: the ops that undo, after a refusal, the extra ops of the commit that stored the response.
+        patience: seconds after which the response counts as begun anyway; None for no such bound.
     """
 
     def __init__(self, taken: Sequence[Op], patience: float | None) -> None:
@@ -27,33 +27,33 @@ class Opening:
 
     @property
     def over(self) -> bool:
-        """Whether whatever goes wrong from now on is part of the response."""
+        """Whether the response counts as begun or was refused: a later error becomes part of the response."""
         return self._end.done() or (self._accepted is not None and self._accepted.done())
 
     def end(self) -> None:
-        """Lets the response count as begun, if it is not refused."""
+        """End the phase: the response counts as begun unless it was refused."""
         if self._timer:
             self._timer.cancel()
         if not self._end.done():
             self._end.set_result(self._refusal)
 
     def end_with(self, accepted: asyncio.Future[None]) -> None:
-        """Lets the response count as begun as soon as `accepted` is done."""
+        """End the phase as soon as `accepted` is done."""
         self._accepted = accepted
         accepted.add_done_callback(lambda _: self.end())
 
     def refuse(self, error: ApiError) -> None:
-        """Says why there will be no response; with the end its client hears of it."""
+        """Record the refusal, which `verdict` raises at the end of the phase, and stop the timer."""
         self._refusal = error
         if self._timer:
             self._timer.cancel()
 
     async def ended(self) -> None:
-        """Waits for the end, whatever it is."""
+        """Wait for the end of the phase; a refusal is not raised."""
         await asyncio.wait([self._end])
 
     async def verdict(self) -> None:
-        """Waits for the end.
+        """Wait for the end of the phase.
 
         Raises:
             ApiError: the refusal.

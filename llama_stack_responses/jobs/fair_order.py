@@ -1,13 +1,13 @@
-"""The order of waiting jobs: the owners take turns, however many jobs each has waiting.
+"""The order of waiting jobs: owners take turns, however many jobs each of them has in the queue.
 
-Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's turn is a point in virtual time: that at which its
-owner's job before it had its turn and one share more, but not before the present. The present moves on with the jobs
-that are taken, not with the clock, so that a queue that grows faster than it is worked off stays fair.
+Start-time fair queueing (Goyal, Vin, Cheng: SIGCOMM 1996). A job's turn is its start tag, a point in virtual time: the
+turn of its owner's previous job plus one share, but not before the present (the system's virtual time). The present
+advances with each claim, not with the clock, so that a queue that grows faster than it is processed stays fair.
 
-    u/<of>    the turn of the owner's last job
-    z/turn    the present: just behind the turn of the job that was taken last
+    u/<owner>    the turn of the owner's last job
+    z/turn       the present: just after the turn of the last claimed job
 
-Both are a hint (`hints.py`): of two jobs that are queued or taken at once in two processes, one may not see the other.
+Both are hints (`hints.py`): two processes that queue or claim jobs at the same moment may not see each other's values.
 """
 
 from __future__ import annotations
@@ -19,63 +19,67 @@ from ..store.records import Put, Record
 
 PRESENT: Final = "z/turn"
 
-_SHARE: Final = 10.0
+_FAIR_SHARE_SECONDS: Final = 10.0
 """Virtual seconds between two waiting jobs of one owner."""
 
-_STEP: Final = _SHARE / 64
-"""By how much the present moves on with each job taken, at least: owners who come anew all the time, each with one job,
-do not keep the second job of another waiting for ever."""
+_STEP: Final = _FAIR_SHARE_SECONDS / 64
+"""Minimum advance of the present with each claim, in virtual seconds. Without it, a steady arrival of new owners with
+one job each would starve the second job of another owner."""
 
 _DAY: Final = 86_400.0
 _KEPT: Final = 2 * _DAY
-"""Seconds for which the present is kept after the job that moved it was queued. Without it, time begins anew."""
+"""Seconds for which the present is kept after the queueing of the job that advanced it. When it has expired, virtual
+time starts again from the clock."""
 
 _DIGITS: Final = 12
 
 
-class Turns:
-    """Gives jobs their turns. Those of this process see one another before they are in the store."""
+class FairOrder:
+    """Assigns turns to jobs. Jobs of one process see each other's turns before these are in the store."""
 
     def __init__(self) -> None:
         self._given: dict[str, float] = {}
 
-    def give(self, of: str, found: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
-        """The order of the owner's next job, and the hints that note it.
+    def give(self, owner_key: str, found: Mapping[str, Record], now: float) -> tuple[str, list[Put]]:
+        """Return the order of the owner's next job, and the hints that record it.
 
         Args:
-            of: the owner's name in keys.
-            found: what is stored under `last_of(of)` and `PRESENT`.
+            owner_key: the owner's name in keys.
+            found: the records of the keys `last_of(owner_key)` and `PRESENT`, if they exist.
             now: seconds since the epoch, on the store's clock.
         """
-        row, present = last_of(of), _read(found, PRESENT)
+        row, present = last_of(owner_key), _read(found, PRESENT)
         hints = [] if present is not None else [Put(PRESENT, _written(now), expires_at=now + _KEPT)]
         present = now if present is None else present
         self._given = {each: turn for each, turn in self._given.items() if turn >= present}
-        last = max(_read(found, row) or 0.0, self._given.get(of, 0.0))
-        turn = self._given[of] = last + _SHARE if last >= present else present
+        last = max(_read(found, row) or 0.0, self._given.get(owner_key, 0.0))
+        turn = self._given[owner_key] = last + _FAIR_SHARE_SECONDS if last >= present else present
         return at(turn) + at(now), [*hints, Put(row, _written(turn), expires_at=now + _DAY)]
 
 
 def taken(order: str, found: Mapping[str, Record]) -> Put:
-    """What moves the present on when the job of this order is taken."""
+    """Return the put that advances the present when the job of this order is claimed."""
     turn = int(order[:_DIGITS], 16) / 1000
     present = _read(found, PRESENT) or turn
-    present = max(present, min(max(present, turn) + _STEP, turn + _SHARE))
+    present = max(present, min(max(present, turn) + _STEP, turn + _FAIR_SHARE_SECONDS))
     return Put(PRESENT, _written(present), expires_at=_queued_at(order) + _KEPT)
 
 
-def last_of(of: str) -> str:
-    """The key of the turn of the owner's last job."""
-    return f"u/{of}"
+def last_of(owner_key: str) -> str:
+    """Return the key of the turn of the owner's last job."""
+    return f"u/{owner_key}"
 
 
 def at(turn: float) -> str:
-    """A turn as an order begins with it: milliseconds, so that they sort."""
+    """Return a turn as the first part of an order: milliseconds in hex with a fixed width, so that orders sort."""
     return f"{int(turn * 1000):0{_DIGITS}x}"
 
 
 def _queued_at(order: str) -> float:
-    """When the job of this order was queued, in seconds since the epoch; orders of earlier versions are that alone."""
+    """Return when the job of this order was queued, in seconds since the epoch.
+
+    An order of an earlier version consists of that time alone.
+    """
     return int(order[_DIGITS:] or order, 16) / 1000
 
 

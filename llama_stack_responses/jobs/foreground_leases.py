@@ -1,34 +1,38 @@
-"""Responses that a client waits for, and what becomes of them when their server dies.
+"""Leases of foreground responses: a response that a client waits for is failed when its server dies.
 
-    v/<response>             what is known of the response from its beginning on (`Vouched`)
-    o/<worker>/<response>    this worker makes it
+    v/<response>             the response as it was when it began, its owner and its history (`Vouched`)
+    o/<worker>/<response>    the worker that runs the response
 
-Both go in the commit that stores the response. If the worker dies before, they are all that is left of it: whoever
-finds them stores the response as failed, so that nobody who knows its id is told that it never was.
+The commit that stores the response deletes both rows. If the worker dies before that, the worker that finds the rows
+stores the response as failed, so that a client that knows its id does not get a 404.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from ..core.errors import ApiError
 from ..core.owner import Owner
+from ..intervals import DEFAULT, Intervals
 from ..logs import get_logger
 from ..store import codec
 from ..store.archive import Archive
+from ..store.outcome import certain
 from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs, committed, pages_of
 from ..store.vouched import Vouched
-from .queue import is_dead, left_by_the_dead
+from .heartbeat import Heartbeat
+from .queue import is_stalled, iter_stalled
 
 Json = dict[str, Any]
 
 logger = get_logger(__name__)
 
 _LARGE: Final = 16_384
-"""Bytes of the input, as JSON, past which it is left out: this is written for every response.
+"""Bytes of the input, as JSON, past which it is left out: the row is written for every response.
 
-Fields that are larger than that together are written without compression, which takes a millisecond for 20,000 bytes.
+It is also the bound past which the fields of `_EMPTY` together are written uncompressed: compression takes a
+millisecond for 20,000 bytes.
 """
 
 _LARGE_FIELD: Final = 65_536
@@ -38,28 +42,119 @@ _EMPTY: Final[Json] = {"tools": [], "instructions": None}
 
 
 def ended() -> ApiError:
-    """What a response fails with whose server was dead, or was taken for dead."""
+    """Return the error of a response whose server died, or was assumed dead."""
     return ApiError(500, "The server ended while it made this response.")
 
 
-class Vouchers:
-    """Vouches for the foreground responses of one worker, and ends those of dead ones.
+class ForegroundLeases(Protocol):
+    """The leases of one worker's foreground responses."""
+
+    async def acquire(
+        self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
+    ) -> None:
+        """Record that this worker runs the response, so that another worker fails it if this one dies.
+
+        The arguments are those of `Archive.save`.
+        """
+        ...
+
+    def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
+        """Return the ops that end the lease, and the conditions, for the commit that stores the response.
+
+        The condition fails if another worker assumed this one dead and stored the response as failed, or if the
+        response was deleted.
+        """
+        ...
+
+    async def delete(self, vouched: Vouched) -> bool:
+        """Delete a running response, whichever server runs it, so that it is not stored; return False if it has ended.
+
+        The worker that runs the response deletes its `o/` row afterwards, in `flush_unstored`.
+        """
+        ...
+
+    async def withdraw(self, response_id: str) -> None:
+        """End the lease of a response that will not be stored."""
+        ...
+
+    def released(self, response_id: str) -> None:
+        """Record that this process no longer runs the response: `flush_unstored` deletes what is left of its lease."""
+        ...
+
+    def mark_unstored(self, response_id: str, error: ApiError) -> None:
+        """Record that a finished response could not be stored: `flush_unstored` stores it as failed with `error`."""
+        ...
+
+    async def flush_unstored(self) -> None:
+        """Store this worker's responses that could not be stored as failed, and delete leases without a response.
+
+        Such a lease is left if the answer to the commit that acquired it was lost, or the commit that ends it failed.
+        """
+        ...
+
+    async def fail_abandoned(self) -> None:
+        """Store the responses of dead workers as failed."""
+        ...
+
+
+class NoLeases:
+    """The null implementation, for a store that is not transactional."""
+
+    async def acquire(self, response: Json, **_: object) -> None:
+        """Do nothing."""
+
+    def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
+        """Return no ops and no conditions."""
+        del response_id
+        return [], []
+
+    async def delete(self, vouched: Vouched) -> bool:
+        """Return False: no response has a lease."""
+        del vouched
+        return False
+
+    async def withdraw(self, response_id: str) -> None:
+        """Do nothing."""
+
+    def released(self, response_id: str) -> None:
+        """Do nothing."""
+
+    def mark_unstored(self, response_id: str, error: ApiError) -> None:
+        """Do nothing."""
+
+    async def flush_unstored(self) -> None:
+        """Do nothing."""
+
+    async def fail_abandoned(self) -> None:
+        """Do nothing."""
+
+
+class StoredLeases:
+    """Leases as rows of a transactional store.
 
     Args:
-        worker: the name under which this process says that it lives.
+        records: the store.
+        archive: stores responses as failed.
+        worker: the worker's id.
+        heartbeat: the worker's own lease, on which these depend.
     """
 
-    def __init__(self, records: Records, archive: Archive, worker: str) -> None:
+    def __init__(
+        self, records: Records, archive: Archive, worker: str, heartbeat: Heartbeat, intervals: Intervals = DEFAULT
+    ) -> None:
         self._records = records
         self._archive = archive
         self._worker = worker
+        self._heartbeat = heartbeat
+        self._intervals = intervals
         self._making: set[str] = set()
         self._unstored: dict[str, ApiError] = {}
 
-    async def vouch(
+    async def acquire(
         self, response: Json, *, owner: Owner, base: str | None, input_items: Sequence[Json], **_: object
     ) -> None:
-        """Says that this worker makes the response from now on."""
+        """See `ForegroundLeases`."""
+        await self._heartbeat.ensure()
         sizes = {name: _size(response[name]) for name in _EMPTY}
         kept = response | {name: empty for name, empty in _EMPTY.items() if sizes[name] > _LARGE_FIELD}
         known = {
@@ -74,60 +169,64 @@ class Vouchers:
         try:
             await self._records.commit(ops)
         except BaseException:
-            # The rows may be there all the same: `own_up` removes them.
+            # The rows may exist all the same: `flush_unstored` deletes them.
             self._making.discard(response["id"])
             raise
 
-    def ended_here(self, response_id: str) -> None:
-        """Says that this process no longer makes the response: what vouches for it still is to go."""
+    def released(self, response_id: str) -> None:
+        """See `ForegroundLeases`."""
         self._making.discard(response_id)
 
-    def settled(self, response_id: str) -> tuple[list[Op], Condition]:
-        """What says that there is no more to vouch for, and that nobody else has said so: for a commit with the end."""
-        return _gone(self._worker, response_id), VersionIs(f"v/{response_id}", 1)
+    def completion_ops(self, response_id: str) -> tuple[list[Op], list[Condition]]:
+        """See `ForegroundLeases`."""
+        return _gone(self._worker, response_id), [VersionIs(f"v/{response_id}", 1)]
 
     async def delete(self, vouched: Vouched) -> bool:
-        """Deletes a response that is under way, wherever that is: nothing of it is stored; False if it has ended.
+        """See `ForegroundLeases`."""
 
-        The worker that makes it removes its own row when it gets to its end.
-        """
-        return await committed(self._records, [Delete(vouched.row.key)], [vouched.row])
+        async def delete(again: bool) -> bool:
+            return await committed(self._records, [Delete(vouched.row.key)], [vouched.row]) or again
+
+        return await certain(
+            delete,
+            f"The response store did not say whether it deleted response '{vouched.response['id']}': delete it again. "
+            "A 404 says that it was deleted.",
+            self._intervals,
+        )
 
     async def withdraw(self, response_id: str) -> None:
-        """Vouches no longer for a response of which nothing is to be stored."""
+        """See `ForegroundLeases`."""
         await self._records.commit(_gone(self._worker, response_id))
 
-    def give_up(self, response_id: str, error: ApiError) -> None:
-        """The finished response is not stored, as far as its reader was told: if so, `own_up` stores it as failed."""
+    def mark_unstored(self, response_id: str, error: ApiError) -> None:
+        """See `ForegroundLeases`."""
         self._unstored[response_id] = error
 
-    async def own_up(self) -> None:
-        """Stores those responses of this worker as failed that could not be stored.
-
-        Nor is anything left that vouches for a response of which no client was told: the store may have made the commit
-        that was to vouch for it without saying so, or not the one that was to withdraw it.
-        """
+    async def flush_unstored(self) -> None:
+        """See `ForegroundLeases`."""
         for response_id, error in list(self._unstored.items()):
-            await self._bury(self._worker, response_id, error, [])
+            await self._fail(self._worker, response_id, error, [])
             del self._unstored[response_id]
-        for response_id in await self._vouched() - self._making - self._unstored.keys():
+        for response_id in await self._acquired() - self._making - self._unstored.keys():
             await self.withdraw(response_id)
 
-    async def _vouched(self) -> set[str]:
-        """The responses of which the store says that this worker makes them."""
+    async def _acquired(self) -> set[str]:
+        """Return the ids of the responses for which the store has a lease of this worker."""
         prefix = f"o/{self._worker}/"
         pages = pages_of(self._records, prefix)
         return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
-    async def bury(self) -> None:
-        """Stores the responses of dead workers as failed."""
-        async for worker, response_id in left_by_the_dead(self._records, "o/"):
+    async def fail_abandoned(self) -> None:
+        """See `ForegroundLeases`."""
+        async for worker, response_id in iter_stalled(self._records, "o/"):
             try:
-                await self._bury(worker, response_id, ended(), [is_dead(worker)])
+                await self._fail(worker, response_id, ended(), [is_stalled(worker)])
             except codec.UnreadableError as error:
-                logger.error("a response of a dead server that cannot be read is left: %s: %s", response_id, error)
+                logger.error(
+                    "could not read an abandoned response of a dead worker, skipping it: %s: %s", response_id, error
+                )
 
-    async def _bury(self, worker: str, response_id: str, error: ApiError, conditions: list[Condition]) -> None:
+    async def _fail(self, worker: str, response_id: str, error: ApiError, conditions: list[Condition]) -> None:
         key = f"v/{response_id}"
         record = (await self._records.get_many([key])).get(key)
         if record is None:
@@ -140,7 +239,7 @@ class Vouchers:
                 owner=Owner(*known["owner"]),
                 base=known["base"],
                 input_items=known["input_items"],
-                beside=_gone(worker, response_id),
+                extra_ops=_gone(worker, response_id),
                 conditions=[VersionIs(key, record.version), *conditions],
             )
         except Conflict:

@@ -1,8 +1,8 @@
-"""Values that are good to know and that nothing depends on, kept out of the commits of responses.
+"""Hints: values that correctness does not depend on, kept out of the commits of responses.
 
-Commits that write one key wait for one another until each is on the disk. If a job's commit wrote the turn of its
-owner's last job, all of the owner's requests would wait for it. So such values are written afterwards: by one commit at
-a time in each process, with the last value of each key.
+Commits that write the same key run one after another, each until it is on disk. If the commit of a job wrote the turn
+of its owner's last job, all commits of that owner would queue up. So hints are written later, with the last value of
+each key, by one commit at a time in each process.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ..store.records import Put, Record, Records
 
 
 class Hints:
-    """Writes values soon, or not at all if the store cannot be reached.
+    """Writes hints in the background, and drops them if the store is unavailable.
 
     Args:
-        records: where they go.
+        records: the store.
     """
 
     def __init__(self, records: Records) -> None:
@@ -29,17 +29,17 @@ class Hints:
         self._sending: asyncio.Task[None] | None = None
 
     def put(self, *puts: Put) -> None:
-        """Has these written."""
+        """Schedule these writes; a later value of a key replaces an earlier one."""
         self._due |= {each.key: each for each in puts}
         if self._due and (self._sending is None or self._sending.done() or _of_another_loop(self._sending)):
             self._sending = asyncio.create_task(self._send())
 
     def over(self, found: Mapping[str, Record]) -> dict[str, Record]:
-        """What was read, with the values in place that are still to be written."""
+        """Return the records read from the store, overlaid with the values that are not written yet."""
         return {**found, **{key: Record(put.value, 0) for key, put in (self._sent | self._due).items()}}
 
     async def written(self) -> None:
-        """Returns when nothing is left to write."""
+        """Wait until all scheduled writes are done."""
         if self._sending and not _of_another_loop(self._sending):
             await asyncio.wait([self._sending])
 

@@ -1,76 +1,74 @@
-"""Hears what other processes on the store ring for, and rings for it here."""
+"""The subscription to the store's notifications."""
 
 from __future__ import annotations
 
 import asyncio
 from math import inf
-from typing import Final
 
 from ..core.errors import ApiError
+from ..intervals import DEFAULT, Intervals
 from ..logs import get_logger
-from ..store.records import Records, Watch
-from .notifier import NAMES, Bell
+from ..store.records import PubSub, Records
+from .notifier import NAMES, Notifier
 
 logger = get_logger(__name__)
 
-_AGAIN: Final = 2.0
-"""Seconds between two tries to hear the others."""
 
-_MOMENT: Final = 0.05
-"""Seconds for which somebody listens before the others are asked to ring for them: most waits are over by then."""
+class NotificationListener:
+    """Subscribes to the store's notifications and forwards them to this process's notifier.
 
-
-class Lookout:
-    """Keeps a watch over the store for whatever somebody listens for in this process.
-
-    While there is none, and on a store that has none, those who wait look by themselves, and often.
+    Without a subscription, and on a store that has no notifications, waiting tasks poll.
 
     Args:
         records: the store.
-        bell: rings in this process.
+        notifier: this process's notifier; its names are subscribed to.
     """
 
-    def __init__(self, records: Records, bell: Bell) -> None:
+    def __init__(self, records: Records, notifier: Notifier, intervals: Intervals = DEFAULT) -> None:
+        self._intervals = intervals
         self._records = records
-        self._bell = bell
+        self._notifier = notifier
         self._asked: set[str] = set()
 
     async def run(self) -> None:
-        """Listens for as long as the store has something to tell, over whatever happens to the connection."""
-        deaf = False
+        """Keep the subscription, and subscribe again when the connection is lost.
+
+        Return at once if the store has no notifications.
+        """
+        lost = False
         while (watching := self._records.watch()) is not None:
             try:
                 async with watching as watch, asyncio.TaskGroup() as both:
                     both.create_task(self._ask(watch))
                     both.create_task(self._hear(watch))
-                    if deaf:
-                        logger.info("other servers' work is heard of again")
-                    deaf = False
+                    if lost:
+                        logger.info("store notifications restored")
+                    lost = False
             except* ApiError as errors:
-                if not deaf:
-                    logger.warning("other servers' work is looked for and not heard of: %s", errors.exceptions[0])
-                deaf = True
+                if not lost:
+                    logger.warning("store notifications lost, falling back to polling: %s", errors.exceptions[0])
+                lost = True
             except* Exception:
-                logger.exception("other servers' work is not heard of")
-                deaf = True
+                logger.exception("store notifications lost, falling back to polling")
+                lost = True
             finally:
-                self._bell.cut_off(self._asked)
+                self._notifier.mark_lost(self._asked)
                 self._asked = set()
-            await asyncio.sleep(_AGAIN)
+            await asyncio.sleep(self._intervals.reconnect_seconds)
 
-    async def _ask(self, watch: Watch) -> None:
-        with self._bell.listen(NAMES) as changes:
+    async def _ask(self, watch: PubSub) -> None:
+        with self._notifier.listen(NAMES) as changes:
             while True:
-                names = self._bell.names
+                names = self._notifier.names
                 gone = self._asked - names
-                self._bell.cut_off(gone)
+                self._notifier.mark_lost(gone)
                 await watch.leave(gone)
                 new = names - self._asked
                 self._asked = names
                 await watch.listen(new)
                 await changes.wait(inf)
-                await asyncio.sleep(_MOMENT)
+                await asyncio.sleep(self._intervals.subscribe_delay_seconds)
 
-    async def _hear(self, watch: Watch) -> None:
+    async def _hear(self, watch: PubSub) -> None:
         while True:
-            self._bell.ring_from_outside(await watch.heard())
+            self._notifier.notify_remote(await watch.receive())

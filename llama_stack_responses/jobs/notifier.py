@@ -1,4 +1,4 @@
-"""Wakes who waits for something in this process."""
+"""Named notifications within this process."""
 
 from __future__ import annotations
 
@@ -9,90 +9,104 @@ from contextlib import contextmanager, suppress
 from math import inf
 from typing import Final
 
-SELDOM: Final = 5.0
-"""Seconds after which somebody looks who would be told by other processes: what tells them may get lost."""
+from ..intervals import DEFAULT
 
 NAMES: Final = ""
-"""What rings when other names are listened for than before."""
+"""The name of the notification that the set of names with subscriptions has changed."""
 
 
-class Bell:
-    """Rings by name. The rings of other processes come in through a `Lookout`, where the store passes them on."""
+class Notifier:
+    """Notifies the subscriptions of a name.
 
-    def __init__(self) -> None:
-        self._ears: dict[str, set[Ear]] = {}
-        self._told: set[str] = set()
+    A `NotificationListener` forwards the notifications of other processes, if the store has notifications.
+
+    Args:
+        fallback_poll: seconds after which a subscription's wait ends although the store forwards notifications.
+    """
+
+    def __init__(self, fallback_poll: float = DEFAULT.fallback_poll_seconds) -> None:
+        self._fallback_poll = fallback_poll
+        self._subscriptions: dict[str, set[Subscription]] = {}
+        self._remote: set[str] = set()
 
     @property
     def names(self) -> set[str]:
-        """What is listened for."""
-        return self._ears.keys() - {NAMES}
+        """The names that have subscriptions."""
+        return self._subscriptions.keys() - {NAMES}
 
     @contextmanager
-    def listen(self, name: str) -> Iterator[Ear]:
-        """Hears each ring from here on: whoever looks now, and then waits, misses nothing in between."""
-        ear = Ear(name, self._told)
-        ears = self._ears.setdefault(name, set())
-        ears.add(ear)
-        if len(ears) == 1:
-            self.ring(NAMES)
+    def listen(self, name: str) -> Iterator[Subscription]:
+        """Subscribe to `name`.
+
+        Notifications sent after this call are not lost: check the state after subscribing, then wait.
+        """
+        subscription = Subscription(name, self._remote, self._fallback_poll)
+        subscriptions = self._subscriptions.setdefault(name, set())
+        subscriptions.add(subscription)
+        if len(subscriptions) == 1:
+            self.notify(NAMES)
         try:
-            yield ear
+            yield subscription
         finally:
-            ears.remove(ear)
-            if not ears:
-                del self._ears[name]
-                self.ring(NAMES)
+            subscriptions.remove(subscription)
+            if not subscriptions:
+                del self._subscriptions[name]
+                self.notify(NAMES)
 
-    def ring(self, name: str) -> None:
-        """Wakes all that listen for this name."""
-        for ear in self._ears.get(name, ()):
-            ear.ring()
+    def notify(self, name: str) -> None:
+        """Wake the subscriptions of `name`."""
+        for subscription in self._subscriptions.get(name, ()):
+            subscription.notify()
 
-    def ring_all(self) -> None:
-        """Wakes all that listen."""
+    def notify_all(self) -> None:
+        """Wake all subscriptions."""
         for name in self.names:
-            self.ring(name)
+            self.notify(name)
 
-    def ring_from_outside(self, name: str) -> None:
-        """Passes on a ring of another process, or that they come through from now on."""
-        self._told.add(name)
-        self.ring(name)
+    def notify_remote(self, name: str) -> None:
+        """Wake the subscriptions of `name`, and record that the store forwards its notifications from now on.
 
-    def cut_off(self, names: Collection[str]) -> None:
-        """Other processes' rings for these names come through no longer."""
-        self._told.difference_update(names)
+        The first call for a name may come without a notification: the subscription to the name has begun.
+        """
+        self._remote.add(name)
+        self.notify(name)
+
+    def mark_lost(self, names: Collection[str]) -> None:
+        """Record that the store no longer forwards notifications of these names, and wake their subscriptions."""
+        self._remote.difference_update(names)
         for name in names:
-            self.ring(name)
+            self.notify(name)
 
 
-class Ear:
-    """Somebody who listens for a name. A ring is kept until it is waited for.
+class Subscription:
+    """A subscription to one name. A notification is kept until the next wait.
 
     Args:
-        told: the names for which other processes ring too.
+        remote: the names whose notifications the store forwards.
+        fallback_poll: seconds after which a wait for one of them ends.
     """
 
-    def __init__(self, name: str, told: AbstractSet[str]) -> None:
+    def __init__(self, name: str, remote: AbstractSet[str], fallback_poll: float) -> None:
         self._name = name
-        self._told = told
-        self._rung = asyncio.Event()
+        self._remote = remote
+        self._fallback_poll = fallback_poll
+        self._notified = asyncio.Event()
 
-    def ring(self) -> None:
-        """Ends the wait, or the next."""
-        self._rung.set()
+    def notify(self) -> None:
+        """End the current wait, or the next one."""
+        self._notified.set()
 
-    async def wait(self, often: float, most: float = inf) -> bool:
-        """Waits for a ring; whether there was one.
+    async def wait(self, poll: float, most: float = inf) -> bool:
+        """Wait for a notification, and return whether there was one.
 
         Args:
-            often: seconds for which to wait if other processes cannot ring; if they can, it is longer.
-            most: seconds for which to wait in any case.
+            poll: timeout in seconds while the store does not forward notifications of the name.
+            most: upper bound on any timeout, in seconds.
         """
-        seconds = SELDOM if self._name in self._told else often
+        seconds = self._fallback_poll if self._name in self._remote else poll
         with suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, most)):
-                await self._rung.wait()
-        rung = self._rung.is_set()
-        self._rung.clear()
-        return rung
+                await self._notified.wait()
+        notified = self._notified.is_set()
+        self._notified.clear()
+        return notified

@@ -1,14 +1,15 @@
-"""Background work as records: who is to do it, who does it, and how far it is.
+"""The job queue as records: which jobs wait, which worker holds which job, and how far each job is.
 
-    j/<response>            the job: small, since every change of hands writes it (`Job`)
-    k/<response>            what it takes to run it, and how far it is (`Work`)
-    q/<order>/<response>    the job waits; the least order is next (`fair_order.py`); the value is whose it is
-    d/<of>/<response>       a background response of this authenticated owner waits or is made
-    p/<worker>              the worker lives; goes by itself unless it is renewed
-    h/<worker>/<response>   the worker has the job
+    j/<response>            the job's state (`Job`); small, since each claim and release writes it
+    k/<response>            the request and the job's progress (`Checkpoint`)
+    q/<order>/<response>    the job waits; the lowest order is next (`fair_order.py`); the value is its owner's name
+    d/<owner>/<response>    a background response of this authenticated owner waits or runs
+    p/<worker>              the worker's lease: it expires unless a heartbeat renews it
+    h/<worker>/<response>   the worker holds the job
 
-Every step of a job is a commit on the condition that its `j/` row is still as this worker knows it. Whoever takes a job
-over, be it after a death or to cancel it, writes that row, and from then on nothing that the other does is kept.
+Every step of a job is a commit on the condition that the version of its `j/` row has not changed: the fence. A worker
+that takes a job over, after the death of the previous one or to cancel it, writes that row. From then on, all commits
+of the previous worker fail (a fencing token, as in Kleppmann, "How to do distributed locking", 2016).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal
 
 from ..core.owner import Owner
+from ..intervals import DEFAULT
 from ..logs import get_logger
 from ..store import codec
 from ..store.hashing import Hasher
@@ -27,12 +29,12 @@ from ..store.records import (
     Condition,
     Conflict,
     Delete,
+    Notify,
     Op,
     Put,
     Record,
     Records,
     VersionIs,
-    Wake,
     after_prefix,
     committed,
     pages_of,
@@ -47,27 +49,21 @@ type Verdict = Literal["cancelled", "failed"]
 
 logger = get_logger(__name__)
 
-LEASE: Final = 10.0
-"""Seconds for which a worker counts as alive after it last said so, on the store's clock."""
-
 TRIES: Final = 3
-"""How often a job is begun at one step, at most: work that keeps ending its worker is not begun again.
+"""Maximum tries of a job between two checkpoints: a job that keeps crashing its worker is not tried again.
 
-Only tries count that ended with the death of their worker or with a defect. An outage of the store ends a try too, but
-the worker lives: that try is taken back.
+Only tries that end with the death of the worker or with a defect count. A try that ends with an outage of the store,
+while its worker is alive, is not counted.
 """
 
-RETRY: Final = 1.0
-"""Seconds between two tries while the store cannot be reached."""
-
 BEGUN: Final = 2
-"""The events of a response that waits: those of `Assembler.enqueue`."""
+"""The number of events that a queued response has: those of `Assembler.enqueue`."""
 
 QUEUE: Final = "q"
-"""What is woken when a job waits."""
+"""The name of the notification that a job is waiting."""
 
-_REACH: Final = 8
-"""How far into the queue a worker reaches, at most."""
+_MAX_CLAIM_WINDOW: Final = 8
+"""Most jobs at the head of the queue from which a worker chooses one to claim."""
 
 _PAGE: Final = 500
 
@@ -79,13 +75,13 @@ class Job:
     """A job's state.
 
     Attributes:
-        owner: principal, attributes and tenant of whose it is.
+        owner: principal, attributes and tenant of the owner.
         order: its place in the queue.
-        worker: who has it; None while it waits.
-        tries: how often it was begun, less the tries that do not count.
-        verdict: how it is to end without being run any further.
-        lost: the workers whose lease ran out while they had it. Each try of theirs counts until the worker is seen
-            alive again: the lease of a living worker runs out when the store cannot be reached.
+        worker: the worker that holds it; None while it waits.
+        tries: how often it was started, less the tries that do not count.
+        verdict: how to end the job without running it any further; None to run it.
+        lost: the workers whose lease expired while they held the job, one entry per try. Such a try counts until the
+            worker is seen alive again: the lease of a living worker expires during an outage of the store.
     """
 
     owner: Owner
@@ -96,34 +92,35 @@ class Job:
     lost: Sequence[str] = ()
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         return codec.encode(asdict(self) | {"owner": self.owner.encode()})
 
     @staticmethod
     def decode(record: Record) -> Job:
-        """The job that `encode` wrote."""
+        """Return the job of a record that `encode` wrote."""
         stored = codec.decode(record.value)
         return Job(**codec.known(Job, {**stored, "owner": Owner(*stored["owner"])}))
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What it takes to run a job, and how far it is.
+class Checkpoint:
+    """What a worker needs to start a job, or to continue it after its last finished step.
 
     Attributes:
         body: the request's JSON without its input, which is stored with the response.
-        said: what the finished rounds added to the conversation.
+        said: the items that the finished rounds added to the conversation.
         output: the response's output after the finished rounds.
         usage: the tokens of the finished rounds: input, output, cached, cache writes, reasoning.
-        rounds: how many rounds are finished.
-        waiting: the calls of the last one that nobody has answered, as `ServerCall` has them.
-        ends: whether the client has to act once they are answered.
-        numbered: how many events there are of the finished rounds and before; at first those of `Assembler.enqueue`,
-            or none if the response never waited.
-        sealed: what of the request only this job may know, if there is any.
-        tries: how often the job had been begun when its last step was finished: who gets on is not what ends servers.
-        trace: the headers that name the trace which the request was part of.
-        queued_at: when it began to wait, in seconds since the epoch; None if it never did.
+        rounds: number of finished rounds.
+        waiting: the calls of the last round that are not answered yet, as fields of `ServerCall`.
+        ends: whether the client has to act once these calls are answered.
+        numbered: number of events sent up to this checkpoint; at first those of `Assembler.enqueue`, or 0 if the
+            response was never queued.
+        held_events: later events, held until the first of the calls is answered.
+        sealed: the request's secrets, sealed for this job; None if it has none.
+        tries: `Job.tries` at this checkpoint: tries before it do not count towards `TRIES`, since the job progressed.
+        trace: the trace context headers of the request (W3C Trace Context).
+        queued_at: when the job was queued, in seconds since the epoch; None if it never was.
     """
 
     body: Json
@@ -138,25 +135,26 @@ class Work:
     tries: int = 0
     trace: Mapping[str, str] = field(default_factory=dict)
     queued_at: float | None = None
+    held_events: Sequence[Json] = ()
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         return codec.encode(asdict(self))
 
     @staticmethod
-    def decode(record: Record) -> Work:
-        """The work that `encode` wrote."""
-        return Work(**codec.known(Work, codec.decode(record.value)))
+    def decode(record: Record) -> Checkpoint:
+        """Return the checkpoint of a record that `encode` wrote."""
+        return Checkpoint(**codec.known(Checkpoint, codec.decode(record.value)))
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A job that this worker has.
+class Lease:
+    """A job as it was read or claimed.
 
     Attributes:
-        response_id: whose job it is.
+        response_id: the id of its response.
         job: its state.
-        version: that of the job's row: whoever else writes it has taken the job over.
+        version: the version of the job's row, which is the fencing token: any change of the row ends the lease.
     """
 
     response_id: str
@@ -165,42 +163,53 @@ class Held:
 
     @property
     def fence(self) -> Condition:
-        """Holds for as long as nobody has taken the job over."""
+        """The condition that the job's row has not changed."""
         return VersionIs(f"j/{self.response_id}", self.version)
 
-    def gone(self) -> list[Op]:
-        """What removes the job."""
+    def delete_ops(self) -> list[Op]:
+        """Return the ops that delete the job."""
         rows = [f"j/{self.response_id}", f"k/{self.response_id}", f"h/{self.job.worker}/{self.response_id}"]
         if not self.job.owner.is_anonymous:
             rows.append(f"{_all_of(self.job.owner)}{self.response_id}")
-        return [*map(Delete, rows), Wake(self.response_id)]
+        return [*map(Delete, rows), Notify(self.response_id)]
 
 
-class Jobs:
-    """Hands jobs out, one worker each, over all processes that share the records.
+class JobQueue:
+    """A queue of jobs for all processes that share a store; each job is held by one worker at a time.
 
     Args:
-        records: where the jobs are.
-        limit: how many may wait, about.
-        per_owner: how many of one authenticated owner may wait or be made, about.
+        records: the store.
+        limit: how many jobs may wait; concurrent processes may exceed it a little.
+        per_owner: how many background responses of one authenticated owner may wait or run; as exact as `limit`.
+        lease_seconds: how long a worker counts as alive after a heartbeat, on the store's clock.
+        page_rows: most rows of the queue that one round trip reads.
     """
 
-    def __init__(self, records: Records, limit: int, per_owner: int | None = None) -> None:
+    def __init__(
+        self,
+        records: Records,
+        limit: int,
+        per_owner: int | None = None,
+        lease_seconds: float = DEFAULT.lease_seconds,
+        page_rows: int = _PAGE,
+    ) -> None:
         self._records = records
+        self._lease_seconds = lease_seconds
+        self._page_rows = page_rows
         self._limit = limit
         self._per_owner = limit if per_owner is None else per_owner
         self._quotas = Quotas(records)
-        self._turns = turns.Turns()
+        self._turns = turns.FairOrder()
         self._hints = Hints(records)
 
     @asynccontextmanager
     async def enqueued(
         self, response_id: str, owner: Owner, body: Json, sealed: str | None = None
     ) -> AsyncIterator[list[Op]]:
-        """What stores a waiting job, for a commit together with its response that is made within the block.
+        """Yield the ops that store a waiting job; the block commits them together with the job's response.
 
         Raises:
-            ApiError: 429, if too many are waiting, or too many are the owner's.
+            ApiError: 429, too many jobs wait, or the owner has too many.
         """
         async with AsyncExitStack() as places:
             full = "Too many background responses are waiting. Try again later."
@@ -213,54 +222,57 @@ class Jobs:
             order, hints = self._turns.give(of, known, now)
             ops: list[Op] = [
                 Put(f"j/{response_id}", Job(owner, order).encode()),
-                Put(f"k/{response_id}", Work(body, sealed=sealed, trace=trace_headers(), queued_at=now).encode()),
+                Put(f"k/{response_id}", Checkpoint(body, sealed=sealed, trace=trace_headers(), queued_at=now).encode()),
                 _in_queue(response_id, order, owner),
             ]
             if not owner.is_anonymous:
-                # A server of an earlier version that ends the response leaves it.
+                # A server of an earlier version does not delete this row when it ends the response: it expires.
                 ops.append(Put(f"{_all_of(owner)}{response_id}", b"", expires_at=now + _DAY))
             yield ops
             self._hints.put(*hints)
 
     async def open(
         self, response_id: str, owner: Owner, body: Json, worker: str, sealed: str | None = None
-    ) -> tuple[Held, list[Op]]:
-        """A job that never waits: this worker's from the beginning on, by a commit together with its response."""
+    ) -> tuple[Lease, list[Op]]:
+        """Return a job that this worker holds from the start, and the ops that store it.
+
+        The caller commits the ops together with the job's response.
+        """
         job = Job(owner, turns.at(await self._records.now()), worker, tries=1)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Work(body, numbered=0, sealed=sealed, trace=trace_headers()).encode()),
+            Put(f"k/{response_id}", Checkpoint(body, numbered=0, sealed=sealed, trace=trace_headers()).encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
-        return Held(response_id, job, 1), ops
+        return Lease(response_id, job, 1), ops
 
-    async def claim(self, worker: str, passed_over: Set[str] = frozenset()) -> Held | None:
-        """The next waiting job, which is this worker's from now on; None if none waits that can be read here.
+    async def claim(self, worker: str, passed_over: Set[str] = frozenset()) -> Lease | None:
+        """Claim the next waiting job; return None if there is none, or none that can be decoded.
 
         Args:
-            passed_over: the names of owners whose jobs are left waiting.
+            passed_over: the names of owners whose jobs are skipped.
         """
         reach = 1
         unreadable: set[str] = set()
         while rows := await self._next(reach, unreadable, passed_over):
             row = random.choice(rows)  # noqa: S311 (no secret)
             try:
-                held = await self._take(row, worker)
+                lease = await self._take(row, worker)
             except codec.UnreadableError as error:
-                logger.error("background work that cannot be read is left waiting: %s: %s", row, error)
+                logger.error("could not read a queued job, skipping it: %s: %s", row, error)
                 unreadable.add(row)
                 continue
-            if held is not None:
-                return held
-            # Somebody else took it. Workers that all reach for the first would get in one another's way.
-            reach = min(2 * reach, _REACH)
+            if lease is not None:
+                return lease
+            # Another worker has claimed it. Choose among more jobs, so that the workers do not collide again.
+            reach = min(2 * reach, _MAX_CLAIM_WINDOW)
         return None
 
     async def _next(self, reach: int, unreadable: Set[str], passed_over: Set[str]) -> list[str]:
-        """The keys of the next waiting jobs, at most `reach`."""
+        """Return the keys of the next waiting jobs, at most `reach`."""
         start, found = "q/", list[str]()
-        # Between those of other owners are at most as many as an owner who is passed over may have.
-        most = _PAGE if passed_over else reach + len(unreadable)
+        # With owners to skip, read whole pages: many of their rows may come before a row of another owner.
+        most = self._page_rows if passed_over else reach + len(unreadable)
         while rows := await self._records.range(start, after_prefix("q/"), limit=most):
             found += [key for key, of in rows if key not in unreadable and of.value.decode() not in passed_over]
             if len(found) >= reach or len(rows) < most:
@@ -268,29 +280,29 @@ class Jobs:
             start = rows[-1][0] + "\0"
         return found[:reach]
 
-    async def _take(self, row: str, worker: str) -> Held | None:
+    async def _take(self, row: str, worker: str) -> Lease | None:
         response_id = row.rpartition("/")[2]
         records = await self._records.get_many([f"j/{response_id}", f"k/{response_id}", turns.PRESENT])
-        found, work = _held(response_id, records), _work(response_id, records)
+        found, checkpoint = _lease_of(response_id, records), _checkpoint_of(response_id, records)
         if found is None or found.job.worker is not None:
             await self._drop(row, response_id, found)
             return None
         job = await self._without_living(found.job)
         job = replace(job, worker=worker, tries=job.tries + 1)
-        if work is not None and job.tries - work.tries > TRIES:
+        if checkpoint is not None and job.tries - checkpoint.tries > TRIES:
             job = replace(job, verdict=job.verdict or "failed")
         ops: list[Op] = [
             Delete(row),
             Put(f"j/{response_id}", job.encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
-        held = await self._change(found, job, ops, [])
-        if held is not None:
+        lease = await self._change(found, job, ops, [])
+        if lease is not None:
             self._hints.put(turns.taken(job.order, self._hints.over(records)))
-        return held
+        return lease
 
     async def _without_living(self, job: Job) -> Job:
-        """The job without the tries of workers that lost it and turn out to be alive."""
+        """Return the job without the tries of workers whose lease expired and that are alive again."""
         if not job.lost:
             return job
         living = await self._records.get_many([f"p/{worker}" for worker in dict.fromkeys(job.lost)])
@@ -298,25 +310,28 @@ class Jobs:
         return replace(job, lost=lost, tries=job.tries - (len(job.lost) - len(lost)))
 
     async def noted(self) -> None:
-        """Returns when other processes can read which turns were given and taken here."""
+        """Wait until the hints about turns assigned and claimed here are written."""
         await self._hints.written()
 
-    async def find(self, response_id: str) -> Held | None:
-        """The job as it is now, whoever has it; None if there is none any longer."""
-        return _held(response_id, await self._records.get_many([f"j/{response_id}"]))
+    async def find(self, response_id: str) -> Lease | None:
+        """Return the job as it is now, whichever worker holds it; None if it has ended or never existed."""
+        return _lease_of(response_id, await self._records.get_many([f"j/{response_id}"]))
 
-    async def work(self, response_id: str) -> Work | None:
-        """What it takes to run the job; None if there is no job any longer."""
-        return _work(response_id, await self._records.get_many([f"k/{response_id}"]))
+    async def checkpoint(self, response_id: str) -> Checkpoint | None:
+        """Return the job's checkpoint; None if the job has ended."""
+        return _checkpoint_of(response_id, await self._records.get_many([f"k/{response_id}"]))
 
-    async def still_held(self, held: Sequence[Held]) -> set[str]:
-        """The ids of those jobs that nobody has taken over."""
-        found = await self._records.get_many([f"j/{each.response_id}" for each in held])
+    async def still_held(self, leases: Sequence[Lease]) -> set[str]:
+        """Return the response ids of the leases whose jobs have not changed."""
+        found = await self._records.get_many([f"j/{each.response_id}" for each in leases])
         versions = {key.removeprefix("j/"): record.version for key, record in found.items()}
-        return {each.response_id for each in held if versions.get(each.response_id) == each.version}
+        return {each.response_id for each in leases if versions.get(each.response_id) == each.version}
 
-    async def seize(self, response_id: str, worker: str, verdict: Verdict) -> Held | None:
-        """Takes the job from whoever has it, to end it; None if it has ended, or somebody is about to end it so."""
+    async def take_over(self, response_id: str, worker: str, verdict: Verdict) -> Lease | None:
+        """Claim the job, even from another worker, to end it with `verdict`.
+
+        Return None if the job has ended, or if a worker already holds it with that verdict.
+        """
         while found := await self.find(response_id):
             if found.job.worker and found.job.verdict == verdict:
                 return None
@@ -326,115 +341,117 @@ class Jobs:
                 Delete(f"h/{found.job.worker}/{response_id}"),
                 Put(f"h/{worker}/{response_id}", b""),
                 Put(f"j/{response_id}", job.encode()),
-                Wake(taken_from(found.job.worker)),
+                Notify(taken_from(found.job.worker)),
             ]
-            if held := await self._change(found, job, ops, []):
-                return held
+            if lease := await self._change(found, job, ops, []):
+                return lease
         return None
 
-    async def give_back(self, held: Held) -> None:
-        """Lets the job wait again, as if it had not been begun this time; others may have taken it over meanwhile."""
-        await self._requeue(held, replace(held.job, worker=None, tries=held.job.tries - 1), [])
+    async def release(self, lease: Lease) -> None:
+        """Requeue the job and do not count this try; do nothing if another worker has changed the job."""
+        await self._requeue(lease, replace(lease.job, worker=None, tries=lease.job.tries - 1), [])
 
     async def call_others(self) -> None:
-        """Has other processes look at the queue, if anything waits there."""
+        """Notify the other processes of waiting jobs, if there are any."""
         if await self._records.range("q/", after_prefix("q/"), limit=1):
-            await self._records.commit([Wake(QUEUE)])
+            await self._records.commit([Notify(QUEUE)])
 
-    async def breathe(self, worker: str) -> None:
-        """Says that the worker lives."""
-        await self._records.commit([Put(f"p/{worker}", b"", expires_at=await self._records.now() + LEASE)])
+    async def heartbeat(self, worker: str) -> None:
+        """Renew the worker's lease."""
+        await self._records.commit(
+            [Put(f"p/{worker}", b"", expires_at=await self._records.now() + self._lease_seconds)]
+        )
 
-    async def retire(self, worker: str) -> None:
-        """Says that the worker lives no more; what it has waits again as soon as anybody looks."""
+    async def deregister(self, worker: str) -> None:
+        """Delete the worker's lease: the jobs that it holds are stalled from now on."""
         await self._records.commit([Delete(f"p/{worker}")])
 
-    async def rescue(self) -> int:
-        """Lets the jobs of dead workers wait again; how many they were."""
+    async def requeue_stalled(self) -> int:
+        """Requeue the jobs of dead workers, and return how many were requeued."""
         rescued = 0
-        async for worker, response_id in left_by_the_dead(self._records, "h/"):
+        async for worker, response_id in iter_stalled(self._records, "h/"):
             try:
-                rescued += await self._rescue(worker, response_id)
+                rescued += await self._requeue_stalled(worker, response_id)
             except codec.UnreadableError as error:
-                logger.error("work of a dead server that cannot be read is left: %s: %s", response_id, error)
+                logger.error("could not read a stalled job of a dead worker, skipping it: %s: %s", response_id, error)
         return rescued
 
     async def held_by(self, worker: str) -> set[str]:
-        """The ids of the jobs that the worker has."""
+        """Return the response ids of the jobs that the worker holds."""
         prefix = f"h/{worker}/"
         pages = pages_of(self._records, prefix)
         return {key.removeprefix(prefix) async for rows in pages for key, _ in rows}
 
-    async def recover(self, worker: str, response_id: str, *, counts: bool) -> bool:
-        """Lets a job wait again that this living worker has and does not work on.
+    async def reclaim(self, worker: str, response_id: str, *, counts: bool) -> bool:
+        """Requeue a job that this worker holds and does not run; return whether it was requeued.
 
         Args:
-            counts: whether the try ended with a defect. It does not count if the store did not say that the worker had
-                the job, or could not be reached for so long that the worker had to give the job up.
+            counts: whether the try counts, because it ended with a defect. It does not count if the answer to the claim
+                was lost, or if the worker dropped the job during an outage of the store.
         """
         if found := await self._found(worker, response_id):
             tries = found.job.tries - (not counts)
             return await self._requeue(found, replace(found.job, worker=None, tries=tries), [])
         return False
 
-    async def _rescue(self, worker: str, response_id: str) -> bool:
+    async def _requeue_stalled(self, worker: str, response_id: str) -> bool:
         if found := await self._found(worker, response_id):
             job = replace(found.job, worker=None, lost=[*found.job.lost, worker])
-            return await self._requeue(found, job, [is_dead(worker)])
+            return await self._requeue(found, job, [is_stalled(worker)])
         return False
 
-    async def _found(self, worker: str, response_id: str) -> Held | None:
-        """The job, if the worker has it; if not, the row that says so is dropped."""
+    async def _found(self, worker: str, response_id: str) -> Lease | None:
+        """Return the job if the worker holds it; otherwise delete its stale `h/` row and return None."""
         found = await self.find(response_id)
         if found is None or found.job.worker != worker:
             await self._drop(f"h/{worker}/{response_id}", response_id, found)
             return None
         return found
 
-    async def _drop(self, row: str, response_id: str, found: Held | None) -> None:
-        """Removes a row that does not belong to the job, unless the job has changed since it was found."""
+    async def _drop(self, row: str, response_id: str, found: Lease | None) -> None:
+        """Delete a row that does not match the job's state, unless the job has changed since it was read."""
         with suppress(Conflict):
             await self._records.commit([Delete(row)], [found.fence if found else VersionIs(f"j/{response_id}", None)])
 
-    async def _requeue(self, found: Held, job: Job, conditions: list[Condition]) -> bool:
+    async def _requeue(self, found: Lease, job: Job, conditions: list[Condition]) -> bool:
         ops: list[Op] = [
             Delete(f"h/{found.job.worker}/{found.response_id}"),
             _in_queue(found.response_id, job.order, job.owner),
             Put(f"j/{found.response_id}", job.encode()),
-            Wake(taken_from(found.job.worker)),
-            Wake(QUEUE),
+            Notify(taken_from(found.job.worker)),
+            Notify(QUEUE),
         ]
         return await self._change(found, job, ops, conditions) is not None
 
-    async def _change(self, found: Held, job: Job, ops: list[Op], conditions: list[Condition]) -> Held | None:
-        """Commits what gives the job a new state; None if somebody else has."""
+    async def _change(self, found: Lease, job: Job, ops: list[Op], conditions: list[Condition]) -> Lease | None:
+        """Commit the job's new state and return its lease; return None if a condition does not hold."""
         if not await committed(self._records, ops, [found.fence, *conditions]):
             return None
-        return Held(found.response_id, job, found.version + 1)
+        return Lease(found.response_id, job, found.version + 1)
 
 
-def _held(response_id: str, records: Mapping[str, Record]) -> Held | None:
+def _lease_of(response_id: str, records: Mapping[str, Record]) -> Lease | None:
     record = records.get(f"j/{response_id}")
-    return Held(response_id, Job.decode(record), record.version) if record else None
+    return Lease(response_id, Job.decode(record), record.version) if record else None
 
 
-def _work(response_id: str, records: Mapping[str, Record]) -> Work | None:
+def _checkpoint_of(response_id: str, records: Mapping[str, Record]) -> Checkpoint | None:
     record = records.get(f"k/{response_id}")
-    return Work.decode(record) if record else None
+    return Checkpoint.decode(record) if record else None
 
 
 def taken_from(worker: str | None) -> str:
-    """What is woken when somebody else has taken a job of this worker's."""
+    """Return the name of the notification that a job of this worker was taken over or requeued."""
     return f"h/{worker}"
 
 
-def is_dead(worker: str) -> Condition:
-    """Holds for as long as the worker does not live."""
+def is_stalled(worker: str) -> Condition:
+    """Return the condition that the worker has no lease."""
     return VersionIs(f"p/{worker}", None)
 
 
-async def left_by_the_dead(records: Records, prefix: str) -> AsyncIterator[tuple[str, str]]:
-    """The worker and the response of each row `<prefix><worker>/<response>` whose worker is dead."""
+async def iter_stalled(records: Records, prefix: str) -> AsyncIterator[tuple[str, str]]:
+    """Yield the worker and the response id of each row `<prefix><worker>/<response>` whose worker has no lease."""
     async for rows in pages_of(records, prefix):
         held = [key.split("/")[1:] for key, _ in rows]
         living = await records.get_many(list({f"p/{worker}" for worker, _ in held}))
@@ -444,7 +461,7 @@ async def left_by_the_dead(records: Records, prefix: str) -> AsyncIterator[tuple
 
 
 def name_of(owner: Owner) -> str:
-    """What stands for the owner in keys, whatever their groups are."""
+    """Return the owner's name in keys, which does not depend on the owner's groups."""
     return Hasher(owner).owner
 
 

@@ -1,4 +1,4 @@
-"""How many rows there may be below a prefix: counted in the store, and exactly among those of this process."""
+"""Limits on the number of rows with a prefix: counted in the store, and exact for the writes of this process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ..store.records import Records, after_prefix
 
 @dataclass(slots=True)
 class _Count:
-    """What the rows do not show yet.
+    """Rows of one prefix that a count in the store may miss.
 
     Attributes:
-        readers: who is counting the rows.
-        pending: rows that may be written and perhaps are not yet.
-        landed: rows that were written since the first of the readers began.
+        readers: number of counts in the store that are in progress.
+        pending: number of rows that were admitted and may not be written yet.
+        landed: number of rows that were written, or given up, since the first of these counts began.
     """
 
     readers: int = 0
@@ -26,10 +26,10 @@ class _Count:
 
 
 class Quotas:
-    """Counts rows before they are written. Each further process may exceed a limit by what it writes at once.
+    """Admits rows before they are written. Each further process may exceed a limit by its concurrent writes.
 
     Args:
-        records: where the rows are.
+        records: the store.
     """
 
     def __init__(self, records: Records) -> None:
@@ -38,10 +38,10 @@ class Quotas:
 
     @asynccontextmanager
     async def one_more(self, prefix: str, limit: int, refusal: str) -> AsyncIterator[None]:
-        """A row below the prefix may be written within the block.
+        """Admit one more row with the prefix, to be written within the block.
 
         Raises:
-            ApiError: 429 with this message, if there are `limit` already.
+            ApiError: 429 with the message `refusal`, there are `limit` rows already.
         """
         count = self._counts.setdefault(prefix, _Count())
         await self._take(count, prefix, limit, refusal)

@@ -1,4 +1,4 @@
-"""One worker's try at one background response."""
+"""One try of one worker at one job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import asdict, astuple, replace
-from typing import Any, Final
+from typing import Any
 
 from ..core.access import Access
 from ..core.errors import ApiError
@@ -15,87 +15,88 @@ from ..core.schema.request import CreateRequest
 from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Usage
 from ..core.stream.events import Event
-from ..core.stream.recovery import close_cut
+from ..core.stream.recovery import asks_client, close_cut
 from ..core.stream.transcript import Transcript
-from ..generation.event_buffer import Outbox
-from ..generation.factory import Bench, Workshop
-from ..generation.loop import Progress, Turn
+from ..generation.driver import GenerationDriver
+from ..generation.event_buffer import EventBuffer
+from ..generation.factory import GenerationContext, GenerationFactory
+from ..generation.loop import Generation, Progress
 from ..inputs.history import for_model
+from ..intervals import DEFAULT, Intervals
 from ..logs import get_logger
 from ..store.archive import Archive, StoredResponse
 from ..store.records import AWAY, Conflict, Op, Put, Records, committed
 from ..telemetry.trace_context import within
-from .acceptance import Opening
-from .event_log import Journal
-from .notifier import Bell
-from .queue import BEGUN, RETRY, Held, Jobs, Work
+from .acceptance import Acceptance
+from .event_log import EventLog
+from .notifier import Notifier
+from .queue import BEGUN, Checkpoint, JobQueue, Lease
 from .secrets import JobSecrets
 
 Json = dict[str, Any]
 
 logger = get_logger(__name__)
 
-_PAUSE: Final = 0.05
-"""Seconds between two batches of a journal: what comes meanwhile goes into one."""
 
+class JobRunner:
+    """Runs a response to its end, from its last checkpoint and the stored events after it.
 
-class Attempt:
-    """Takes a response from where its journal and its finished rounds left it to its end.
-
-    Nothing that it writes is kept once somebody else has taken the job over; it ends then.
+    All its writes are fenced: once another worker has taken the job over, they fail and the runner ends.
 
     Args:
-        held: the job.
-        keep_journal: seconds for which the events stay readable after the end.
-        parse: makes a request of its body.
-        keys: opens the keys that the user brought.
-        opening: until when the response can be refused; None if it has begun.
+        lease: the job.
+        event_log_seconds: how long the event log stays readable after the end of the response.
+        parse: parses the body of the request.
+        secrets: opens the sealed secrets of the request.
+        acceptance: the phase in which the response may be refused; None if the response cannot be refused any more.
 
     Attributes:
-        broken: whether it ended with a defect of this software, so that the next try may end in the same way.
+        broken: whether the try ended with a defect of this software, so that the next one may end in the same way.
     """
 
     def __init__(
         self,
-        held: Held,
+        lease: Lease,
         *,
         records: Records,
-        jobs: Jobs,
-        journal: Journal,
-        bell: Bell,
+        jobs: JobQueue,
+        event_log: EventLog,
+        notifier: Notifier,
         archive: Archive,
         access: Access,
-        workshop: Workshop,
+        factory: GenerationFactory,
         parse: Callable[[Json], CreateRequest],
-        keep_journal: float,
+        event_log_seconds: float,
         secrets: JobSecrets,
-        opening: Opening | None = None,
+        intervals: Intervals = DEFAULT,
+        acceptance: Acceptance | None = None,
     ) -> None:
-        self.held = held
-        self.opening = opening
+        self._intervals = intervals
+        self.lease = lease
+        self.acceptance = acceptance
         self._records = records
         self._jobs = jobs
-        self._journal = journal
-        self._bell = bell
+        self._event_log = event_log
+        self._notifier = notifier
         self._archive = archive
         self._access = access
-        self._workshop = workshop
+        self._factory = factory
         self._parse = parse
-        self._keep_journal = keep_journal
+        self._event_log_seconds = event_log_seconds
         self._secrets = secrets
-        self._outbox = Outbox(wanted=True)
+        self._event_buffer = EventBuffer(wanted=True)
         self._waiting: list[Event] = []
         self._due: list[Op] = []
-        self._turn: Turn | None = None
+        self._generation: Generation | None = None
         self._writing = asyncio.Lock()
         self._lost = False
-        self._handing_over = False
-        self._concluding = held.job.verdict is not None
+        self._handing_over = self._client_acts = False
+        self._concluding = lease.job.verdict is not None
         self._making: asyncio.Task[None] | None = None
         self.broken = False
 
     async def run(self) -> None:
-        """Does the work; returns when the response is finished, given back, or somebody else's."""
+        """Run the job; return when the response has ended, the job is released, or the lease is lost."""
         self._making = asyncio.create_task(self._make())
         pump = asyncio.create_task(self._pump())
         if self._lost:
@@ -106,250 +107,270 @@ class Attempt:
             pump.cancel()
             self._making.cancel()
             await asyncio.wait([pump, self._making])
-            if self.opening:
-                self.opening.end()
+            if self.acceptance:
+                self.acceptance.end()
         if self._handing_over:
             await self._hand_over()
         for task in (pump, self._making):
-            self.broken |= _is_broken(self.held.response_id, task)
+            self.broken |= _is_broken(self.lease.response_id, task)
 
     @property
     def concluding(self) -> bool:
-        """Whether it is about to end the job, or has ended it by now and cleans up."""
+        """Whether the runner is about to commit the job's end, or has done so."""
         return self._concluding
 
-    def lose(self) -> None:
-        """Ends the attempt without another word: the job is somebody else's."""
+    def on_lease_lost(self) -> None:
+        """End the try and write nothing more: another worker may hold the job."""
         self._lost = True
         if self._making:
             self._making.cancel()
 
     def hand_over(self) -> None:
-        """Ends the attempt, and lets the job wait for another worker; but what is at its end is brought there."""
+        """End the try and release the job for another worker, unless the job is about to end here."""
         self._handing_over = True
         if not self._concluding:
-            self.lose()
+            self.on_lease_lost()
 
     async def _make(self) -> None:
-        response_id = self.held.response_id
+        response_id = self.lease.response_id
         found = await self._insist(lambda: self._archive.load(response_id))
-        work = await self._insist(lambda: self._jobs.work(response_id))
-        if found is None or work is None:
+        checkpoint = await self._insist(lambda: self._jobs.checkpoint(response_id))
+        if found is None or checkpoint is None:
             await self._insist(self._forget)
             return
-        bench = await self._take_up(found, work)
-        error = await self._error(bench, found, work)
-        if error and self.opening and not self.opening.over:
-            await self._refuse(self.opening, error)
+        context = await self._take_up(found, checkpoint)
+        error = await self._error(context, found, checkpoint)
+        if error and self.acceptance and not self.acceptance.over:
+            await self._refuse(self.acceptance, error)
             return
         if error:
-            self._outbox.put(bench.assembler.close("incomplete"))
-            bench.assembler.settle("failed", error=error)
-        await self._conclude(bench, found)
+            self._driver(context).fail(error)
+        await self._conclude(context, found)
 
-    async def _error(self, bench: Bench, found: StoredResponse, work: Work) -> ApiError | None:
-        """Brings the response to its end; what went wrong, if anything did."""
+    async def _error(
+        self, context: GenerationContext, found: StoredResponse, checkpoint: Checkpoint
+    ) -> ApiError | None:
+        """Run the response to its end; return the error if it failed."""
         try:
-            await self._end(bench, found, work)
+            await self._end(context, found, checkpoint)
         except Conflict:
             raise
         except ApiError as error:
             return error
-        except Exception as error:
-            logger.exception("%s failed", self.held.response_id)
-            return ApiError(500, f"The server failed while it made the response ({type(error).__name__}).")
+        except Exception as error:  # noqa: BLE001 - `defect` logs it
+            return self._driver(context).defect(error)
         return None
 
-    async def _refuse(self, opening: Opening, error: ApiError) -> None:
-        """Removes the response, of which nobody has heard yet, and tells its client why."""
-        opening.refuse(error)
+    async def _refuse(self, acceptance: Acceptance, error: ApiError) -> None:
+        """Delete the response, which no client has seen yet, and pass the error to its client."""
+        acceptance.refuse(error)
         self._concluding = True
-        ops = [*self.held.gone(), *self._journal.unread(self.held.response_id), *opening.taken]
+        ops = [*self.lease.delete_ops(), *self._event_log.unread(self.lease.response_id), *acceptance.taken]
         await self._insist(
-            lambda: self._archive.delete(self.held.response_id, beside=ops, conditions=[self.held.fence])
+            lambda: self._archive.delete(self.lease.response_id, extra_ops=ops, conditions=[self.lease.fence])
         )
-        opening.end()
+        acceptance.end()
 
     async def _forget(self) -> None:
-        """Removes what is left of a response that is gone."""
+        """Delete the job and the event log of a response that is no longer stored."""
         expiry = await self._records.now()
-        ops = [*self._journal.expire(self.held.response_id, expiry), *self.held.gone()]
-        await self._records.commit(ops, [self.held.fence])
+        ops = [*self._event_log.expire(self.lease.response_id, expiry), *self.lease.delete_ops()]
+        await self._records.commit(ops, [self.lease.fence])
 
-    async def _take_up(self, found: StoredResponse, work: Work) -> Bench:
-        """The response as its readers know it, with what was cut off in it closed."""
-        cut = await self._cut(work)
-        output = list(work.output)
-        number = cut[-1]["sequence_number"] + 1 if cut else work.numbered
-        closing = close_cut(self.held.response_id, output, cut, number)
+    async def _take_up(self, found: StoredResponse, checkpoint: Checkpoint) -> GenerationContext:
+        """Return the response in the state that its readers have seen, with its open items closed."""
+        cut = await self._cut(checkpoint)
+        output = list(checkpoint.output)
+        number = cut[-1]["sequence_number"] + 1 if cut else checkpoint.numbered
+        closing = close_cut(self.lease.response_id, output, cut, number)
+        self._client_acts = checkpoint.ends or asks_client(cut)
         response = found.response | {"status": "in_progress", "output": output}
-        # What is only to be ended needs nothing of its request, which may be what could not be done.
+        # A job with a verdict does not need its request, which may be the reason why it failed.
         body = {"model": response["model"], "input": "..."}
-        if self.held.job.verdict is None:
-            # What cannot be opened is ended too: `_end` says why.
+        if self.lease.job.verdict is None:
+            # If the secrets cannot be opened, `_end` raises the error.
             with suppress(ApiError):
-                body, _ = self._opened(work)
-        bench = self._workshop.bench(self._parse(body), response, self.held.job.owner)
-        response_id = self.held.response_id
-        told = await self._insist(lambda: self._journal.read_all(response_id, -1)) if work.waiting else []
-        bench.assembler.resume(number + len(closing), Usage(*work.usage), work.said, _waiting(work), told)
-        self._outbox.put(closing)
+                body, _ = self._opened(checkpoint)
+        context = self._factory.context(self._parse(body), response, self.lease.job.owner)
+        response_id = self.lease.response_id
+        told = await self._insist(lambda: self._event_log.read_all(response_id, -1)) if checkpoint.waiting else []
+        shown = number + len(closing)
+        told += checkpoint.held_events
+        context.assembler.resume(
+            shown + len(checkpoint.held_events), Usage(*checkpoint.usage), checkpoint.said, _waiting(checkpoint), told
+        )
+        self._event_buffer.put(closing)
+        self._event_buffer.order.resume(_still_open(checkpoint), checkpoint.held_events, shown)
         if number == 0:
-            self._outbox.put(bench.assembler.start())
-        elif not any(event["type"] == "response.in_progress" for event in cut) and work.numbered == BEGUN:
-            self._outbox.put(bench.assembler.proceed())
-        return bench
+            self._event_buffer.put(context.assembler.start())
+        elif not any(event["type"] == "response.in_progress" for event in cut) and checkpoint.numbered == BEGUN:
+            self._event_buffer.put(context.assembler.proceed())
+        return context
 
-    def _opened(self, work: Work) -> tuple[Json, Json]:
-        """The request's JSON, and its user's own keys."""
-        return self._secrets.open(work.body, work.sealed, self.held.response_id, self.held.job.owner)
+    def _opened(self, checkpoint: Checkpoint) -> tuple[Json, Json]:
+        """Return the request's JSON and the user's own credentials."""
+        return self._secrets.open(checkpoint.body, checkpoint.sealed, self.lease.response_id, self.lease.job.owner)
 
-    async def _cut(self, work: Work) -> list[Event]:
-        """What a dead worker wrote of a round that it did not finish; if nobody has read it, it is taken back."""
-        response_id = self.held.response_id
-        cut = await self._insist(lambda: self._journal.read_all(response_id, work.numbered - 1))
-        if not cut or self.held.job.verdict:
+    async def _cut(self, checkpoint: Checkpoint) -> list[Event]:
+        """Return the events that a dead worker stored of an unfinished round.
+
+        If they have not been read, delete them instead and return none, unless the job has a verdict.
+        """
+        response_id = self.lease.response_id
+        cut = await self._insist(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
+        if not cut or self.lease.job.verdict:
             return cut
-        ops, unread = self._journal.cut_back(response_id, cut)
-        if await self._insist(lambda: committed(self._records, ops, [self.held.fence, *unread])):
+        ops, unread = self._event_log.cut_back(response_id, cut)
+        if await self._insist(lambda: committed(self._records, ops, [self.lease.fence, *unread])):
             return []
-        return await self._insist(lambda: self._journal.read_all(response_id, work.numbered - 1))
+        return await self._insist(lambda: self._event_log.read_all(response_id, checkpoint.numbered - 1))
 
-    async def _end(self, bench: Bench, found: StoredResponse, work: Work) -> None:
-        """Brings the response to its end; its last fields are settled then."""
-        assembler, owner = bench.assembler, self.held.job.owner
-        match self.held.job.verdict:
+    async def _end(self, context: GenerationContext, found: StoredResponse, checkpoint: Checkpoint) -> None:
+        """Run the response to its end, or end it as the job's verdict demands, and settle its final fields."""
+        driver, owner = self._driver(context), self.lease.job.owner
+        match self.lease.job.verdict:
             case "cancelled":
-                self._outbox.put(assembler.close("incomplete"))
-                assembler.settle("cancelled")
+                driver.cancel()
             case "failed":
-                self._outbox.put(assembler.close("incomplete"))
                 message = "The server ended several times while it made this response; it was given up."
-                assembler.settle("failed", error=ApiError(500, message))
+                driver.fail(ApiError(500, message))
             case None:
                 items = for_model(await self._insist(lambda: self._archive.history(found.input)))
 
                 async def after_step(progress: Progress) -> None:
-                    await self._checkpoint(bench, work, progress)
+                    await self._checkpoint(context, checkpoint, progress)
 
-                progress = Progress(work.rounds, work.said, _waiting(work), work.ends)
-                _, keys = self._opened(work)
-                self._tell_wait(work)
-                with self._access.acting_for(owner, keys), within(work.trace):
-                    turn = await bench.turn(items, self._outbox, progress=progress, after_step=after_step)
-                    self._turn = turn
-                    if self.opening:
-                        self.opening.end_with(turn.accepted)
-                    ending = await turn.run()
-                completed_at = int(time.time()) if ending.status == "completed" else None
-                assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+                progress = Progress(checkpoint.rounds, checkpoint.said, _waiting(checkpoint), self._client_acts)
+                _, keys = self._opened(checkpoint)
+                self._tell_wait(checkpoint)
+                with self._access.acting_for(owner, keys), within(checkpoint.trace):
+                    generation = await context.generation(
+                        items, self._event_buffer, progress=progress, after_step=after_step
+                    )
+                    self._generation = generation
+                    if self.acceptance:
+                        self.acceptance.end_with(generation.accepted)
+                    await driver.run(generation)
 
-    def _tell_wait(self, work: Work) -> None:
-        # The clock of this server, which costs no look at the store's.
-        if work.queued_at is not None and self.held.job.tries == 1:
-            self._workshop.telemetry.waited(time.time() - work.queued_at)
+    def _driver(self, context: GenerationContext) -> GenerationDriver:
+        return GenerationDriver(context.assembler, self._event_buffer)
 
-    async def _checkpoint(self, bench: Bench, work: Work, progress: Progress) -> None:
-        """Writes down what is finished: whoever takes the job over begins behind it."""
-        assembler = bench.assembler
+    def _tell_wait(self, checkpoint: Checkpoint) -> None:
+        # By this server's clock: reading the store's would cost a round trip.
+        if checkpoint.queued_at is not None and self.lease.job.tries == 1:
+            self._factory.telemetry.waited(time.time() - checkpoint.queued_at)
+
+    async def _checkpoint(self, context: GenerationContext, checkpoint: Checkpoint, progress: Progress) -> None:
+        """Store a checkpoint, from which the next worker continues."""
+        assembler, held = context.assembler, self._event_buffer.order.held
         done = replace(
-            work,
+            checkpoint,
             said=progress.said,
             output=assembler.response["output"],
             usage=astuple(assembler.used),
             rounds=progress.rounds,
             waiting=[asdict(call) for call in progress.waiting],
             ends=progress.ends,
-            numbered=assembler.numbered,
-            tries=self.held.job.tries,
+            numbered=assembler.numbered - len(held),
+            held_events=held,
+            tries=self.lease.job.tries,
         )
-        self._due = [Put(f"k/{self.held.response_id}", done.encode())]
+        self._due = [Put(f"k/{self.lease.response_id}", done.encode())]
         await self._write()
 
-    async def _conclude(self, bench: Bench, found: StoredResponse) -> None:
-        """Stores the response, its last events and the job's end in one step."""
+    async def _conclude(self, context: GenerationContext, found: StoredResponse) -> None:
+        """Store the response and its last events, and delete the job, in one commit."""
         self._concluding = True
         async with self._writing:
-            last = [*self._waiting, *self._outbox.ready(), *bench.assembler.end()]
+            last = [*self._waiting, *self._event_buffer.ready(), *context.assembler.end()]
             self._waiting = []
             try:
-                await self._insist(lambda: self._store(bench.assembler.response, found, last))
+                await self._insist(lambda: self._store(context.assembler.response, found, last))
             finally:
-                # Also after a conflict: an earlier try may have been made whose answer was lost.
-                self._bell.ring(self.held.response_id)
+                # Also after a conflict: an earlier commit may have been made although its answer was lost.
+                self._notifier.notify(self.lease.response_id)
 
     async def _store(self, response: Json, found: StoredResponse, last: list[Event]) -> None:
         transcript = Transcript()
-        transcript.note(await self._journal.read_all(self.held.response_id, -1))
+        transcript.note(await self._event_log.read_all(self.lease.response_id, -1))
         transcript.note(last)
-        expiry = await self._records.now() + self._keep_journal
+        expiry = await self._records.now() + self._event_log_seconds
         await self._archive.save(
             response,
             owner=found.owner,
             base=found.input,
             input_items=[],
-            # A response that was deleted or has expired meanwhile stays away; its job goes with the next attempt.
+            # A response that was deleted or expired meanwhile is not stored again; the next try deletes its job.
             version=found.version,
             transcript=transcript.marks(),
-            exchanges=self._turn.exchanges if self._turn else {},
-            beside=[
-                *self._journal.batch(self.held.response_id, last),
-                *self._journal.expire(self.held.response_id, expiry),
-                *self.held.gone(),
+            exchanges=self._generation.exchanges if self._generation else {},
+            extra_ops=[
+                *self._event_log.batch(self.lease.response_id, last),
+                *self._event_log.expire(self.lease.response_id, expiry),
+                *self.lease.delete_ops(),
             ],
-            conditions=[self.held.fence],
+            conditions=[self.lease.fence],
         )
 
     async def _pump(self) -> None:
-        """Writes events in batches; ends, and the attempt with it, when the job is somebody else's."""
-        if self.opening:
-            await self.opening.ended()
-        while await self._outbox.filled():
+        """Store events in batches. When the lease is lost, it fails with `Conflict`, which ends the try."""
+        if self.acceptance:
+            await self.acceptance.ended()
+        while await self._event_buffer.filled():
             await self._write()
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(self._intervals.event_batch_seconds)
 
     async def _write(self) -> None:
-        """Writes down the events that there are, and with them how far the work is: none goes without the other."""
+        """Store the buffered events and the due checkpoint in one commit, so that they always match."""
         async with self._writing:
-            self._waiting += self._outbox.ready()
+            self._waiting += self._event_buffer.ready()
             due, self._due = self._due, []
             if not (due or self._waiting):
                 return
-            batch = self._journal.batch(self.held.response_id, self._waiting)
-            await self._insist(lambda: self._records.commit([*batch, *due], [self.held.fence]))
+            batch = self._event_log.batch(self.lease.response_id, self._waiting)
+            await self._insist(lambda: self._records.commit([*batch, *due], [self.lease.fence]))
             self._waiting = []
-        self._bell.ring(self.held.response_id)
+        self._notifier.notify(self.lease.response_id)
 
     async def _hand_over(self) -> None:
         try:
             await self._write()
-            await self._jobs.give_back(self.held)
+            await self._jobs.release(self.lease)
         except (ApiError, Conflict) as error:
-            logger.warning("%s could not be handed over: %s", self.held.response_id, error)
+            logger.warning("could not hand over job %s: %s", self.lease.response_id, error)
 
     async def _insist[Result](self, call: Callable[[], Awaitable[Result]]) -> Result:
-        """Makes a call until the store takes it: what a worker has must not be lost while it lives."""
+        """Retry a call while the store is unavailable: a job must not be lost while its worker is alive."""
         while True:
             try:
                 return await call()
             except ApiError as error:
                 if error.status != AWAY or self._handing_over:
                     raise
-                logger.warning("the response store does not answer; trying again: %s", error)
-                await asyncio.sleep(RETRY)
+                logger.warning("response store unavailable, retrying: %s", error)
+                await asyncio.sleep(self._intervals.store_retry_seconds)
 
 
-def _waiting(work: Work) -> list[ServerCall]:
-    return [ServerCall(**call) for call in work.waiting]
+def _waiting(checkpoint: Checkpoint) -> list[ServerCall]:
+    return [ServerCall(**call) for call in checkpoint.waiting]
+
+
+def _still_open(checkpoint: Checkpoint) -> int | None:
+    """Return the output index of the open call: the first unanswered one whose events are not held."""
+    held = {event["output_index"] for event in checkpoint.held_events}
+    return min(
+        (call.index for call in _waiting(checkpoint) if call.index is not None and call.index not in held),
+        default=None,
+    )
 
 
 def _is_broken(response_id: str, task: asyncio.Task[None]) -> bool:
-    """Whether the task ended with a defect, which is logged."""
+    """Return whether the task ended with a defect, and log it."""
     error = None if task.cancelled() else task.exception()
     if error is None:
         return False
     if isinstance(error, Conflict):
-        logger.info("%s is somebody else's by now", response_id)
+        logger.info("lease of job %s lost: another worker has it", response_id)
         return False
-    logger.error("%s failed in the background", response_id, exc_info=error)
+    logger.error("job %s failed", response_id, exc_info=error)
     return not (isinstance(error, ApiError) and error.status == AWAY)

@@ -1,4 +1,4 @@
-"""What a user's request holds that only its job may know, sealed into the job and gone with it."""
+"""Secrets of a request that are sealed into its job and deleted with it."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _PURPOSE: Final = "job"
 
 
 class JobSecrets:
-    """Seals the secrets of one response of one owner, and opens them for whoever makes it.
+    """Seals the secrets of a request for one response of one owner, and opens them for the worker that runs it.
 
-    They are the user's own keys for providers, and what opens the MCP servers of the request.
+    They are the user's own credentials for providers, and the tokens, headers and URLs of the request's MCP servers.
 
     Args:
-        sealer: has the secrets of the configuration.
+        sealer: seals with the secrets of the configuration.
     """
 
     def __init__(self, sealer: Sealer) -> None:
         self._sealer = sealer
 
     def seal(self, body: Json, keys: Mapping[str, Any], response_id: str, owner: Owner) -> tuple[Json, str | None]:
-        """What goes into the job: the request's JSON without its secrets, and these, sealed; None if there are none.
+        """Return the request's JSON without its secrets, and the sealed secrets; None if it has none.
 
         Raises:
-            ApiError: 400, if there is no secret to seal them with.
+            ApiError: 400, the configuration has no secret to seal them with.
         """
         tools = body.get("tools") or []
         if not self._sealer.ready:
@@ -55,10 +55,10 @@ class JobSecrets:
         return body | {"tools": left}, sealed
 
     def open(self, body: Json, sealed: str | None, response_id: str, owner: Owner) -> tuple[Json, Json]:
-        """The request's JSON and the user's keys, as they came.
+        """Return the request's JSON with its secrets, and the user's own credentials.
 
         Raises:
-            ApiError: 500, if they cannot be opened.
+            ApiError: 500, the secrets cannot be opened.
         """
         if sealed is None:
             return body, {}

@@ -1,4 +1,4 @@
-"""Those who have something to say when the server is told to end, and the wait for them."""
+"""Callbacks at the server's shutdown, and the wait until everything that is registered has ended."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
-class Closing:
-    """Knows who is there, tells them that the server ends, and when the last one has gone.
+class ShutdownCoordinator:
+    """Notifies what is registered of the shutdown, and waits until the last registration has ended.
 
     Attributes:
-        begun: whether they have been told.
+        begun: whether the shutdown has begun.
     """
 
     def __init__(self) -> None:
@@ -20,8 +20,8 @@ class Closing:
         self._empty: asyncio.Future[None] | None = None
 
     @contextmanager
-    def guest(self, told: Callable[[], None]) -> Iterator[None]:
-        """Somebody who is there until the block ends, and is told of the end by `told`; at once, if it has begun."""
+    def register(self, told: Callable[[], None]) -> Iterator[None]:
+        """Call `told` when the shutdown begins, or at once if it has begun; the registration ends with the block."""
         self._guests.add(told)
         if self.begun:
             told()
@@ -33,7 +33,12 @@ class Closing:
                 self._empty.set_result(None)
 
     def begin(self) -> asyncio.Future[None] | None:
-        """Tells everybody. What is returned is done once they have gone; None if nobody is there, or is waited for."""
+        """Begin the shutdown and call all registered callbacks.
+
+        Returns:
+            A future that is done once all registrations have ended; None if there are none, or if the shutdown had
+            begun before.
+        """
         if self.begun or not self._guests:
             self.begun = True
             return None

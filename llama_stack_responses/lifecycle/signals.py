@@ -1,9 +1,9 @@
-"""Hears that the server is to end while there is still time to end well.
+"""Signal handlers that start a graceful shutdown before uvicorn's own.
 
-uvicorn waits for open streams before it lets anybody know, and streams wait for nobody. So the signals themselves are
-heard, ahead of whoever handled them before. It closes WebSockets at once, so it hears of the end when they have said
-goodbye. It also waits without limit for clients that do not read what they are
-sent, so those are left after a while: their connections are broken off.
+- uvicorn runs the lifespan shutdown only after all open streams have ended, and streams do not end by themselves. So
+  SIGINT and SIGTERM are handled here first, ahead of the handlers that were installed before.
+- uvicorn closes WebSockets at once. So its handler runs after the WebSockets have sent their last messages.
+- uvicorn waits without limit for clients that do not read. So open connections are aborted after `drain` seconds.
 """
 
 from __future__ import annotations
@@ -21,35 +21,39 @@ type Handler = Callable[[int, FrameType | None], object]
 
 
 class Connections:
-    """The connections of the uvicorn server that a signal handler belongs to; none, if it is another server's.
+    """The connections of a uvicorn server; empty for any other server.
 
     Args:
-        handler: the handler of the signal that ends the server.
+        handler: the server's signal handler, a bound method of the uvicorn server.
     """
 
     def __init__(self, handler: object) -> None:
         self._state: Any = getattr(getattr(handler, "__self__", None), "server_state", None)
 
     def abort(self, scope: Mapping[str, Any]) -> None:
-        """Ends the connection of a request at once: closing it would wait until the client has read what was sent."""
+        """Abort the connection of a request: closing it would wait until the client has read all data."""
         for connection in list(getattr(self._state, "connections", ())):
             cycle = getattr(connection, "cycle", None)
-            # A middleware may copy the scope; the state in it is one object for each request.
+            # A middleware may copy the scope; the `state` in it stays the same object for each request.
             if cycle is not None and cycle.scope.get("state") is scope.get("state"):
                 connection.transport.abort()
 
     def abort_all(self) -> None:
-        """Ends all connections at once."""
+        """Abort all connections."""
         for connection in list(getattr(self._state, "connections", ())):
             connection.transport.abort()
 
 
-def hear_end(told: Callable[[], asyncio.Future[None] | None], drain: float) -> Connections:
-    """Has `told` called in the running event loop when the process gets a signal to end; its handler follows as before.
+def install_signal_handlers(told: Callable[[], asyncio.Future[None] | None], drain: float) -> Connections:
+    """Handle SIGINT and SIGTERM in the running event loop, then call the handler that was installed before.
 
-    It follows when what `told` returned is done, if that was anything: uvicorn closes WebSockets as soon as it hears.
-    If it is uvicorn's, the connections that are open `drain` seconds after the signal are broken off.
-    Does nothing outside the main thread, where no signal can be heard.
+    The earlier handler is called when the future that `told` returned is done, `drain` seconds after the signal at the
+    latest, or at once if `told` returned None. Outside the main thread, no handler is installed: Python allows signal
+    handlers in the main thread only.
+
+    Args:
+        told: begins the shutdown.
+        drain: seconds from the signal until the connections of a uvicorn server that are still open are aborted.
 
     Returns:
         The server's connections.

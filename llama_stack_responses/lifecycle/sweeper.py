@@ -1,4 +1,4 @@
-"""Drops expired responses, a few at a time, for as long as the server runs."""
+"""Periodic deletion of expired responses."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ logger = get_logger(__name__)
 
 
 class Sweeper:
-    """Sweeps the archive now and then.
+    """Deletes the archive's expired responses at intervals.
 
     Args:
-        archive: what is swept.
-        interval: seconds between two sweeps, give or take half, so that several servers take turns.
+        archive: the archive to sweep.
+        interval: mean interval in seconds. Each is 50% to 150% of it, so that several servers do not sweep at once.
     """
 
     def __init__(self, archive: Archive, interval: float) -> None:
@@ -26,12 +26,12 @@ class Sweeper:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begins in the running event loop; does nothing when it has begun before."""
+        """Start in the running event loop; do nothing if the sweeper was started in it before."""
         if self._task is None or self._task.get_loop() is not asyncio.get_running_loop():
             self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Ends the sweeping and waits for it."""
+        """Stop, and wait until the sweeper's task has ended."""
         if self._task:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -42,7 +42,7 @@ class Sweeper:
                 while await self._archive.sweep():
                     pass
             except ApiError as error:
-                logger.warning("expired responses could not be dropped: %s", error)
+                logger.warning("could not delete expired responses: %s", error)
             except Exception:
-                logger.exception("expired responses could not be dropped")
+                logger.exception("could not delete expired responses")
             await asyncio.sleep(self._interval * random.uniform(0.5, 1.5))  # noqa: S311 (no secret)

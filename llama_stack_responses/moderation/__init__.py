@@ -1,1 +1,1 @@
-"""Input and output are checked: by whom, in which pieces, and what is held back until then."""
+"""Moderation of input and output."""

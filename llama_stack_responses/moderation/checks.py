@@ -1,4 +1,4 @@
-"""Texts are checked in pieces, several at a time, and each check within a bound on time."""
+"""Check texts in pieces, several at a time, with a timeout for each check."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Any, Final
 
-from llama_stack_responses.concurrency import at_once
+from llama_stack_responses.concurrency import gather_or_cancel
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.moderation import NO_OUTPUT, NOT_YET, Policy, Side, failure, merged, result
 from llama_stack_responses.logs import get_logger
@@ -20,22 +20,22 @@ Json = dict[str, Any]
 logger = get_logger(__name__)
 
 PIECE: Final = 8_000
-"""Characters that one check gets, at most: the context of a small model that checks."""
+"""Maximum characters of one check: the context of a small moderation model."""
 
 _OVERLAP: Final = 400
-"""Characters that two pieces share, so that what stands between them is seen by one."""
+"""Characters that two pieces share, so that text at the border is seen whole by one check."""
 
 _AT_ONCE: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Has texts checked.
+    """Runs moderation checks.
 
     Attributes:
-        moderator: who checks.
-        seconds: how long one check may take.
-        held: characters of an answer that is to be blocked if need be, that are held until they are checked.
+        moderator: checks the texts.
+        seconds: timeout of one check.
+        held: characters of an answer in `block` mode that are held until they are checked.
     """
 
     moderator: Moderator
@@ -43,34 +43,34 @@ class Checks:
     held: int
 
     async def of_input(self, policy: Policy, texts: Iterable[str]) -> Json:
-        """A response's `moderation`, once its input is checked.
+        """Check a response's input, and return its `moderation`.
 
         Args:
-            texts: what the request brings.
+            texts: the texts of the request.
 
         Raises:
-            ApiError: there is nobody of this name; or the check failed, and what is not checked is to be blocked.
+            ApiError: the named model or guardrail does not exist; or the check failed in `block` mode.
         """
         found = await self.scored(policy, "\n\n".join(texts), "input")
         is_refused = policy.input == "block" and found["type"] == "moderation_result" and found["flagged"]
         return {"input": found, "output": NO_OUTPUT if is_refused else NOT_YET}
 
     async def scored(self, policy: Policy, text: str, side: Side) -> Json:
-        """What all checks say of a text; where it is only to be told, a failure takes the place of that."""
+        """Return the merged result of all checks of a text; in `score` mode, `failure` if the server failed."""
         try:
             return await self.check(policy, text, side)
         except ApiError as error:
             mode = policy.input if side == "input" else policy.output
             if mode == "block" or error.status < 500:
                 raise
-            logger.warning("the %s of a response was not moderated: %s", side, error)
+            logger.warning("moderation of a response's %s failed: %s", side, error)
             return failure(error)
 
     async def check(self, policy: Policy, text: str, side: Side) -> Json:
-        """What all checks say of a text, together.
+        """Return the merged result of all checks of a text.
 
         Raises:
-            ApiError: one of them could not say anything.
+            ApiError: one of them failed.
         """
         if not text.strip():
             return merged([result(name or "default", {}, flagged=False) for name in policy.names])
@@ -80,7 +80,7 @@ class Checks:
             results.append(await self._one(policy, name, piece, side))
 
         for some in batched(((name, piece) for piece in _pieces(text) for name in policy.names), _AT_ONCE):
-            await at_once(one(*each) for each in some)
+            await gather_or_cancel(one(*each) for each in some)
         return merged(results)
 
     async def _one(self, policy: Policy, name: str | None, text: str, side: Side) -> Json:

@@ -1,4 +1,4 @@
-"""Moderation by a server with OpenAI's `/moderations`."""
+"""Moderation by a server with OpenAI's `/moderations` API."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ Json = dict[str, Any]
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
 _MOST_BYTES: Final = 1 << 20
-"""Bytes of an answer, at most."""
+"""Maximum bytes of an answer."""
 _UNREADABLE: Final = "The moderation server's answer is not in the form of OpenAI's /moderations."
 
 
 class Endpoint:
-    """Asks such a server; a guardrail's name is that of a model there.
+    """Client of such a server; the name of a guardrail is the name of a model there.
 
     Args:
         url: its address, up to `/v1`.
-        api_key: its key, if it wants one.
-        model: the model that checks where a request names none; None leaves it to the server.
-        seconds: how long it may be silent.
+        api_key: its API key, if it needs one.
+        model: the model for requests that name none; None leaves it to the server.
+        seconds: timeout for connecting and between two reads.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Endpoint:
         self._client: httpx.AsyncClient | None = None
 
     async def check(self, kind: Kind, name: str | None, text: str, _side: Side) -> Json:
-        """What the server says of a text."""
+        """Return the server's result for a text."""
         model = name or self._model
         asked = {"input": text} | ({"model": model} if model else {})
         try:
@@ -52,7 +52,7 @@ class Endpoint:
             raise ApiError(502, _UNREADABLE) from error
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client:
             await client.aclose()

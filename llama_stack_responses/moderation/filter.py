@@ -1,4 +1,4 @@
-"""The output of one response, checked: while it streams, or once it has been said."""
+"""Check the output of one response, while it streams or when it is complete."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .checks import Checks
 Json = dict[str, Any]
 
 _BEFORE: Final = 1_000
-"""Characters of what was shown already that a piece is checked with, since it may mean something only behind them."""
+"""Characters of text before a piece with which it is checked, since they may determine its meaning."""
 
 
-class Guard:
-    """Watches over one response.
+class ModerationFilter:
+    """Moderates one response.
 
-    What is to be blocked if need be passes it as a gate: deltas are held until so many characters are there, or the
-    round ends, and shown once they are checked. What makes it strike is never shown; a refusal and the end of the
-    round come instead.
+    In `block` mode, it is a filter for deltas: they are held until there are enough characters for a check, or the
+    round ends, and pass once they are checked. Flagged deltas never pass; a refusal and the end of the round replace
+    them.
 
     Args:
-        checks: who checks.
+        checks: runs the checks.
         policy: what is checked.
-        moderation: the response's, when this began.
-        output: what had been said of it by then.
+        moderation: the response's `moderation` so far.
+        output: the response's output so far.
     """
 
     def __init__(self, checks: Checks, policy: Policy, moderation: Json, output: list[Json]) -> None:
@@ -45,16 +45,16 @@ class Guard:
 
     @property
     def blocks(self) -> bool:
-        """Whether deltas have to pass it."""
+        """Whether deltas have to pass the filter."""
         return self._policy.output == "block"
 
     @property
     def input_refusal(self) -> str | None:
-        """What the client reads instead of an answer to an input that was refused."""
+        """The text that the client reads in place of an answer to a refused input."""
         return refusal("input", self._input) if self._refuses_input else None
 
     async def feed(self, delta: Delta) -> AsyncGenerator[Delta]:
-        """What may be shown by now; nothing more once it has struck."""
+        """Yield the deltas that may be shown now; none after output was flagged."""
         if self._struck:
             return
         is_end = isinstance(delta, Finish)
@@ -75,13 +75,13 @@ class Guard:
             yield each
 
     async def moderation(self, output: list[Json]) -> Json:
-        """The response's `moderation` at its end.
+        """Return the response's `moderation` at its end.
 
         Args:
-            output: all that was said.
+            output: the whole output.
 
         Raises:
-            ApiError: what should have been blocked if need be could not be checked.
+            ApiError: output could not be checked in `block` mode.
         """
         if self._refuses_input:
             return {"input": self._input, "output": NO_OUTPUT}
@@ -89,7 +89,7 @@ class Guard:
             said = "\n\n".join(made_texts(output))
             return {"input": self._input, "output": await self._checks.scored(self._policy, said, "output")}
         if self._said_before or not self._results:
-            # Who made the beginning has let it pass, and its scores went with that server.
+            # Another server checked and passed the beginning; its scores were not kept.
             self._results.append(await self._checks.check(self._policy, self._said_before, "output"))
         return {"input": self._input, "output": merged(self._results)}
 
@@ -103,7 +103,7 @@ class Guard:
             self._length += len(text)
 
     async def _strike(self) -> Json | None:
-        """What was found in what is held, if it is not to be shown."""
+        """Check what is held; return the result if it is flagged."""
         piece, self._texts, self._length = "".join(self._texts), [], 0
         if not piece.strip():
             return None
@@ -115,7 +115,7 @@ class Guard:
 
 
 def _says(delta: Delta) -> bool:
-    """Whether it is, or begins, something to be checked."""
+    """Return whether the delta is, or begins, content to check."""
     return isinstance(delta, ToolCall) or bool(_text(delta))
 
 

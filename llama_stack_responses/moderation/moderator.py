@@ -1,4 +1,4 @@
-"""Who checks a text."""
+"""The interface of moderation backends."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ class Moderator(Protocol):
     """Checks texts."""
 
     async def check(self, kind: Kind, name: str | None, text: str, side: Side) -> Json:
-        """What one of its models or guardrails says of a text: a `moderation_result` of OpenAI's response.
+        """Return the result for a text: a `moderation_result` of OpenAI's response.
 
         Args:
             kind: whether `name` is that of a model, or of a guardrail.
-            name: who checks; None for the default one.
-            side: whether a user says the text or a model.
+            name: the model or guardrail; None for the default one.
+            side: whether the text is input or output.
 
         Raises:
-            ApiError: there is none of this name, or the check failed.
+            ApiError: it does not exist, or the check failed.
         """
         ...
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close the connections."""
         ...
 
 
 class NoModerator:
-    """A stack where nobody checks."""
+    """The moderator of a stack without moderation."""
 
     async def check(self, kind: Kind, _name: str | None, _text: str, _side: Side) -> Json:
-        """Refuses to."""
+        """Raise a 400."""
         raise bad_request(
             f"Unsupported parameter: '{kind}' needs somebody who checks, and this stack has nobody. Its operator can "
             "add a safety provider, or set 'moderation.url' in the configuration of the responses provider.",
@@ -44,4 +44,4 @@ class NoModerator:
         )
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""

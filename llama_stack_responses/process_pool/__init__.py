@@ -1,1 +1,1 @@
-"""Processes for work on foreign content: bounded in time and memory, and shared fairly by the owners."""
+"""Worker processes that parse untrusted content, with limits on time and memory, scheduled fairly among owners."""

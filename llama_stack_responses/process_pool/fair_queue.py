@@ -1,4 +1,4 @@
-"""Places that owners share fairly."""
+"""A bounded set of slots that owners share fairly."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Hashable
 
 
-class QueueFull(Exception):  # noqa: N818 (it is the answer, and no error of ours)
-    """The owner has too much waiting already."""
+class QueueFull(Exception):  # noqa: N818 (a normal result, not an error of this program)
+    """The owner has too many waiting requests already."""
 
 
 class FairQueue:
-    """Hands out places, to one owner after the other where several wait.
+    """A bounded set of slots, handed out round-robin to the owners that wait.
 
     Args:
-        places: how many there are.
-        per_owner: how many of them one owner may have at a time.
-        waiting_per_owner: how many more of an owner's may wait.
-        only_owner: one who may have all places, where there is no other.
+        places: number of slots.
+        per_owner: slots that one owner may hold at a time.
+        waiting_per_owner: further requests of one owner that may wait.
+        only_owner: an owner that may hold all slots, since the server has no other owner.
     """
 
     def __init__(
@@ -33,14 +33,14 @@ class FairQueue:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no place is taken."""
+        """Whether no slot is taken."""
         return not self._running
 
     async def enter(self, owner: Hashable) -> None:
-        """Waits for a place; `leave` gives it back.
+        """Wait for a slot. `leave` gives it back.
 
         Raises:
-            QueueFull: too much of this owner's waits.
+            QueueFull: too many requests of this owner wait.
         """
         waiting = self._waiting.setdefault(owner, deque())
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -59,7 +59,7 @@ class FairQueue:
             raise
 
     def leave(self, owner: Hashable) -> None:
-        """Gives a place back."""
+        """Give a slot back."""
         self._free += 1
         self._running[owner] -= 1
         if not self._running[owner]:
@@ -71,7 +71,7 @@ class FairQueue:
             waiting = self._waiting.pop(owner[0])
             turn = waiting.popleft()
             if waiting:
-                # Behind the other owners that wait.
+                # The owner goes to the end of the queue of owners.
                 self._waiting[owner[0]] = waiting
             if not turn.done():
                 self._free -= 1
@@ -79,7 +79,7 @@ class FairQueue:
                 turn.set_result(None)
 
     def _next(self) -> tuple[Hashable] | None:
-        """The owner whose turn it is. Those before it have all that they may have, so they are no more than places."""
+        """Return the next owner below its limit, in a tuple. Owners at their limit hold slots, so few are skipped."""
         return next(((each,) for each in self._waiting if self._running[each] < self._most(each)), None)
 
     def _most(self, owner: Hashable) -> int:

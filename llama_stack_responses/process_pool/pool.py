@@ -1,4 +1,4 @@
-"""Runs tasks on foreign content in worker processes."""
+"""A pool of worker processes for tasks on untrusted content."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from .time_budget import TimeBudget
 logger = get_logger(__name__)
 
 _START_SECONDS: Final = 120.0
-"""For a worker process to begin, the import of what its task needs included: a loaded machine takes long for it."""
+"""Limit for the start of a worker process, including the import of the task's module, which is slow under load."""
 _PIECE: Final = 256 * 1024
-"""Bytes of a text that are decoded at a time."""
+"""Bytes of text decoded at a time."""
 _HEAD_BYTES: Final = 64 * 1024
-"""Size of an answer without its text, at most."""
+"""Maximum size of an answer without its text."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolLimits:
-    """Bounds on all tasks together, and on each.
+    """Limits on each task and on all tasks together.
 
     Attributes:
-        at_once: tasks at a time.
-        at_once_per_owner: tasks of one authenticated owner at a time. Without authentication there is one owner, who
-            may have all.
-        waiting_per_owner: tasks of one owner that may wait for their turn.
+        at_once: concurrent tasks.
+        at_once_per_owner: concurrent tasks of one authenticated owner. Without authentication there is one owner, which
+            may use all slots.
+        waiting_per_owner: tasks of one owner that may wait.
         memory_bytes: address space of the worker process of a task.
-        idle_seconds: how long the template process is kept without a task.
+        idle_seconds: how long the idle template process is kept.
     """
 
     at_once: int = 4
@@ -54,14 +54,14 @@ class PoolLimits:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Work on foreign content.
+    """A unit of work on untrusted content.
 
     Attributes:
-        module: the full name of the module whose `read(content, options)` does it.
-        content: what is foreign.
-        seconds: how long it may take; waiting for its turn does not count.
-        text_bytes: size of the text of its answer in UTF-8, at most.
-        options: JSON for `read`.
+        module: full name of the module whose `read(content, options)` does the work.
+        content: the untrusted bytes.
+        seconds: time limit, without the time in the queue.
+        text_bytes: maximum size of the answer's text in UTF-8.
+        options: JSON options for `read`.
     """
 
     module: str
@@ -72,9 +72,9 @@ class Task:
 
 
 class WorkerPool:
-    """Runs tasks, each in a worker process that is killed when its time is over.
+    """A pool that runs each task in its own worker process, killed after the time limit.
 
-    Nothing is started before the first task.
+    No process starts before the first task.
     """
 
     def __init__(self, limits: PoolLimits) -> None:
@@ -91,14 +91,14 @@ class WorkerPool:
 
     @property
     def template(self) -> Template | None:
-        """The template process, while there is one."""
+        """The template process; None while it does not run."""
         return self._template
 
     async def run(self, task: Task, owner: Hashable, budget: TimeBudget | None = None) -> Mapping[str, str]:
-        """The answer of a task: what its `read` returned, or why there is no answer as `problem`.
+        """Run a task and return what its `read` returned, or the reason for failure as `problem`.
 
-        Problems are those of `read`, `broken` where it raised an exception, `seconds`, `memory`, `characters` for a
-        text over `text_bytes`, and `budget` where the budget is used up.
+        Problems: those of `read`; `broken` if it raised an exception; `seconds`; `memory`; `characters` for a text over
+            `text_bytes`; `budget` if the budget is used up.
 
         Raises:
             ApiError: 429, too many tasks of this owner wait; 503, no worker process can be started.
@@ -111,10 +111,10 @@ class WorkerPool:
 
     @asynccontextmanager
     async def place(self, owner: Hashable) -> AsyncIterator[None]:
-        """One of the places that all work on foreign content shares, for work that is done elsewhere.
+        """Hold a slot of the pool, for work on untrusted content that runs elsewhere.
 
         Raises:
-            ApiError: 429, too much work of this owner waits.
+            ApiError: 429, too many tasks of this owner wait.
         """
         try:
             await self._queue.enter(owner)
@@ -135,7 +135,7 @@ class WorkerPool:
             try:
                 await _begun(worker)
             except (TimeoutError, OSError) as error:
-                # A template that cannot start a worker process now will not do so later.
+                # This template process would not start the next worker process either.
                 self._end_template()
                 raise _unavailable(error) from error
             try:
@@ -146,12 +146,12 @@ class WorkerPool:
             except TimeoutError:
                 return {"problem": "seconds" if seconds == task.seconds else "budget"}
             except OSError:
-                # The system ended it.
+                # The kernel ended the process.
                 return {"problem": "memory"}
 
     @contextmanager
     def _worker(self, module: str) -> Iterator[socket.socket]:
-        """The socket of a worker process, which is killed at the end of the block if it still runs."""
+        """Start a worker process and yield its socket. Kill the process at the end of the block if it still runs."""
         self._cancel_idle()
         try:
             template = self._template = self._template or Template()
@@ -189,7 +189,7 @@ class WorkerPool:
             closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        """Ends all processes."""
+        """End all processes."""
         self._cancel_idle()
         self._end_template()
         if self._closing:
@@ -197,16 +197,16 @@ class WorkerPool:
 
 
 def _unavailable(error: Exception) -> ApiError:
-    logger.warning("no worker process can be started (%s: %s)", type(error).__name__, error)
+    logger.warning("could not start a worker process (%s: %s)", type(error).__name__, error)
     return ApiError(503, "This server cannot read files and pages at the moment. Try again.", retry_after=5)
 
 
 async def _begun(worker: socket.socket) -> None:
-    """Waits until the worker process runs.
+    """Wait until the worker process runs.
 
     Raises:
-        OSError: it cannot.
-        TimeoutError: it takes too long.
+        OSError: the worker process cannot be started.
+        TimeoutError: the start takes too long.
     """
     async with asyncio.timeout(_START_SECONDS):
         if await asyncio.get_running_loop().sock_recv(worker, len(READY)) != READY:
@@ -227,7 +227,7 @@ async def _send(worker: socket.socket, task: Task, memory_bytes: int, seconds: f
 
 
 async def _answer(worker: socket.socket, text_bytes: int) -> Mapping[str, str]:
-    """What a worker process says, read within its bounds: the process may do the bidding of what it reads."""
+    """Read a worker's answer within its limits: untrusted content may have taken control of the process."""
     (length,) = LENGTH.unpack(await _exactly(worker, LENGTH.size))
     if length > _HEAD_BYTES:
         return {"problem": "broken"}
@@ -241,7 +241,7 @@ async def _answer(worker: socket.socket, text_bytes: int) -> Mapping[str, str]:
 
 
 def _fields(body: bytes) -> Mapping[str, str] | None:
-    """An object of texts; None where the bytes are none."""
+    """Decode a JSON object whose values are all strings; None for anything else."""
     try:
         head = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -252,10 +252,10 @@ def _fields(body: bytes) -> Mapping[str, str] | None:
 
 
 async def _exactly(worker: socket.socket, size: int) -> bytes:
-    """So many bytes.
+    """Read exactly `size` bytes.
 
     Raises:
-        ConnectionError: there are not so many.
+        ConnectionError: the stream ended earlier.
     """
     loop, got = asyncio.get_running_loop(), bytearray()
     while len(got) < size:
@@ -267,7 +267,7 @@ async def _exactly(worker: socket.socket, size: int) -> bytes:
 
 
 async def _text(worker: socket.socket, most: int) -> str | None:
-    """What is left to be read; None if it is larger than it may be."""
+    """Read the rest as text; None if it is over `most` bytes."""
     loop, decoder = asyncio.get_running_loop(), codecs.getincrementaldecoder("utf-8")("replace")
     pieces, size = list[str](), 0
     while piece := await loop.sock_recv(worker, _PIECE):

@@ -1,10 +1,10 @@
-"""The template process: it imports the code of tasks once and forks a worker process for each task.
+"""The template process: imports the code of tasks once and forks a worker process for each task.
 
-`template.py` starts it with the server's `sys.path` as an argument. Its standard input is the command socket: frames of
-`FRAME`, and with each `START` the socket of the task. A worker process ends with its task, so that nothing of one task
-is left for the next one. When the server is gone, the command socket is at its end, and all processes end.
+`template.py` starts it with the server's `sys.path` as an argument. Its standard input is the command socket. It
+carries frames of `FRAME`, and with each `START` the socket of the task. A worker process ends with its task, so that
+tasks share no state. When the server is gone, the command socket reaches its end, and all processes end.
 
-This file is run as a script. It imports only the standard library and the modules of tasks.
+This file runs as a script. It imports only the standard library and the modules of tasks.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ Json = dict[str, Any]
 Task = Callable[[bytes, Json], dict[str, str]]
 
 FRAME: Final = struct.Struct("!cQ247s")
-"""A command: its kind, the number of its task, and for `START` the name of the task's module, filled up with zeros."""
+"""A command: its kind, the task number, and for `START` the name of the task's module, padded with zeros."""
 
 LENGTH: Final = struct.Struct("!I")
-"""Precedes the JSON of a request and that of an answer."""
+"""The length prefix of the JSON of a request or an answer."""
 
 START: Final = b"+"
 STOP: Final = b"-"
 READY: Final = b"+"
-"""What a worker process says first. The time of its task counts from here."""
+"""The first byte from a worker process. The time limit of its task starts here."""
 
 
 def main(path: list[str]) -> None:
-    """Serves commands until the command socket is at its end."""
+    """Serve commands until the command socket is at its end."""
     sys.path[:] = path
     logging.disable()
     with socket.socket(fileno=0) as commands:
@@ -65,7 +65,7 @@ def _serve(commands: socket.socket) -> None:
 
 
 def _command(commands: socket.socket) -> tuple[tuple[bytes, int, bytes], list[int]] | None:
-    """The next command, with the descriptors that came with it."""
+    """Read the next command and the descriptors sent with it; None at the end of the socket."""
     frame, given = b"", list[int]()
     while len(frame) < FRAME.size:
         part, descriptors, _, _ = socket.recv_fds(commands, FRAME.size - len(frame), 1)
@@ -82,18 +82,18 @@ def _reap(workers: dict[int, int]) -> None:
 
 
 def _kill(pid: int) -> None:
-    # It has not been waited for, so the number is still its own.
+    # The process has not been reaped, so its pid has not been reused.
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
 def _fork(module: str, task: socket.socket, commands: socket.socket) -> int | None:
-    """Forks the worker process of a task; None where the code of the task cannot be imported."""
+    """Fork the worker process of a task; None if the task's module cannot be imported."""
     try:
         read: Task = import_module(module).read
-    except Exception:  # noqa: BLE001 (the server sees the end of the socket and says so in its log)
+    except Exception:  # noqa: BLE001 (the server sees the end of the socket and logs the failure)
         return None
-    # A collection in a worker process would copy all pages of the template.
+    # A garbage collection in a worker process would copy all pages of the template.
     gc.freeze()
     if pid := os.fork():
         return pid
@@ -109,7 +109,7 @@ def _work(read: Task, task: socket.socket) -> None:
         request: Json = json.loads(stream.read(LENGTH.unpack(stream.read(LENGTH.size))[0]))
         content = stream.read(request["size"])
     _restrict(resource.RLIMIT_AS, request["memory_bytes"])
-    # Time is up where the server says so; this ends what the server cannot end any more.
+    # The server enforces the time limit. This limit ends the process if the server no longer can.
     _restrict(resource.RLIMIT_CPU, math.ceil(request["seconds"]) + 1)
     _restrict(resource.RLIMIT_FSIZE, 0)
     _restrict(resource.RLIMIT_CORE, 0)
@@ -121,18 +121,18 @@ def _work(read: Task, task: socket.socket) -> None:
 
 
 def _restrict(what: int, most: int) -> None:
-    # Not every system lets a process bound its memory.
+    # Not every system supports a limit on a process's memory.
     with suppress(ValueError, OSError):
         resource.setrlimit(what, (most, most))
 
 
 def answer(read: Task, content: bytes, options: Json) -> dict[str, str]:
-    """What a task says of its content, whatever happens."""
+    """Run a task and return its answer, or the problem if it raises."""
     try:
         return read(content, options)
     except MemoryError:
         return {"problem": "memory"}
-    except Exception:  # noqa: BLE001 (whatever is wrong with the content, its reader raises it)
+    except Exception:  # noqa: BLE001 (broken content can make its reader raise any exception)
         return {"problem": "broken"}
 
 

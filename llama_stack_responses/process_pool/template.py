@@ -15,14 +15,14 @@ from .program import FRAME, START, STOP
 
 _PROGRAM: Final = Path(__file__).with_name("program.py")
 _PATIENCE_SECONDS: Final = 5.0
-"""For the end of a process whose command socket is closed, before it is killed."""
+"""Seconds that a process gets to exit after its command socket closes, before it is killed."""
 
 
 class Template:
-    """A running template process. It ends with its last reference at the latest, and when the server is gone.
+    """A running template process. It ends with its last reference at the latest, or when the server is gone.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the process cannot be started.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Template:
             except BaseException:
                 ours.close()
                 raise
-        # A full buffer means that the process does not take commands any more.
+        # A full buffer means that the process no longer takes commands.
         ours.setblocking(False)
         self._commands = ours
         self._count = 0
@@ -41,14 +41,15 @@ class Template:
 
     @property
     def pid(self) -> int:
-        """The number of its process."""
+        """The process id."""
         return self._process.pid
 
     def start(self, module: str) -> tuple[int, socket.socket]:
-        """Has a worker process started for a task of this module: the task's number, and our end of its socket.
+        """Start a worker process for a task of this module; return the task's number and the server's end of its
+        socket.
 
         Raises:
-            OSError: the template process is gone, or stuck.
+            OSError: the template process is gone or stuck.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -62,10 +63,10 @@ class Template:
         return self._count, ours
 
     def stop(self, number: int) -> None:
-        """Has the worker process of a task killed, if it still runs.
+        """Kill the worker process of a task if it still runs.
 
         Raises:
-            OSError: the template process is gone, or stuck.
+            OSError: the template process is gone or stuck.
         """
         self._send(STOP, number, b"", [])
 
@@ -76,7 +77,7 @@ class Template:
             raise BrokenPipeError("The worker process takes only a part of a command.")
 
     def close(self) -> None:
-        """Ends it and all its worker processes, and waits until they have ended."""
+        """End the template process and all its worker processes, and wait for their exit."""
         self._end()
 
 
@@ -87,7 +88,7 @@ def _started(commands: socket.socket) -> subprocess.Popen[bytes]:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         env={},
-        # Ctrl-C goes to the server alone, which may still wait for answers.
+        # Ctrl-C must reach only the server, which may still wait for answers.
         start_new_session=True,
     )
 

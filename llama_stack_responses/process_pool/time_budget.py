@@ -1,4 +1,4 @@
-"""The time that the documents of one request may take together."""
+"""The time limit shared by all documents of one request."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from contextlib import contextmanager
 
 
 class TimeBudget:
-    """Seconds of work, without the time in queues.
+    """A budget of seconds of work, without the time in queues.
 
-    Work that runs at the same time may spend what is left more than once, so the sum is bounded by `seconds` times
-    the number of tasks that one owner may have at once.
+    Concurrent work may each spend what is left, so the sum is bounded by `seconds` times the number of tasks that one
+    owner may run at once.
 
     Attributes:
-        seconds: what there was.
-        left: what is left, negative if more was spent.
+        seconds: the initial budget.
+        left: the rest, negative if overspent.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
@@ -25,7 +25,7 @@ class TimeBudget:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Spends the time that the block takes."""
+        """Charge the duration of the block to the budget."""
         begun = self._clock()
         try:
             yield

@@ -1,7 +1,7 @@
-"""The connection to the program inside a container, whose other side may be in the hands of the code that runs there.
+"""The connection to the program inside a container. Its other side may be controlled by the untrusted code in there.
 
-An answer is a header, JSON behind its length in four bytes, and the parts whose sizes it names. All of it is bounded:
-the header in bytes, so that reading it takes less than a millisecond, and the parts in number and in bytes.
+An answer is a header (JSON with a length prefix of four bytes), then the parts whose sizes it names. All of it is
+bounded: the header in bytes, so that decoding takes less than a millisecond, and the parts in number and in bytes.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _HELLO_BYTES: Final = 16
 
 
 class Broken(Exception):  # noqa: N818
-    """The other side is gone, or says what the program does not say."""
+    """The other side is gone or violates the protocol."""
 
 
 class TooLarge(Exception):  # noqa: N818
-    """An answer is larger than one may be."""
+    """An answer exceeds its size limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the program inside says of a request.
+    """The inner program's answer to a request.
 
     Attributes:
-        header: small values by their names.
-        parts: the contents that belong to it.
+        header: small values by name.
+        parts: the byte strings that belong to it.
     """
 
     header: Json = field(default_factory=dict)
@@ -46,10 +46,10 @@ class Answer:
 
 
 class Channel:
-    """Speaks with the program inside, one request at a time.
+    """A connection that sends requests to the program inside, one at a time.
 
     Args:
-        ours: this side of the pair of sockets; closed by `close`.
+        ours: this side of the socket pair; closed by `close`.
     """
 
     def __init__(self, ours: socket.socket) -> None:
@@ -58,7 +58,7 @@ class Channel:
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def greeted(self) -> Processes:
-        """The processes of the container, once its program is there. No other code has run in it before.
+        """Wait for the program's greeting and return the container's processes. No other code has run there before.
 
         Raises:
             Broken: the program did not start.
@@ -74,11 +74,11 @@ class Channel:
         return Processes(proc, pid)
 
     async def ask(self, request: Json) -> Answer:
-        """Sends a request and waits for its answer.
+        """Send a request and wait for its answer.
 
         Raises:
-            Broken: there is none.
-            TooLarge: it is larger than it may be.
+            Broken: no valid answer arrived.
+            TooLarge: the answer is over its size limit.
         """
         assert self._streams, "it has greeted"
         reader, writer = self._streams
@@ -95,7 +95,7 @@ class Channel:
             raise Broken from None
 
     def close(self) -> None:
-        """Speaks no more."""
+        """Close the connection."""
         if self._streams:
             self._streams[1].close()
         else:
@@ -103,7 +103,7 @@ class Channel:
 
 
 def _sizes(header: Any) -> list[int]:
-    """The sizes of the parts that a header names."""
+    """Return the sizes of the parts that a header names."""
     sizes = header.get("parts") if isinstance(header, dict) else None
     if not isinstance(sizes, list) or not all(isinstance(each, int) and each >= 0 for each in sizes):
         raise Broken

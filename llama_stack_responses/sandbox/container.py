@@ -1,4 +1,4 @@
-"""One container: a Python that keeps its variables, in a jail, with a folder of files."""
+"""One container: a Python process that keeps its variables, in a jail, with a folder of files."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from .volume import Volume
 Json = dict[str, Any]
 
 _LOOK: Final = 0.05
-"""Seconds between two looks at what a container uses."""
+"""Polling interval, in seconds, for the resource usage of a container."""
 
 _STILL_SECONDS: Final = 1.0
-"""Seconds between two looks whether anything runs in a container that is not in a call."""
+"""Polling interval, in seconds, that checks for running processes in a container outside a call."""
 
 _SLACK: Final = 5.0
-"""Seconds that a command's own end may take longer than the command may."""
+"""Seconds that a command may take to end after its own time limit."""
 
 _START: Final = 60.0
-"""Seconds that the Python may take to start, beside those of the call."""
+"""Seconds that the Python process may take to start, beside those of the call."""
 
 _LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
 """Limits of setrlimit(2) for each process."""
@@ -46,15 +46,16 @@ _TOO_LARGE: Final = "It drew more than can be shown."
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What the code of a container may use.
+    """Resource limits of a container's code.
 
     Attributes:
-        seconds: for one run.
-        memory_bytes: all its processes together.
-        processors: processor time, in seconds a second, where there are control groups.
-        processes: at most, threads among them; the kernel refuses more.
-        shown_bytes: of what is printed, what is kept.
-        background_seconds: for which processes that a call leaves may run on; then all stands still until the next one.
+        seconds: time limit of one run.
+        memory_bytes: memory of all processes together.
+        processors: processor time in seconds per second; applies where control groups are available.
+        processes: maximum number of processes and threads; enforced by the kernel.
+        shown_bytes: how much of the printed output is kept.
+        background_seconds: how long processes may run on after their call. After that, all processes are stopped until
+            the next call.
     """
 
     seconds: float
@@ -67,13 +68,13 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        printed: what the code printed, cut off if it was too much.
-        images: the figures that it drew, PNG in base64.
-        failed: whether it raised an error.
-        stopped: why it was stopped, if it was; its variables are gone then.
+        printed: output of the code, truncated if it was too long.
+        images: figures drawn by the code, PNG in base64.
+        failed: whether the code raised an error.
+        stopped: why the run was stopped, if it was; the variables are lost then.
     """
 
     printed: str
@@ -84,10 +85,10 @@ class Ran:
 
 @dataclass(frozen=True, slots=True)
 class Commanded:
-    """What came of a shell command.
+    """The result of a shell command.
 
     Attributes:
-        exit_code: None when it was stopped after its time.
+        exit_code: None if the command was stopped at its time limit.
         stopped: why the whole container was stopped, if it was.
     """
 
@@ -97,18 +98,18 @@ class Commanded:
     stopped: str | None = None
 
 
-class Stopped(Exception):  # noqa: N818 (what it says is why)
-    """The code was stopped, and everything in the container with it."""
+class Stopped(Exception):  # noqa: N818 (its message is the reason)
+    """The code was stopped, and everything else in the container with it."""
 
 
 @dataclass(slots=True)
 class _Inside:
-    """What runs in a container, and how to speak with it.
+    """The running processes of a container and the connection to them.
 
     Attributes:
-        processes: all of them; None until the Python has started.
+        processes: all processes; None until the Python process has started.
         called: set when the next call begins.
-        lingering: what watches the processes that the last call left.
+        lingering: the task that watches the processes that the last call left.
     """
 
     process: asyncio.subprocess.Process
@@ -120,13 +121,13 @@ class _Inside:
 
 
 class Container:
-    """A jailed Python with a folder; one run at a time. Between two runs, everything in it stands still.
+    """A jailed Python process with a folder, for one run at a time. Between runs, its processes are stopped.
 
     Args:
-        jail: shuts it off.
-        volume: its files.
-        bounds: what it may use.
-        group: bounds it as a whole, where there are control groups.
+        jail: isolates the container.
+        volume: the container's files.
+        bounds: resource limits.
+        group: limits the container as a whole, where control groups are available.
     """
 
     def __init__(self, jail: Jail, volume: Volume, bounds: Bounds, group: ControlGroup | None = None) -> None:
@@ -139,11 +140,11 @@ class Container:
 
     @property
     def folder(self) -> Path:
-        """Its files, as the server reaches them."""
+        """The container's files, as the server reaches them."""
         return self.volume.data
 
     async def run(self, code: str) -> Ran:
-        """Runs Python code behind what ran before."""
+        """Run Python code with the variables of earlier runs."""
         async with self._turn:
             inside = await self._inside()
             inside.printed.begin(self._bounds.shown_bytes)
@@ -155,7 +156,7 @@ class Container:
             return Ran(inside.printed.end(), images, failed=bool(answer.header.get("failed")))
 
     async def command(self, command: str, seconds: float, shown_bytes: int) -> Commanded:
-        """Runs a shell command beside the Python."""
+        """Run a shell command beside the Python process."""
         seconds, most = min(seconds, self._bounds.seconds), min(shown_bytes, self._bounds.shown_bytes)
         request = {"command": _text(command), "seconds": seconds, "max_bytes": most}
         async with self._turn:
@@ -171,7 +172,7 @@ class Container:
         return Commanded(stdout, stderr, code)
 
     async def kill(self) -> str:
-        """Ends every process of it, and returns what was printed last; the files stay."""
+        """Kill all processes and return the last output. The files stay."""
         inside, self._running = self._running, None
         if inside is None:
             return ""
@@ -185,7 +186,7 @@ class Container:
         return printed
 
     async def _inside(self) -> _Inside:
-        """What runs inside; it is started if nothing does."""
+        """Return the running processes; start them if there are none."""
         if self._running and self._running.lingering:
             self._running.called.set()
             await asyncio.wait([self._running.lingering])
@@ -223,10 +224,10 @@ class Container:
         return _Inside(process, Channel(ours), printed)
 
     async def _ask(self, inside: _Inside, request: Json, seconds: float) -> Answer:
-        """Sends a request inside and waits for the answer; what nobody waits for any more is killed.
+        """Send a request inside and wait for the answer. Kill the processes if the caller is cancelled.
 
         Raises:
-            Stopped: it took more than it may.
+            Stopped: a limit was exceeded, or the Python process ended.
         """
         kills = self._kills()
         try:
@@ -247,10 +248,10 @@ class Container:
         return answer
 
     async def _leave(self, inside: _Inside, processes: Processes) -> None:
-        """Ends what the call left running, now or after its time, and has the container watched until the next call.
+        """End the processes that the call left running, now or after their time, and watch them until the next call.
 
         Raises:
-            Stopped: it cannot be ended alone.
+            Stopped: they cannot be ended individually.
         """
         inside.called.clear()
         inside.lingering = None
@@ -262,11 +263,11 @@ class Container:
             inside.lingering = asyncio.create_task(self._keep_still(inside, processes))
 
     def _settled(self, processes: Processes) -> str | None:
-        """Ends what a call left; what hinders it, or what the call took too much of since the last look."""
+        """End the processes that a call left. Return why this failed, or the limit that the call exceeded."""
         return self.volume.excess() if processes.settle() else _LINGERS
 
     async def _linger(self, inside: _Inside, processes: Processes) -> None:
-        """Watches what the call left, until the next call or the end of its time."""
+        """Watch the processes that the call left, until the next call or their time limit."""
         with self._watched(inside, processes) as watching:
             calling = asyncio.create_task(inside.called.wait())
             seconds = self._bounds.background_seconds
@@ -281,7 +282,7 @@ class Container:
             await self._keep_still(inside, processes)
 
     async def _keep_still(self, inside: _Inside, processes: Processes) -> None:
-        """Ends the container if anything in it runs before the next call: code may have found a way to be woken."""
+        """End the container if a process runs before the next call: code may have found a way to be resumed."""
         while not inside.called.is_set() and inside.process.returncode is None:
             if not await asyncio.to_thread(processes.are_still):
                 await _end(inside.process)
@@ -291,7 +292,7 @@ class Container:
 
     @contextmanager
     def _watched(self, inside: _Inside, processes: Processes) -> Iterator[asyncio.Task[str]]:
-        """A task that ends, with the reason, when the container takes more than it may."""
+        """Yield a task that ends, with the reason, when the container exceeds a limit."""
         watching = asyncio.create_task(self._watch(inside.process, processes))
         try:
             yield watching
@@ -299,7 +300,7 @@ class Container:
             watching.cancel()
 
     async def _watch(self, process: asyncio.subprocess.Process, processes: Processes) -> str:
-        """Waits until the container takes more than it may, and says of what."""
+        """Wait until the container exceeds a limit, and return which."""
         kills = self._kills()
         while process.returncode is None:
             began = time.monotonic()
@@ -312,7 +313,7 @@ class Container:
         return f"It used more than {self._bounds.memory_bytes // 2**20} MiB of memory."
 
     def _kills(self) -> int:
-        """How many times the kernel ended the container for its memory."""
+        """Return how often the kernel killed the container for its memory."""
         return self.group.kills() if self.group else 0
 
     def _overuse(self, processes: Processes) -> str | None:
@@ -329,7 +330,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _greeted(inside: _Inside) -> Processes:
-    """The processes inside, once its Python has started."""
+    """Wait until the inner Python process has started, and return the container's processes."""
     if inside.processes is None:
         try:
             async with asyncio.timeout(_START):
@@ -340,7 +341,7 @@ async def _greeted(inside: _Inside) -> Processes:
 
 
 async def _within(seconds: float, asking: Coroutine[None, None, Answer], watching: asyncio.Task[str]) -> Answer:
-    """The answer, unless the time is up before, or the container was found to take too much."""
+    """Return the answer, unless the time limit passes or the container exceeds a limit first."""
     answering = asyncio.create_task(asking)
     try:
         await asyncio.wait([answering, watching], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -352,5 +353,5 @@ async def _within(seconds: float, asking: Coroutine[None, None, Answer], watchin
 
 
 def _text(code: str) -> str:
-    """The code with a question mark for what no text holds: JSON may name half of a pair of surrogates."""
+    """Replace unpaired surrogates, which JSON may contain, with question marks."""
     return code.encode(errors="replace").decode()

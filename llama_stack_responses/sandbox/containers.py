@@ -1,4 +1,4 @@
-"""The containers of this server: whose they are, what is in them, and when they end."""
+"""The containers of this server: their owners, their files and their expiry."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ logger = get_logger(__name__)
 Json = dict[str, Any]
 
 _LOOK: Final = 15.0
-"""Seconds between two looks for containers whose time is up."""
+"""Polling interval, in seconds, for expired containers."""
 
 _PREFIX: Final = "cntr"
-"""What the id of a container, and so the name of its folder, begins with."""
+"""The prefix of container ids, and so of folder names."""
 
 _NAME_BYTES: Final = 255
-"""Bytes of a file's name on Linux."""
+"""Maximum length of a file name on Linux, in bytes."""
 
 _FILES: Final = 10_000
-"""Files of one container that are listed, at most."""
+"""Maximum number of files listed for one container."""
 
 _CONTROLS: Final = {number: chr(number).encode("unicode_escape").decode() for number in (*range(32), 127)}
-"""Escapes of control characters. Others that cannot be printed are escaped one by one, which takes longer."""
+"""Escapes of control characters. Other unprintable characters are escaped one by one, which is slower."""
 
 _REMOVAL: Final = 5.0
-"""Seconds for which the end of a container waits until its files are gone. More of them are removed afterwards."""
+"""Seconds for which the end of a container waits for the removal of its files. The removal continues afterwards."""
 
 
-class NoContainer(LookupError):  # noqa: N818 (what it says is what there is)
-    """There is no such container: it has expired, or it is another server's, or somebody else's."""
+class NoContainer(LookupError):  # noqa: N818 (its message is the whole information)
+    """The container does not exist, has expired, or belongs to another server or user."""
 
     def __init__(self, container_id: str) -> None:
         super().__init__(
@@ -63,12 +63,12 @@ class File:
     """A file in a container.
 
     Attributes:
-        id: made of its path: the same as long as the path is.
-        path: as the code sees it, in characters that can be shown.
-        place: its path in the folder, whatever bytes the code has named it by.
-        bytes: its size.
-        written_at: when it was last written, in nanoseconds since the epoch.
-        by_user: whether it was put there rather than made by the code.
+        id: derived from the path, so it is stable while the path is.
+        path: the path inside the container, with unprintable characters escaped.
+        place: path relative to the folder, in the exact bytes that the code chose.
+        bytes: size.
+        written_at: time of the last write, in nanoseconds since the epoch.
+        by_user: whether a user uploaded it; otherwise the code made it.
     """
 
     id: str
@@ -80,19 +80,19 @@ class File:
 
     @property
     def name(self) -> str:
-        """The last part of its path."""
+        """The last part of the path."""
         return self.path.rpartition("/")[2]
 
 
 @dataclass(slots=True)
 class Entry:
-    """A container, and what is known of it.
+    """A container and its metadata.
 
     Attributes:
-        owner: whose it is.
-        idle_seconds: after so many without use it ends.
-        given: the paths of the files that were put there.
-        lock: says to other servers that the folder is in use.
+        owner: the user that it belongs to.
+        idle_seconds: it expires after this time without use.
+        given: paths of the uploaded files.
+        lock: marks the folder as in use for other servers.
     """
 
     id: str
@@ -108,17 +108,17 @@ class Entry:
 
 
 class Containers:
-    """Makes containers, finds them for their owners, and ends those that nobody uses.
+    """The containers of one server: creates them, finds them for their owners and ends unused ones.
 
     Args:
-        jail: shuts them off.
-        bounds: what each may use.
-        volumes: hold their files.
-        groups: bound each as a whole, where there are control groups.
-        root: holds the folder of each while it lives.
-        idle_seconds: after so many without use a container ends, unless its maker said otherwise.
-        places: how many there may be.
-        clock: seconds since the epoch.
+        jail: isolates them.
+        bounds: limits of each container.
+        volumes: create the storage for their files.
+        groups: limit each container as a whole, where control groups are available.
+        root: the parent of the containers' folders.
+        idle_seconds: expiry of an unused container, and the maximum that its creator may ask for.
+        places: counts containers against their limits.
+        clock: returns seconds since the epoch.
     """
 
     def __init__(
@@ -132,7 +132,9 @@ class Containers:
         places: Places,
         groups: ControlGroups | None = None,
         clock: Callable[[], float] = time.time,
+        removal_seconds: float = _REMOVAL,
     ) -> None:
+        self._removal_seconds = removal_seconds
         self._jail = jail
         self._bounds = bounds
         self._volumes = volumes
@@ -147,16 +149,16 @@ class Containers:
         self._ending: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Begins, in the running event loop, to end what nobody uses, and to clear away what dead servers left."""
+        """Start the background tasks that end unused containers and remove the folders of dead servers."""
         self._sweeping = [asyncio.create_task(each) for each in (self._sweep_idle(), self._sweep_left())]
 
     async def create(
         self, owner: Owner, *, name: str = "auto", container_id: str = "", idle_seconds: float | None = None
     ) -> Entry:
-        """A new container, with an id of its own unless one is given.
+        """Create a container, with a new id unless one is given.
 
         Raises:
-            TooMany: there is no room for another one.
+            TooMany: the maximum number of containers is reached.
         """
         await self._end_idle()
         self._places.take(owner)
@@ -175,12 +177,12 @@ class Containers:
         try:
             return await asyncio.shield(making)
         except asyncio.CancelledError:
-            # What the thread makes all the same is left like a dead server's.
+            # The thread cannot be cancelled. Its folder is swept like that of a dead server.
             making.add_done_callback(_release)
             raise
 
     def _prepared(self, folder: Path) -> tuple[Container, FolderLock]:
-        """A container, and its locked folder."""
+        """Make a locked folder and a container in it."""
         lock = FolderLock.make(folder)
         try:
             volume = self._volumes.make(folder)
@@ -196,10 +198,10 @@ class Containers:
         return Share(bounds.memory_bytes + files, bounds.processes, bounds.processors)
 
     def find(self, container_id: str, owner: Owner) -> Entry:
-        """The owner's container; it counts as used.
+        """Return the owner's container and mark it as used.
 
         Raises:
-            NoContainer: it is not there for this owner.
+            NoContainer: this owner has no such container.
         """
         entry = self._entries.get(container_id)
         if entry is None or entry.owner != owner or self._is_over(entry):
@@ -208,26 +210,26 @@ class Containers:
         return entry
 
     def of(self, owner: Owner) -> list[Entry]:
-        """All containers of an owner, the newest first."""
+        """Return all containers of an owner, the newest first."""
         return [each for each in reversed(self._entries.values()) if each.owner == owner and not self._is_over(each)]
 
     async def end(self, container_id: str) -> None:
-        """Ends a container; its files go too, some of them later if they are very many."""
+        """End a container and remove its files. Waits for the removal for a few seconds at most."""
         entry = self._entries.pop(container_id, None)
         if entry:
-            # A task: should the caller be cancelled, it goes on.
+            # A task, so that it continues if the caller is cancelled.
             task = asyncio.create_task(self._end(entry))
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
-            await asyncio.wait([task], timeout=_REMOVAL)
+            await asyncio.wait([task], timeout=self._removal_seconds)
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """End all containers."""
         for task in self._sweeping:
             task.cancel()
         await asyncio.gather(*(self.end(container_id) for container_id in list(self._entries)))
         if ending := list(self._ending):
-            # What is left of their files is the next server's to remove.
+            # The next server removes the files that are left.
             for task in ending:
                 task.cancel()
             await asyncio.wait(ending)
@@ -237,7 +239,7 @@ class Containers:
         return entry.users == 0 and self._clock() > entry.last_active_at + entry.idle_seconds
 
     async def _end(self, entry: Entry) -> None:
-        """Ends the code of a container, then removes its files; until then it counts for its owner."""
+        """End the code of a container, then remove its files. The owner's slot is free only afterwards."""
         try:
             await entry.container.kill()
             if entry.container.group:
@@ -251,7 +253,7 @@ class Containers:
         try:
             await self._removal.remove(folder)
         except OSError as error:
-            logger.warning("files of a container that ended cannot be removed, this is tried again: %s", error)
+            logger.warning("could not remove the files of an ended container, will retry: %s", error)
 
     async def _end_idle(self) -> None:
         await asyncio.gather(*(self.end(each.id) for each in list(self._entries.values()) if self._is_over(each)))
@@ -262,7 +264,7 @@ class Containers:
             await self._end_idle()
 
     async def _sweep_left(self) -> None:
-        """Removes the folders that no living process has locked: of killed servers, and of removals that failed."""
+        """Remove the folders that no living process has locked: those of killed servers and of failed removals."""
         while True:
             if self._groups:
                 await asyncio.to_thread(self._groups.sweep, f"{_PREFIX}_*")
@@ -283,7 +285,7 @@ def _release(making: asyncio.Future[tuple[Container, FolderLock]]) -> None:
 
 
 async def files(entry: Entry) -> list[File]:
-    """The files in a container, by path."""
+    """List the files in a container, by path."""
     return await asyncio.to_thread(_files, entry)
 
 
@@ -293,7 +295,7 @@ def _files(entry: Entry) -> list[File]:
 
 
 async def open_file(entry: Entry, file: File) -> tuple[IO[bytes], int] | None:
-    """A file, open, and its size; None if it is no longer there."""
+    """Open a file and return it with its size; None if it is no longer there."""
     return await asyncio.to_thread(_opened, entry.container.volume, file.place)
 
 
@@ -302,10 +304,10 @@ def _opened(volume: Volume, place: str) -> tuple[IO[bytes], int] | None:
 
 
 async def write_file(entry: Entry, name: str, content: IO[bytes]) -> File:
-    """Puts a file into a container, under the last part of its name; `content` is read to its end.
+    """Upload a file into a container, under the last part of its name. Reads `content` to its end.
 
     Raises:
-        ApiError: 400, the name is none that a file can have there, or there is no room for it.
+        ApiError: 400, the name is not valid there, or the file does not fit.
     """
     base = _file_name(name)
     try:
@@ -319,7 +321,7 @@ async def write_file(entry: Entry, name: str, content: IO[bytes]) -> File:
 
 
 def _file_name(name: str) -> str:
-    """The last part of a file's name."""
+    """Return the last part of a file's name, if it is valid."""
     base = PurePosixPath(name.replace("\\", "/")).name or "file"
     if base == ".." or not base.isprintable():
         raise _bad_name("it must be a name of printable characters, and not '..'")
@@ -338,9 +340,9 @@ def _file(entry: Entry, found: Found) -> File:
 
 
 def _shown(path: str) -> str:
-    """A path with escapes for bytes that are no UTF-8, and for characters that cannot be printed.
+    """Return a path with escapes for bytes that are not UTF-8 and for unprintable characters.
 
-    The code names its files by any bytes, and no JSON holds those: `os` makes lone surrogates of them.
+    The code may name files by any bytes. `os` decodes invalid ones to lone surrogates, which JSON cannot hold.
     """
     text = os.fsencode(path).decode(errors="backslashreplace").translate(_CONTROLS)
     if text.isprintable():
@@ -349,5 +351,5 @@ def _shown(path: str) -> str:
 
 
 def file_id(path: str) -> str:
-    """The id of the file with this path, in every container."""
+    """Return the id of the file with this path; it is the same in every container."""
     return "cfile_" + hashlib.sha256(path.encode(errors="replace")).hexdigest()[:32]

@@ -1,7 +1,7 @@
-"""Control groups of containers (cgroups v2, Documentation/admin-guide/cgroup-v2.rst), where this server may make some.
+"""Control groups of containers (cgroups v2, Documentation/admin-guide/cgroup-v2.rst), where this server may make them.
 
-The kernel then bounds the memory, processes and processor time of each container as a whole, at the moment of use and
-with what it keeps for the container itself: buffers of sockets and pipes, page tables, files in memory.
+The kernel then limits the memory, processes and processor time of each container as a whole, at the time of use. The
+memory includes what the kernel holds for the container: socket and pipe buffers, page tables, files in memory.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .openat import open_folder
 
 _CONTROLLERS: Final = frozenset({"memory", "pids", "cpu"})
 _PERIOD: Final = 100_000
-"""Microseconds in which the processor time of a group is counted."""
+"""Microseconds over which the processor time of a group is counted."""
 
 _OWN_PROCESSES: Final = 8
-"""Processes and threads of a group beside those of the code: bubblewrap's."""
+"""Processes and threads of a group that do not belong to the code: bubblewrap's."""
 
 _DELEGATED: Final = ("user.delegate", "trusted.delegate")
-"""Attributes by which systemd marks a group that is the service's own."""
+"""Attributes by which systemd marks a group as delegated to the service."""
 
 _REMOVAL_SECONDS: Final = 5.0
 _PAUSE: Final = 0.01
@@ -33,12 +33,12 @@ _PAUSE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a group may use.
+    """Limits of a group.
 
     Attributes:
-        memory_bytes: all together; there is no swap beside it.
-        processes: threads among them.
-        processors: processor time, in seconds a second.
+        memory_bytes: memory of the whole group; it may not use swap.
+        processes: processes and threads.
+        processors: processor time, in seconds per second.
     """
 
     memory_bytes: int
@@ -47,10 +47,10 @@ class Share:
 
 
 class ControlGroup:
-    """The group of a container, locked as long as this process uses it.
+    """The control group of a container, locked while this process uses it.
 
     Args:
-        place: its folder, which is there.
+        place: its existing folder.
 
     Attributes:
         place: its folder, for the program that joins it.
@@ -62,23 +62,23 @@ class ControlGroup:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def limit(self, share: Share) -> None:
-        """Sets its limits."""
+        """Set the limits."""
         self._write("memory.max", share.memory_bytes)
         self._write("memory.oom.group", 1)
         self._write("pids.max", share.processes + _OWN_PROCESSES)
         self._write("cpu.max", f"{int(share.processors * _PERIOD)} {_PERIOD}")
-        with suppress(FileNotFoundError):  # a kernel without accounting of swap
+        with suppress(FileNotFoundError):  # the kernel has no swap accounting
             self._write("memory.swap.max", 0)
 
     def kills(self) -> int:
-        """How many times the kernel has ended all processes of it because they used too much memory."""
+        """Return how often the kernel killed all its processes for exceeding the memory limit."""
         with suppress(OSError):
             events = dict(each.split() for each in (self.place / "memory.events").read_text().splitlines())
             return int(events.get("oom_group_kill", events["oom_kill"]))
         return 0
 
     def remove(self) -> None:
-        """Ends what is in it, and removes it; blocks for some seconds at most. One that cannot be removed is left."""
+        """Kill its processes and remove it. Blocks for some seconds at most; a group that cannot be removed is left."""
         try:
             _remove(self.place)
         finally:
@@ -89,17 +89,18 @@ class ControlGroup:
 
 
 class ControlGroups:
-    """Makes the groups of containers.
+    """A factory for the control groups of containers.
 
     Args:
-        parent: the group in which they are made. It holds no processes, and its controllers are on for those in it.
+        parent: the group in which they are made. It holds no processes, and its controllers are enabled for its
+            children.
     """
 
     def __init__(self, parent: Path) -> None:
         self._parent = parent
 
     def make(self, name: str, share: Share) -> ControlGroup:
-        """A new group.
+        """Create a group.
 
         Raises:
             OSError: it cannot be made.
@@ -115,7 +116,7 @@ class ControlGroups:
         return group
 
     def sweep(self, pattern: str) -> None:
-        """Removes the groups that no living process has locked, among those whose names match."""
+        """Remove the matching groups that no living process has locked."""
         for place in self._parent.glob(pattern):
             with suppress(OSError):
                 lock = open_folder(place)
@@ -127,13 +128,13 @@ class ControlGroups:
 
 
 def usable(configured: Path | None) -> ControlGroups | None:
-    """Where groups can be made: in the configured group, or in this process's own, or in the one around that.
+    """Find a parent for control groups: the configured one, this process's own group, or the parent of that.
 
-    Found by itself is only a group that was handed over to this server: where it is root, one that systemd has marked,
-    otherwise one that it may write to. None if there is none.
+    Only a group delegated to this server is found automatically: as root, a group that systemd has marked; otherwise,
+    one that this user may write to. None if there is none.
 
     Raises:
-        OSError: the configured one cannot be used; says why.
+        OSError: the configured group cannot be used; the message has the reason.
     """
     if configured:
         _enable(configured)
@@ -148,7 +149,7 @@ def usable(configured: Path | None) -> ControlGroups | None:
 
 
 def _own() -> Path | None:
-    """The folder of this process's group."""
+    """Return the folder of this process's control group."""
     with suppress(OSError, ValueError, StopIteration):
         path = next(each[3:] for each in Path("/proc/self/cgroup").read_text().splitlines() if each.startswith("0::"))
         for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -170,10 +171,10 @@ def _is_delegated(place: Path) -> bool:
 
 
 def _enable(place: Path) -> None:
-    """Turns the controllers on for the groups in this one.
+    """Enable the controllers for the children of this group.
 
     Raises:
-        OSError: it does not have them, or has processes of its own, or is none.
+        OSError: it lacks a controller, holds processes, or is not a control group.
     """
     control = place / "cgroup.subtree_control"
     if missing := _CONTROLLERS - set(control.read_text().split()):
@@ -189,7 +190,7 @@ def _enable(place: Path) -> None:
 
 def _remove(place: Path) -> None:
     deadline = time.monotonic() + _REMOVAL_SECONDS
-    # It is not there before Linux 5.14; what is in the group has been killed anyhow.
+    # Linux before 5.14 lacks this file. The processes in the group have been killed already.
     with suppress(FileNotFoundError), os.fdopen(os.open(place / "cgroup.kill", os.O_WRONLY), "w") as kill:
         kill.write("1")
     while True:

@@ -1,4 +1,4 @@
-"""The containers that a configuration asks for."""
+"""The containers that a configuration describes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TEMPORARY_BYTES = 64 * _MIB
 
 
 def open_containers(config: CodeInterpreter) -> Containers:
-    """The containers that `config` describes; none is made before the first call.
+    """Return the containers that `config` describes. None is created before the first call.
 
     Raises:
-        RuntimeError: there is no bubblewrap, or the configured control group cannot be used.
+        RuntimeError: bubblewrap is missing, or the configured control group cannot be used.
     """
     bwrap = find_bwrap(config.bwrap)
     if bwrap is None:

@@ -1,4 +1,4 @@
-"""A folder that hostile code writes to: its links are never followed, not even those that come while it is read."""
+"""Access to a folder that untrusted code writes to. Symbolic links are never followed, even if made during a read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shutil import copyfileobj
 from typing import IO, Final
 
 _BLOCK: Final = 2**18
-"""Bytes that are copied at a time."""
+"""Bytes copied at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,10 @@ class Found:
     """A regular file in the folder.
 
     Attributes:
-        path: relative to the folder.
-        bytes: its size.
-        blocks: the bytes that it takes on the disk.
-        written_at: nanoseconds since the epoch.
+        path: path relative to the folder.
+        bytes: size.
+        blocks: bytes allocated on the disk.
+        written_at: time of the last write, in nanoseconds since the epoch.
     """
 
     path: str
@@ -32,14 +32,14 @@ class Found:
 
 
 def open_regular(folder: Path, path: str) -> tuple[IO[bytes], int] | None:
-    """A file and its size, by its path relative to the folder; None if there is no such regular file."""
+    """Open a file by its path relative to the folder; return it with its size. None if it is not a regular file."""
     *parents, name = PurePosixPath(path).parts
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for each in parents:
             outer, descriptor = descriptor, _open_folder(each, descriptor)
             os.close(outer)
-        # Opening a pipe would wait for somebody at its other end.
+        # Without O_NONBLOCK, opening a pipe would block until its other end is open.
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
         about = os.fstat(opened)
         if stat.S_ISREG(about.st_mode):
@@ -53,13 +53,13 @@ def open_regular(folder: Path, path: str) -> tuple[IO[bytes], int] | None:
 
 
 def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
-    """Puts a file right into the folder, in the place of whatever has that name there; it is the folder's owner's.
+    """Write a file at the top level of the folder, replacing any file of that name. It gets the folder's owner.
 
     Args:
         content: read to its end, in blocks.
 
     Returns:
-        Its size in bytes.
+        The size in bytes.
     """
     place = folder / name
     with suppress(FileNotFoundError):

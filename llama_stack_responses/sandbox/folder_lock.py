@@ -1,4 +1,4 @@
-"""Which folders of containers are in use: those that a living process has locked. A killed server leaves its own."""
+"""Locks on the folders of containers. A folder that no living process has locked belongs to a killed server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .openat import open_folder, open_own
 
 
 class FolderLock:
-    """A locked folder: until `release`, or the end of this process, however it ends.
+    """A folder locked until `release` or the end of this process, even if it is killed.
 
     Args:
-        descriptor: of the folder.
+        descriptor: open descriptor of the folder.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -21,16 +21,16 @@ class FolderLock:
 
     @staticmethod
     def make(folder: Path) -> FolderLock:
-        """Makes a folder, which must not be there yet, and locks it."""
+        """Create and lock a folder that does not exist yet."""
         folder.mkdir(mode=0o700, parents=True)
         while (descriptor := _lock(folder, fcntl.LOCK_EX)) is None:
-            # Another server saw it before it was locked, and took it for a dead one's.
+            # Before it was locked, another server removed it as the folder of a dead one.
             folder.mkdir(mode=0o700, exist_ok=True)
         return FolderLock(descriptor)
 
     @staticmethod
     def take_over(folder: Path) -> FolderLock | None:
-        """Locks a folder that a dead process left; None if a living one has it, or it is gone."""
+        """Lock the folder of a dead process; None if a living process has it locked, or it is gone."""
         try:
             descriptor = _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -38,12 +38,12 @@ class FolderLock:
         return None if descriptor is None else FolderLock(descriptor)
 
     def release(self) -> None:
-        """Lets go of the folder."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 
 def _lock(folder: Path, how: int) -> int | None:
-    """A descriptor of the locked folder; None if another process removed it meanwhile."""
+    """Return a descriptor of the locked folder; None if another process removed it meanwhile."""
     try:
         descriptor = _opened(folder)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""The program inside a container: runs Python code and shell commands, and keeps the code's variables between them.
+"""The program inside a container. It runs Python code and shell commands and keeps the code's variables between them.
 
-It is started by `container.py` with its limits and the number of a socket as arguments. It greets with its process id
-and a descriptor of /proc. Requests and replies on the socket are JSON, each behind its length in four bytes; behind a
-reply come the parts whose sizes it names. What the code prints goes to the standard output. Nothing of the package is
-imported here: inside, there is none.
+`container.py` starts it with its limits and the number of a socket as arguments. It sends its process id and a
+descriptor of /proc first. Requests and answers on the socket are JSON with a length prefix of four bytes; after an
+answer come the parts whose sizes it names. The code prints to the standard output. This file imports nothing of the
+package, which is not available inside.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _NICENESS = 10
 _PIPE_BYTES = 2**16
 _FIGURES = 32
 _FIGURES_BYTES = 8 * 2**20
-"""Figures of a run that are sent, and their bytes: more would be refused."""
+"""Maximum number and total bytes of the figures sent for a run: the server refuses more."""
 
 
 def main(limits: Json, channel: socket.socket) -> None:
-    """Answers requests until the other side closes the socket."""
+    """Answer requests until the other side closes the socket."""
     _restrict(limits)
     _greet(channel)
     scope: Json = {"__name__": "__main__"}
@@ -50,11 +50,11 @@ def main(limits: Json, channel: socket.socket) -> None:
 
 
 def _restrict(limits: Json) -> None:
-    """Sets limits of this process and of the first one: the code may write to the memory of either."""
+    """Set the limits of this process and of the first one: the code can write to the memory of both."""
     for name, most in limits.items():
         for pid in (_INIT, os.getpid()):
             resource.prlimit(pid, getattr(resource, f"RLIMIT_{name}"), (most, most))
-    os.nice(_NICENESS)  # the server goes first
+    os.nice(_NICENESS)  # the server has priority
 
 
 def _greet(channel: socket.socket) -> None:
@@ -64,13 +64,13 @@ def _greet(channel: socket.socket) -> None:
 
 
 def _collect_killed() -> None:
-    """Collects the processes that were killed after the last call: until then they count as processes."""
+    """Reap the processes killed after the last call: until then they count against the process limit."""
     try:
         if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             return
         for each in gc.get_objects():
             if issubclass(type(each), subprocess.Popen):
-                each.poll()  # it keeps the exit status for the code
+                each.poll()  # stores the exit status for the code
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
     except ChildProcessError:
@@ -98,7 +98,7 @@ def _run(code: str, scope: Json, name: str) -> Answer:
         _execute(code, scope, name)
     except SystemExit as error:
         failed = error.code not in (None, 0)
-    except BaseException as error:  # whatever the code raises is shown to the model
+    except BaseException as error:  # every exception of the code is shown to the model
         failed = True
         _show(error, name)
     images = _figures()
@@ -108,7 +108,7 @@ def _run(code: str, scope: Json, name: str) -> Answer:
 
 
 def _execute(code: str, scope: Json, name: str) -> None:
-    """Runs the code; a value that its last line has is printed, as an interactive Python does."""
+    """Run the code. Print the value of its last expression, as an interactive Python does."""
     linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
     tree = ast.parse(code, name)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -120,7 +120,7 @@ def _execute(code: str, scope: Json, name: str) -> None:
 
 
 def _show(error: BaseException, name: str) -> None:
-    """Prints the traceback from the code's own first line on."""
+    """Print the traceback, starting at the code's own first frame."""
     frames = traceback.TracebackException.from_exception(error)
     own = [index for index, frame in enumerate(frames.stack) if frame.filename == name]
     frames.stack = traceback.StackSummary.from_list(frames.stack[own[0] :] if own else [])
@@ -128,7 +128,7 @@ def _show(error: BaseException, name: str) -> None:
 
 
 def _figures() -> list[bytes]:
-    """The open figures of matplotlib, if the code uses it, as PNG: as many as may be sent."""
+    """Return matplotlib's open figures as PNG, up to the limits; none if the code does not use matplotlib."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     images: list[bytes] = []
     left, numbers = _FIGURES_BYTES, pyplot.get_fignums() if pyplot else []
@@ -146,7 +146,7 @@ def _figures() -> list[bytes]:
 
 
 def _shell(request: Json) -> Answer:
-    """Runs a command and waits for it, but not for what it leaves running."""
+    """Run a command and wait for it, but not for the processes that it leaves running."""
     command, pipe = ["/bin/sh", "-c", request["command"]], subprocess.PIPE
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -162,7 +162,7 @@ def _shell(request: Json) -> Answer:
 
 
 def _gather(pid: int, printed: dict[int, bytearray], most: int, seconds: float) -> bool:
-    """Reads pipes, keeping up to `most` bytes of each, until a process has ended; False when the time is up."""
+    """Read pipes until a process has ended, keeping up to `most` bytes of each; return False at the time limit."""
     deadline, ended = time.monotonic() + seconds, os.pidfd_open(pid)
     waited = {*printed, ended}
     try:

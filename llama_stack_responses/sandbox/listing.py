@@ -1,4 +1,4 @@
-"""Lists the files of a folder that hostile code writes to: bounded in number and depth, and without its links."""
+"""A listing of a folder that untrusted code writes to, with limits on number and depth, and without links."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from .folder import Found
 from .openat import opened
 
 Parts = tuple[str, ...]
-"""A folder's path, relative to the outermost one."""
+"""A folder's path, relative to the top folder."""
 
 _DEPTH: Final = 32
-"""Levels of folders below the outermost one in which files are listed."""
+"""Levels below the top folder in which files are listed."""
 
 _ENTRIES: Final = 100_000
-"""Entries of all kinds that are looked at."""
+"""Maximum number of entries of all kinds that are read."""
 
 _PATH_BYTES: Final = 1_024
-"""Bytes of a path that is listed, at most."""
+"""Maximum length of a listed path, in bytes."""
 
 _ALL_BYTES: Final = 2**20
-"""Bytes of all paths that are listed together, at most."""
+"""Maximum length of all listed paths together, in bytes."""
 
 
 def listed_files(folder: Path, most: int, *, depth: int = _DEPTH, entries: int = _ENTRIES) -> list[Found]:
-    """At most `most` regular files, the outer ones first; folders that cannot be read are left out.
+    """List at most `most` regular files, the outer ones first, without folders that cannot be read.
 
-    Files with very long paths are left out too, and all further files once the paths together are very long.
+    Files with very long paths are omitted too, and all further files once the total length of the paths is reached.
 
     Args:
-        depth: levels of folders below `folder` that are read.
-        entries: how many entries are looked at in all.
+        depth: levels of folders below `folder` to read.
+        entries: maximum number of entries to read in all.
     """
     found: list[Found] = []
     waiting: deque[Parts] = deque([()])

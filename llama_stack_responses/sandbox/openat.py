@@ -1,4 +1,4 @@
-"""Opens folders by a name in an open folder (openat(2)), so that no link is followed and no path is too long."""
+"""Folders opened relative to an open folder (openat(2)), so that no link is followed and no path is too long."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 def open_folder(name: str | Path, parent: int | None = None) -> int:
-    """A descriptor of a folder.
+    """Open a folder and return its descriptor.
 
     Raises:
-        OSError: it is no folder, or it may not be read.
+        OSError: it is not a folder, or may not be read.
     """
     return os.open(name, _FOLDER, dir_fd=parent)
 
 
 def open_own(name: str | Path, parent: int | None = None) -> int:
-    """A descriptor of a folder whose permissions are set to 0700 first: code may take them away from its folders.
+    """Open a folder after setting its permissions to 0700: untrusted code may have removed them.
 
     Raises:
-        OSError: it is no folder, or another user's.
+        OSError: it is not a folder, or belongs to another user.
     """
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
     try:
@@ -36,10 +36,10 @@ def open_own(name: str | Path, parent: int | None = None) -> int:
 
 @contextmanager
 def opened(folder: Path, parts: Iterable[str]) -> Iterator[int]:
-    """A folder below another one, opened level by level: each may have been replaced by a link since it was seen.
+    """Open a subfolder level by level: each may have been replaced by a link since it was listed.
 
     Raises:
-        OSError: one of them is no folder, or may not be read.
+        OSError: a part is not a folder, or may not be read.
     """
     descriptor = open_folder(folder)
     try:

@@ -1,4 +1,4 @@
-"""How many containers there may be, and how many of them one owner may have."""
+"""Limits on the number of containers, in total and per owner."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from ..core.owner import Owner
 
 
 class TooMany(RuntimeError):  # noqa: N818
-    """There is no room for another container."""
+    """The maximum number of containers is reached."""
 
 
 class Places:
-    """Counts containers from before they are made until their files are gone.
+    """A counter of containers, from before their creation until their files are removed.
 
     Args:
-        total: how many there may be.
-        per_owner: how many of them one owner may have. It does not hold for the one owner of a stack without
-            authentication, who is all its users.
+        total: maximum number of containers.
+        per_owner: maximum for one owner. It does not apply without authentication, since all users are one owner then.
     """
 
     def __init__(self, total: int, per_owner: int) -> None:
@@ -26,10 +25,10 @@ class Places:
         self._taken: Counter[tuple[str, str]] = Counter()
 
     def take(self, owner: Owner) -> None:
-        """Counts one more.
+        """Count one more container.
 
         Raises:
-            TooMany: the owner, or all together, have as many as they may.
+            TooMany: the owner's limit or the total limit is reached.
         """
         if not owner.is_anonymous and self._taken[owner.identity] >= self._per_owner:
             raise TooMany(
@@ -41,7 +40,7 @@ class Places:
         self._taken[owner.identity] += 1
 
     def give_back(self, owner: Owner) -> None:
-        """Counts one less."""
+        """Count one container less."""
         self._taken[owner.identity] -= 1
         if not self._taken[owner.identity]:
             del self._taken[owner.identity]

@@ -1,4 +1,4 @@
-"""What the code of a container prints, read from a pipe as it comes."""
+"""The output of a container's code, read from a pipe as it arrives."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 
 _READS: Final = 4
 _READ_BYTES: Final = 2**16
-"""Reads at a time, and the size of each, so that a flood holds up nothing else. A pipe holds no more than one."""
+"""Reads per event, and the size of each: a flood of output must not block the event loop. One read empties a pipe."""
 
 
 class Printed:
-    """The first bytes of what is printed are kept, and the rest is counted.
+    """A buffer that keeps the first bytes of the output, and counts the rest.
 
     Attributes:
-        inlet: the pipe's end that the container writes to.
+        inlet: the write end of the pipe, for the container.
     """
 
     def __init__(self) -> None:
@@ -27,19 +27,19 @@ class Printed:
         asyncio.get_running_loop().add_reader(self._pipe, self._drain)
 
     def begin(self, most: int) -> None:
-        """Keeps up to `most` bytes of what comes from now on."""
+        """Keep up to `most` bytes of the output from now on."""
         self._drain()
         self._most, self._kept, self._count = most, bytearray(), 0
 
     def end(self) -> str:
-        """What was kept since `begin`, and how much was not."""
+        """Return the output kept since `begin`, and the number of bytes dropped."""
         self._drain()
         text, left = self._kept.decode(errors="replace"), self._count - len(self._kept)
         self._most = 0
         return f"{text}\n... ({left} more bytes)" if left else text
 
     def close(self) -> None:
-        """Reads no more."""
+        """Stop reading."""
         asyncio.get_running_loop().remove_reader(self._pipe)
         os.close(self._pipe)
 

@@ -1,7 +1,7 @@
-"""The processes of one container: how much memory they use, and how they are stopped and ended.
+"""The processes of one container: their memory use, and how they are stopped and killed.
 
-They are seen through the container's own `/proc` (proc(5)), which holds them and no others. Signals go through its
-folders (pidfd_send_signal(2) takes them), so that none reaches another process that got the same id.
+They are read from the container's own `/proc` (proc(5)), which shows no other processes. Signals are sent through its
+folders (see pidfd_send_signal(2)), so that none reaches another process that reused the id.
 """
 
 from __future__ import annotations
@@ -16,49 +16,53 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from .pipes import PIPE_BYTES, Pipe, most_pipes, pipes
+
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 _INIT: Final = 1
-"""The first process in a container, bubblewrap's own."""
+"""The first process in a container, which is bubblewrap's."""
 
 _BUFFER: Final = Path("/proc/sys/net/core/wmem_default")
-"""Says how many bytes may wait in a socket of the family AF_UNIX: the code cannot change the size of its buffer."""
+"""Contains the buffer size of an AF_UNIX socket in bytes. The code cannot change it."""
 
 _STATE: Final = 0
 _THREADS: Final = 17
 _RSS: Final = 21
-"""Places in `/proc/PID/stat` behind the command, which may hold anything."""
+"""Indexes of fields in `/proc/PID/stat` after the command name, which may contain any characters."""
 
 _ENDING_SECONDS: Final = 10.0
-"""How long killed processes may take to be gone."""
+"""Seconds that killed processes may take to disappear."""
 
 _PAUSES: Final = (0.001, 0.1)
-"""Seconds between two looks whether they are gone: at first, and at most."""
+"""Seconds between two checks for their end: initially, and at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A process that was seen.
+    """A snapshot of a process.
 
     Attributes:
-        pid: its id inside the container.
-        ended: whether it waits only for its parent.
-        stopped: whether none of its threads runs.
-        resident_bytes: pages that it shares with others count whole.
+        pid: process id inside the container.
+        ended: whether it is a zombie.
+        stopped: whether all its threads are stopped.
+        resident_bytes: resident memory; shared pages count in full.
+        headless: whether its first thread has ended while others run.
     """
 
     pid: int
     ended: bool
     stopped: bool
     resident_bytes: int
+    headless: bool = False
 
 
 class Processes:
     """All processes of a container.
 
     Args:
-        proc: a descriptor of the container's /proc. It is closed with this object, which threads may use until then.
-        python: the id, inside the container, of the one that lives on between calls, as the first one does.
+        proc: a descriptor of the container's /proc. It is closed with this object; threads may use it until then.
+        python: id, inside the container, of the process that lives on between calls, like the first one.
     """
 
     def __init__(self, proc: int, python: int) -> None:
@@ -68,19 +72,21 @@ class Processes:
         self._kept = frozenset((_INIT, python))
 
     def memory_bytes(self, most: int) -> int:
-        """The memory that all use, with what their sockets may hold.
+        """Return the memory of all processes, including the capacity of their sockets and pipes.
 
-        Above `most`, pages that several share count once, which takes longer to find out.
+        Above `most`, shared pages and pipes are counted once, which takes longer to compute.
         """
         seen, sockets = self._seen(), self._sockets() * self._socket_bytes
-        resident = sockets + sum(each.resident_bytes for each in seen)
-        return resident if resident <= most else sockets + sum(map(self._proportional_bytes, seen))
+        resident = sockets + sum(each.resident_bytes for each in seen) + self._most_pipes(seen) * PIPE_BYTES
+        if resident <= most:
+            return resident
+        return sockets + sum(map(self._proportional_bytes, seen)) + len(self._pipes(seen)) * PIPE_BYTES
 
     def settle(self) -> bool:
-        """Stops those that are kept and kills all others, for up to ten seconds; False if some are still running."""
+        """Stop the kept processes and kill all others, for up to ten seconds; return False if some still run."""
         deadline, (pause, longest) = time.monotonic() + _ENDING_SECONDS, _PAUSES
         while True:
-            # The first process collects the dead: while it stands still, no process can hide by forking and leaving.
+            # The first process reaps orphans. While it is stopped, no process can escape by forking and exiting.
             self._signal(self._kept, signal.SIGSTOP)
             seen = self._seen()
             self._signal((each.pid for each in seen if each.pid not in self._kept and not each.ended), signal.SIGKILL)
@@ -92,22 +98,47 @@ class Processes:
             pause = min(pause * 2, longest)
 
     def are_still(self) -> bool:
-        """Whether those that are kept are stopped, and no others live: so it is from `settle` until `resume`."""
+        """Whether the kept processes are stopped and no others live, as from `settle` until `resume`."""
         return self._all_still(self._seen())
 
     def _all_still(self, seen: Iterable[_Process]) -> bool:
         return all(each.ended or (each.stopped and each.pid in self._kept) for each in seen)
 
     def resume(self) -> None:
-        """Lets those that are kept go on."""
+        """Resume the kept processes."""
         self._signal(self._kept, signal.SIGCONT)
 
     def _sockets(self) -> int:
-        """How many sockets there are in the container's network, also on their way to another process."""
+        """Count the sockets in the container's network, including those in transit to another process."""
         try:
             return int(self._read(f"{_INIT}/net/sockstat").split()[2])
         except (OSError, IndexError):
-            return 0  # it has ended
+            return 0  # the first process has ended
+
+    def _most_pipes(self, seen: Iterable[_Process]) -> int:
+        """Return an upper bound for the open pipes: all open files, with shared ones counted once per process."""
+        count = 0
+        for each in seen:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                count += most_pipes(self._proc, self._holder(each))
+        return count
+
+    def _pipes(self, seen: Iterable[_Process]) -> set[Pipe]:
+        """Return the pipes that are open in the container."""
+        found = set[Pipe]()
+        for each in seen:
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found |= pipes(self._proc, self._holder(each))
+        return found
+
+    def _holder(self, process: _Process) -> str:
+        """Return the /proc folder that shows a process's open files: a living thread's if the first thread has ended.
+
+        All threads of a process share their open files: the system call filter refuses any other thread.
+        """
+        if not process.headless:
+            return str(process.pid)
+        return next((thread for thread in self._threads(str(process.pid)) if self._lives(thread)), str(process.pid))
 
     def _signal(self, pids: Iterable[int], number: signal.Signals) -> None:
         for pid in pids:
@@ -122,7 +153,7 @@ class Processes:
         return [found for name in _names(self._proc) if name.isdecimal() and (found := self._look(name))]
 
     def _look(self, pid: str) -> _Process | None:
-        """A process; None if it is gone."""
+        """Read a process; None if it is gone."""
         try:
             fields = self._stat(f"{pid}/stat")
             if fields[_STATE] not in "ZX":
@@ -130,25 +161,34 @@ class Processes:
                 return _Process(int(pid), ended=False, stopped=fields[_STATE] in "Tt", resident_bytes=resident)
             if int(fields[_THREADS]) <= 1:
                 return _Process(int(pid), ended=True, stopped=True, resident_bytes=0)
-            return _Process(int(pid), ended=False, stopped=False, resident_bytes=self._of_threads(pid))
+            return _Process(int(pid), ended=False, stopped=False, resident_bytes=self._of_threads(pid), headless=True)
         except (FileNotFoundError, ProcessLookupError):
             return None
 
     def _of_threads(self, pid: str) -> int:
-        """The memory of a process whose first thread has ended: only the others tell it."""
-        place = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
-        try:
-            names = _names(place)
-        finally:
-            os.close(place)
+        """Return the memory of a process whose first thread has ended: only its other threads report it."""
         resident = 0
-        for name in names:
+        for thread in self._threads(pid):
             with suppress(FileNotFoundError, ProcessLookupError):
-                resident = max(resident, int(self._stat(f"{pid}/task/{name}/stat")[_RSS]))
+                resident = max(resident, int(self._stat(f"{thread}/stat")[_RSS]))
         return resident * _PAGE
 
+    def _threads(self, pid: str) -> list[str]:
+        """Return the folders of a process's threads."""
+        place = os.open(f"{pid}/task", os.O_RDONLY | os.O_DIRECTORY, dir_fd=self._proc)
+        try:
+            return [f"{pid}/task/{name}" for name in _names(place)]
+        finally:
+            os.close(place)
+
+    def _lives(self, thread: str) -> bool:
+        try:
+            return self._stat(f"{thread}/stat")[_STATE] not in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
     def _proportional_bytes(self, process: _Process) -> int:
-        """Its memory with a share of what it shares; all of that where the code forbids the look."""
+        """Return its memory with a proportional share of shared pages (PSS), or all of it where access is denied."""
         with suppress(OSError):
             for line in self._read(f"{process.pid}/smaps_rollup").splitlines():
                 if line.startswith("Pss:"):

@@ -1,7 +1,7 @@
-"""Removes the folders of ended containers, however deep, wide or closed hostile code made them.
+"""Removal of the folders of ended containers, even if untrusted code made them very deep, very wide or inaccessible.
 
-A subfolder is not descended into: it is moved to the top of the folder that is removed, so that no path grows, no
-descriptor is kept for each level, and a removal that was interrupted goes on with what is there.
+A subfolder is not descended into. It is moved to the top of the removed folder, so that paths stay short, one
+descriptor suffices for all levels, and an interrupted removal can continue.
 """
 
 from __future__ import annotations
@@ -18,35 +18,40 @@ from typing import Final
 from .openat import open_own
 
 _SLICE: Final = 2_000
-"""Entries that are removed before another folder gets its turn."""
+"""Entries removed before the next folder's turn."""
 
 
 class Removal:
-    """Removes folders in one thread, in turns of a bounded size, so that a large one does not delay the others."""
+    """A thread that removes folders, round-robin in bounded slices, so that a large one does not delay the others.
 
-    def __init__(self) -> None:
+    Args:
+        entries: entries that are removed before the next folder's turn.
+    """
+
+    def __init__(self, entries: int = _SLICE) -> None:
+        self._entries = entries
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="container-removal")
 
     async def remove(self, folder: Path) -> None:
-        """Removes a folder with all that is in it; does nothing if it is not there.
+        """Remove a folder and its contents. A missing folder is not an error.
 
         Raises:
-            OSError: something in it cannot be removed.
+            OSError: an entry cannot be removed.
         """
         loop = asyncio.get_running_loop()
-        while not await loop.run_in_executor(self._thread, remove_some, folder, _SLICE):
+        while not await loop.run_in_executor(self._thread, remove_some, folder, self._entries):
             pass
 
     def close(self) -> None:
-        """Ends the thread; what is left of a folder stays."""
+        """End the thread. A partly removed folder stays."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 def remove_some(folder: Path, most: int) -> bool:
-    """Removes about `most` entries of a folder to which nothing is written any more; whether the folder is gone.
+    """Remove about `most` entries of a folder that is no longer written to; return whether the folder is gone.
 
     Raises:
-        OSError: nothing that is left can be removed.
+        OSError: no remaining entry can be removed.
     """
     try:
         top = open_own(folder)
@@ -64,7 +69,7 @@ def remove_some(folder: Path, most: int) -> bool:
 
 
 def _remove_all(top: int, names: list[str], most: int) -> int:
-    """Removes entries of the top folder; how many were removed or moved, at least one."""
+    """Remove entries of the top folder; return how many were removed or moved, at least one."""
     done, failure = 0, None
     for name in names:
         if done >= most:
@@ -79,7 +84,7 @@ def _remove_all(top: int, names: list[str], most: int) -> int:
 
 
 def _remove(top: int, name: str, most: int) -> int:
-    """Removes an entry of the top folder, and of a folder as much as `most` allows; how many were removed or moved."""
+    """Remove an entry of the top folder, or up to `most` entries of a subfolder; return the number removed or moved."""
     if _unlinked(top, name):
         return 1
     folder = open_own(name, top)
@@ -96,7 +101,7 @@ def _remove(top: int, name: str, most: int) -> int:
 
 
 def _unlinked(parent: int, name: str) -> bool:
-    """Removes an entry unless it is a folder; whether it is gone."""
+    """Remove an entry unless it is a folder; return whether it is gone."""
     with suppress(FileNotFoundError):
         try:
             os.unlink(name, dir_fd=parent)
@@ -106,7 +111,7 @@ def _unlinked(parent: int, name: str) -> bool:
 
 
 def _move_up(parent: int, name: str, top: int) -> None:
-    # A folder can be moved to another parent only by those who may write to it.
+    # Moving a folder to another parent requires write permission on the folder itself.
     os.close(open_own(name, parent))
     os.rename(name, token_hex(16), src_dir_fd=parent, dst_dir_fd=top)
 

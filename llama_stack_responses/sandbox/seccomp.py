@@ -1,13 +1,15 @@
-"""What the code of a container may not ask of the kernel, as a filter that the kernel runs.
+"""A seccomp filter for the system calls of a container's code.
 
-Beside namespaces and limits: calls that take memory which counts for no process, that look into other processes, or
-that ordinary programs do not need and attacks on the kernel do. They fail as if the kernel did not have them, so that
-programs do without. Sockets are opened between processes of the container only (AF_UNIX): others, such as AF_VSOCK,
-leave its network namespace or lead to large parts of the kernel. Pipes and sockets keep the size of their buffers, and
-memory that processes share without a file is refused: no limit of a process counts either. Space on a disk is not
-reserved: a limit of file sizes does not bound that. Signals that the kernel sends later (timer_create(2), F_SETSIG) are
-refused: a SIGCONT would let a stopped process go on after its call. The same calls by the numbers of another ABI (x32,
-32 bits) are refused as well. The filter's form is that of seccomp(2): eight bytes an instruction.
+It adds to namespaces and limits. It refuses calls that take memory which counts for no process, that access other
+processes, or that ordinary programs do not need but kernel exploits do. Most fail as if the kernel did not implement
+them, so that programs fall back. Sockets are allowed only between the container's processes (AF_UNIX): others, such as
+AF_VSOCK, leave its network namespace or reach large parts of the kernel. The buffer sizes of pipes and sockets cannot
+be changed, and memory shared without a file is refused: no limit of a process covers them. Disk space cannot be
+reserved, since a limit on file sizes does not cover that. All threads of a process share its open files, so that pipes
+can be counted. A thread or call that would separate them (clone(2), close_range(2)) is refused, and so is clone3(2),
+whose flags a filter cannot read; the C library then uses clone(2). Delayed signals of the kernel (timer_create(2),
+F_SETSIG) are refused: a SIGCONT would resume a stopped process after its call. The same calls by the numbers of another
+ABI (x32, 32 bits) are refused too. The filter has the format of seccomp(2): eight bytes per instruction.
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ _NOT_PERMITTED: Final = _ERROR | 1
 _NO_SUCH_CALL: Final = _ERROR | 38
 _NO_SUCH_FAMILY: Final = _ERROR | 97
 _NOT_SUPPORTED: Final = _ERROR | 95
-"""What the kernel does with a call: the last four fail with EPERM, ENOSYS, EAFNOSUPPORT and EOPNOTSUPP."""
+"""Actions for a call: the last four fail it with EPERM, ENOSYS, EAFNOSUPPORT and EOPNOTSUPP."""
 
 _NUMBER: Final = 0
 _ARCHITECTURE: Final = 4
 _ARGUMENTS: Final = (16, 24, 32, 40)
-"""Places in what the kernel gives the filter to look at. Of an argument, the lower half: those looked at are `int`s."""
+"""Offsets in the filter's input (`struct seccomp_data`). Only the lower half of an argument is read: all are `int`s."""
 
 _REFUSED_FCNTL: Final = (10, 1024, 1026, 1031)
 _BUFFER_SIZES: Final = (7, 8, 32, 33)
@@ -44,8 +46,13 @@ _SHARED_WITHOUT_FILE: Final = 0x01 | 0x20
 """F_SETSIG, F_SETLEASE, F_NOTIFY and F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and their FORCE of socket(7);
 MAP_SHARED and MAP_ANONYMOUS of mmap(2)."""
 
+_THREAD: Final = 0x10000
+_SAME_FILES: Final = 0x400
+_OTHER_FILES: Final = 0x2
+"""CLONE_THREAD and CLONE_FILES of clone(2); CLOSE_RANGE_UNSHARE of close_range(2)."""
+
 _OTHER_TABLE: Final = 0x40000000
-"""On x86-64, numbers from here on are the same calls by other numbers."""
+"""On x86-64, numbers from here on are the x32 ABI's numbers of the same calls."""
 
 _ARCHITECTURES: Final[Mapping[str, int]] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
@@ -59,13 +66,14 @@ _REFUSED_EVERYWHERE: Final[dict[str, int]] = {
     "fsconfig": 431,
     "fsmount": 432,
     "fspick": 433,
+    "clone3": 435,
     "pidfd_getfd": 438,
     "process_madvise": 440,
     "mount_setattr": 442,
     "quotactl_fd": 443,
     "memfd_secret": 447,
 }
-"""Refused calls with the same number on every machine: the kernel numbers calls alike from 424 on."""
+"""Refused calls with the same number on every architecture: numbers from 424 on are uniform."""
 
 _REFUSED: Final[Mapping[str, dict[str, int]]] = {
     "x86_64": {
@@ -154,7 +162,7 @@ _REFUSED: Final[Mapping[str, dict[str, int]]] = {
         "kexec_file_load": 294,
     },
 }
-"""Refused calls whose numbers differ, by machine."""
+"""Refused calls whose numbers depend on the architecture."""
 
 _EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
     "x86_64": {
@@ -162,6 +170,8 @@ _EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
         "pipe": {"fcntl": 72},
         "option": {"setsockopt": 54},
         "memory": {"mmap": 9},
+        "thread": {"clone": 56},
+        "files": {"close_range": 436},
         "unsupported": {"fallocate": 285},
     },
     "aarch64": {
@@ -169,13 +179,15 @@ _EXAMINED: Final[Mapping[str, Mapping[str, Mapping[str, int]]]] = {
         "pipe": {"fcntl": 25},
         "option": {"setsockopt": 208},
         "memory": {"mmap": 222},
+        "thread": {"clone": 220},
+        "files": {"close_range": 436},
         "unsupported": {"fallocate": 47},
     },
 }
-"""The calls that are refused in another way, or for some arguments: by the place in the filter that decides."""
+"""Calls that fail with another error or depend on arguments, by the label in the filter that decides."""
 
 _Step = tuple[int, int, str]
-"""An instruction: what it does, its number, and where it jumps to if it is one that jumps."""
+"""An instruction: its code, its operand, and the label of a jump's target."""
 
 _DECISIONS: Final[Sequence[str | _Step]] = [
     "family",
@@ -199,6 +211,16 @@ _DECISIONS: Final[Sequence[str | _Step]] = [
     (_AND, _SHARED_WITHOUT_FILE, ""),
     (_JUMP_IF_EQUAL, _SHARED_WITHOUT_FILE, "forbid"),
     (_RETURN, _ALLOW, ""),
+    "thread",
+    (_LOAD, _ARGUMENTS[0], ""),
+    (_AND, _THREAD | _SAME_FILES, ""),
+    (_JUMP_IF_EQUAL, _THREAD, "forbid"),
+    (_RETURN, _ALLOW, ""),
+    "files",
+    (_LOAD, _ARGUMENTS[2], ""),
+    (_AND, _OTHER_FILES, ""),
+    (_JUMP_IF_EQUAL, _OTHER_FILES, "forbid"),
+    (_RETURN, _ALLOW, ""),
     "allow",
     (_RETURN, _ALLOW, ""),
     "forbid",
@@ -208,11 +230,11 @@ _DECISIONS: Final[Sequence[str | _Step]] = [
     "refuse",
     (_RETURN, _NO_SUCH_CALL, ""),
 ]
-"""What follows the numbers of the calls: steps, and before them the names of the places to jump to."""
+"""The part after the comparison of call numbers: instructions, and the labels to jump to."""
 
 
 def filter_program(machine: str) -> bytes | None:
-    """The filter for a machine, by the name that the system gives it; None for one that is not known here."""
+    """Return the filter for an architecture, by its name in uname(2); None for an unknown one."""
     if machine not in _ARCHITECTURES:
         return None
     refused = [(number, "refuse") for number in (_REFUSED[machine] | _REFUSED_EVERYWHERE).values()]
@@ -233,7 +255,7 @@ def filter_program(machine: str) -> bytes | None:
 
 
 def _assembled(lines: Sequence[str | _Step]) -> bytes:
-    """The steps as the kernel reads them; a jump says how many steps it leaves out."""
+    """Assemble the instructions; a jump is encoded as the number of instructions to skip."""
     places: dict[str, int] = {}
     steps: list[_Step] = []
     for line in lines:
@@ -248,7 +270,7 @@ def _assembled(lines: Sequence[str | _Step]) -> bytes:
 
 
 def open_filter() -> int | None:
-    """A descriptor to read this machine's filter from; whoever opens it closes it."""
+    """Return a descriptor from which this machine's filter can be read. The caller closes it."""
     program = filter_program(os.uname().machine)
     if program is None:
         return None

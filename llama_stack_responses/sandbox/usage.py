@@ -1,4 +1,4 @@
-"""How much a folder takes on the disk, where the kernel does not bound it."""
+"""The disk usage of a folder, where the kernel does not limit it."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from typing import Final
 from .openat import opened
 
 _DEPTH: Final = 64
-"""Levels of folders that are looked into."""
+"""Maximum depth of folders that are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What files and folders take.
+    """The disk usage of files and folders.
 
     Attributes:
-        bytes: on the disk.
-        files: how many there are, folders, links and so on among them.
-        is_deep: whether folders lie deeper than is looked.
+        bytes: bytes allocated on the disk.
+        files: number of entries, including folders and links.
+        is_deep: whether folders are nested deeper than the maximum depth.
     """
 
     bytes: int = 0
@@ -31,7 +31,7 @@ class Usage:
 
 
 def usage(folder: Path, most_files: int) -> Usage:
-    """What is in a folder, counted until `most_files` are exceeded. Folders that cannot be read are left out."""
+    """Measure a folder, until `most_files` are exceeded. Folders that cannot be read are omitted."""
     taken = files = 0
     waiting: list[tuple[str, ...]] = [()]
     while waiting and files <= most_files:

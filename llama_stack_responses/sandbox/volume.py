@@ -1,8 +1,8 @@
-"""Where the files of a container are, and how much they may take.
+"""The storage of a container's files and its limits.
 
-In memory, the kernel bounds them at the moment of use: a file system of a bounded size and number of files, in a mount
-namespace that is gone, with everything in it, when this process has closed its descriptors, however it ends. On the
-disk, their use is only looked at.
+In memory, the kernel enforces the limits at the time of use: a file system with a fixed size and number of files, in a
+mount namespace. The namespace and everything in it are gone when this process has closed its descriptors, even if it is
+killed. On the disk, the usage is only polled.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from .usage import usage
 logger = get_logger(__name__)
 
 _MIB: Final = 2**20
-_LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+LAUNCHER: Final = Path(__file__).with_name("launcher.py")
+"""The program that makes a volume in memory."""
+
 _TIDIED: Final = 2
-"""As many times what may be, code may find when it begins, so that it can tidy up."""
+"""Code may exceed the limits by this factor when a call begins, so that it can delete files."""
 
 _MAKING: Final = 30.0
-"""Seconds that the program may take which makes a volume."""
+"""Time limit, in seconds, for making a volume."""
 
 
 class NoRoom(Exception):  # noqa: N818
@@ -41,11 +43,11 @@ class NoRoom(Exception):  # noqa: N818
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the files of a container may take.
+    """Limits for the files of a container.
 
     Attributes:
-        bytes: all together.
-        files: how many there may be, folders, links and so on among them.
+        bytes: size of all files together.
+        files: number of files, including folders and links.
     """
 
     bytes: int
@@ -59,11 +61,11 @@ class Volume(Protocol):
     """The files of a container.
 
     Attributes:
-        data: the folder that the code sees as its own, as the server reaches it.
-        place: the folder that it is made in, as the jail reaches it.
-        namespaces: descriptors of the namespaces in which the jail reaches it; none if that is where the server is.
-        room: what the files may take.
-        uploading: held while room is looked for and a file is put there.
+        data: the folder that the code sees as its own, by the path that the server uses.
+        place: the folder that it is made in, by the path that the jail uses.
+        namespaces: descriptors of the namespaces in which the jail reaches it; empty if they are the server's own.
+        room: limits of the files.
+        uploading: lock around the check for free space and the write of a file.
     """
 
     data: Path
@@ -73,31 +75,31 @@ class Volume(Protocol):
     uploading: threading.Lock
 
     def used(self) -> tuple[int, int]:
-        """Bytes and files that are in use."""
+        """Return the bytes and files in use."""
         ...
 
     def begin(self) -> str | None:
-        """Why no code may run, if there is far more than there may be. It may tidy up what is a little too much."""
+        """Return why no code may run, if the limits are exceeded by far. Code may run to delete a small excess."""
         ...
 
     def excess(self) -> str | None:
-        """What is more than it may be, and more than it was at `begin`."""
+        """Return the limit that is exceeded, unless by no more than at `begin`; None if none is."""
         ...
 
 
 class MemoryVolume:
-    """Files in memory, together with those of the code's /tmp and /dev/shm.
+    """Files in memory, including the code's /tmp and /dev/shm.
 
     Raises:
-        OSError: this system does not allow it; says why.
+        OSError: this system does not allow it; the message has the reason.
     """
 
-    def __init__(self, jail: Jail, place: Path, room: Room) -> None:
+    def __init__(self, jail: Jail, place: Path, room: Room, launcher: Path) -> None:
         self.place = place
         self.room = room
         self.uploading = threading.Lock()
         plan = {"place": str(place.resolve()), "bytes": room.bytes, "files": room.files, **jail.identity(place)}
-        command = [sys.executable, "-I", "-S", str(_LAUNCHER), "volume", json.dumps(plan)]
+        command = [sys.executable, "-I", "-S", str(launcher), "volume", json.dumps(plan)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         with subprocess.Popen(command, **pipes) as process, ExitStack() as opened:  # type: ignore[call-overload] # noqa: S603
             timer = threading.Timer(_MAKING, process.kill)
@@ -111,26 +113,26 @@ class MemoryVolume:
                 self._top = _opened(f"/proc/{process.pid}/root{plan['place']}", os.O_RDONLY | os.O_DIRECTORY, opened)
             finally:
                 timer.cancel()
-            # Threads may read in it until nothing refers to it any more; then the files are gone too.
+            # Threads may read in it until the last reference is gone; then the files are gone too.
             weakref.finalize(self, opened.pop_all().close)
         self.data = Path(f"/proc/self/fd/{self._top}/data")
 
     def used(self) -> tuple[int, int]:
-        """Bytes and files that are in use."""
+        """Return the bytes and files in use."""
         about = os.fstatvfs(self._top)
         return (about.f_blocks - about.f_bfree) * about.f_frsize, about.f_files - about.f_ffree
 
     def begin(self) -> str | None:
-        """Nothing."""
+        """Return None: the kernel enforces the limits."""
         return None
 
     def excess(self) -> str | None:
-        """Nothing: the kernel refuses it."""
+        """Return None: the kernel enforces the limits."""
         return None
 
 
 class DiskVolume:
-    """Files in a folder on the disk. Those of the code's /tmp and /dev/shm are apart."""
+    """Files in a folder on the disk. The code's /tmp and /dev/shm are separate."""
 
     namespaces: tuple[int, ...] = ()
 
@@ -141,12 +143,12 @@ class DiskVolume:
         self.uploading = threading.Lock()
 
     def used(self) -> tuple[int, int]:
-        """Bytes and files that are in use."""
+        """Return the bytes and files in use."""
         found = usage(self.data, self.room.files)
         return found.bytes, found.files
 
     def begin(self) -> str | None:
-        """Why no code may run: otherwise each call could add as much as is written between two looks."""
+        """Return why no code may run: otherwise each call could add as much as is written between two polls."""
         self._most = Room(_TIDIED * self.room.bytes, _TIDIED * self.room.files)
         if too_much := self.excess():
             return f"{too_much} Use a new container."
@@ -155,7 +157,7 @@ class DiskVolume:
         return None
 
     def excess(self) -> str | None:
-        """What is more than it may be, and more than it was at `begin`."""
+        """Return the limit that is exceeded, unless by no more than at `begin`; None if none is."""
         found = usage(self.data, self._most.files)
         if found.is_deep:
             return "Its folders are too deep."
@@ -167,35 +169,37 @@ class DiskVolume:
 
 
 class Volumes:
-    """Makes the volumes of containers.
+    """A factory for the volumes of containers.
 
     Args:
-        jail: says as which user their code runs.
-        room: what each may take.
-        in_memory: whether they are in memory, where this system allows it.
+        jail: determines the user that their code runs as.
+        room: limits of each volume.
+        in_memory: whether files are kept in memory, where this system allows it.
+        launcher: the program that makes a volume in memory.
     """
 
-    def __init__(self, jail: Jail, room: Room, *, in_memory: bool) -> None:
+    def __init__(self, jail: Jail, room: Room, *, in_memory: bool, launcher: Path = LAUNCHER) -> None:
+        self._launcher = launcher
         self._jail = jail
         self._room = room
         self._in_memory = in_memory
 
     def make(self, place: Path) -> Volume:
-        """A volume in an empty folder; blocks while it is made."""
+        """Create a volume in an empty folder. Blocks."""
         if self._in_memory:
             try:
-                return MemoryVolume(self._jail, place, self._room)
+                return MemoryVolume(self._jail, place, self._room, self._launcher)
             except OSError as error:
-                logger.warning("files of containers are on the disk, and watched only: %s", error)
+                logger.warning("container files are on disk without a quota; their size is polled: %s", error)
                 self._in_memory = False
         return DiskVolume(self._jail, place, self._room)
 
 
 def put(volume: Volume, name: str, content: IO[bytes]) -> int:
-    """Puts a file into the container's folder, in the place of another of that name; blocks.
+    """Write a file into the container's folder, replacing a file of that name. Blocks.
 
     Returns:
-        Its size in bytes.
+        The size in bytes.
 
     Raises:
         NoRoom: it does not fit.
@@ -203,7 +207,7 @@ def put(volume: Volume, name: str, content: IO[bytes]) -> int:
     size = content.seek(0, os.SEEK_END)
     content.seek(0)
     try:
-        # Two uploads at once would both find the same room.
+        # Two concurrent uploads would both count the same free space.
         with volume.uploading:
             taken, files = volume.used()
             if taken + size > volume.room.bytes or files >= volume.room.files:
@@ -223,7 +227,7 @@ def _no_room(name: str, room: Room) -> NoRoom:
 
 
 def _opened(path: str, flags: int, stack: ExitStack) -> int:
-    """A descriptor that is closed with the stack."""
+    """Open a path; the descriptor is closed with the stack."""
     descriptor = os.open(path, flags)
     stack.callback(os.close, descriptor)
     return descriptor

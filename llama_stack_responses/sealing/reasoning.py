@@ -1,16 +1,16 @@
-"""Private reasoning: it travels with the client, sealed, and comes back to the model."""
+"""Sealed reasoning: the client keeps it encrypted, and sends it back for the model."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..core.owner import Owner
 from ..core.thoughts import Thought, decoded, encoded, plain_thoughts
 from ..logs import get_logger
-from .sealer import SEALED, SECRET_BYTES, Sealer, Unopened, check_seals
+from .sealer import SEALED, SECRET_BYTES, Sealer, Unopened
 
 Json = dict[str, Any]
 logger = get_logger(__name__)
@@ -19,7 +19,7 @@ _PURPOSE: Final = "reasoning"
 
 
 def reasoning_sealer(sealer: Sealer) -> Sealer:
-    """What seals reasoning: the sealer itself, or one with a secret of this process where it has none."""
+    """Return the sealer for reasoning: the given one, or one with a random secret of this process if that has none."""
     if sealer.ready:
         return sealer
     logger.warning(
@@ -31,27 +31,23 @@ def reasoning_sealer(sealer: Sealer) -> Sealer:
 
 @dataclass(frozen=True, slots=True)
 class PrivateReasoning:
-    """Seals the reasoning of one user's models, and reads it again."""
+    """Seals and reads the reasoning of one user's models."""
 
     sealer: Sealer
     owner: Owner
 
     def seal(self, thoughts: Sequence[Thought]) -> str:
-        """An item's `encrypted_content`."""
+        """Return an item's `encrypted_content`."""
         return self.sealer.seal(encoded(thoughts), purpose=_PURPOSE, owner=self.owner)
 
     def read(self, item: Json) -> list[Thought]:
-        """What a reasoning item holds; where its seal can no longer be opened, what it shows."""
+        """Return the content of a reasoning item; its visible reasoning if the seal does not open."""
         if seal := item.get(SEALED):
             try:
                 return self._open(seal)
             except Unopened:
-                logger.info("the reasoning of %r is sealed with a secret that is gone", item.get("id"))
+                logger.info("could not open the sealed reasoning of %r: its secret is not configured", item.get("id"))
         return plain_thoughts(item)
-
-    def check(self, items: Iterable[Json]) -> None:
-        """A 400 unless all reasoning that a client sends was sealed for the user who sends it."""
-        check_seals(items, "reasoning", self._open)
 
     def _open(self, seal: str) -> list[Thought]:
         return decoded(self.sealer.open(seal, purpose=_PURPOSE, owner=self.owner))

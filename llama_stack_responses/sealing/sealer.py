@@ -1,15 +1,15 @@
-"""Keeps what only this deployment may read: sealed with a secret from the configuration, for one owner and one purpose.
+"""Authenticated encryption of values for one owner and one purpose, with a secret from the configuration.
 
-A seal is base64 of: the format's number (1 byte), the secret's id (4), a nonce (12), and what AES-256-GCM makes of the
-value. Each owner and purpose has a key of their own, derived from the secret, so one's seal is only noise to another,
-and no key seals so much that its random nonces might meet.
+A seal is base64 of the format's number (1 byte), the secret's id (4), a nonce (12), and the AES-256-GCM ciphertext with
+its tag. Each owner and purpose has its own key, derived from the secret. No key can open another's seals, and no key
+seals enough values for random nonces to collide.
 """
 
 from __future__ import annotations
 
 import os
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -20,10 +20,10 @@ from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 
 SECRET_BYTES: Final = 32
-"""Bytes of a secret."""
+"""Size of a secret in bytes."""
 
 SEALED: Final = "encrypted_content"
-"""The field of an item that holds what is sealed."""
+"""The field of an item that holds the seal."""
 
 _FORMAT: Final = b"\1"
 _ID_BYTES: Final = 4
@@ -31,22 +31,12 @@ _NONCE_BYTES: Final = 12
 _HEAD: Final = len(_FORMAT) + _ID_BYTES
 
 
-class Unopened(Exception):  # noqa: N818 - the caller knows what kind of error it is
-    """A seal that does not open; the text says why, without what was in it."""
+class Unopened(Exception):  # noqa: N818 - the caller decides what kind of error it is
+    """A seal that does not open; the text states the reason, without the sealed content."""
 
 
-def check_seals(items: Iterable[Mapping[str, Any]], kind: str, unseal: Callable[[str], object]) -> None:
-    """A 400 unless `unseal` opens what all items of this type hold, as far as they are sealed."""
-    for item in items:
-        if item["type"] == kind and (seal := item.get(SEALED)):
-            try:
-                unseal(seal)
-            except Unopened as reason:
-                raise _unverified(item, reason) from None
-
-
-def _unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
-    """The 400 of an item whose `encrypted_content` does not open."""
+def unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
+    """Return the 400 of an item whose `encrypted_content` does not open."""
     seal = item[SEALED]
     which = item.get("id") or f"{seal[:4]}...{seal[-4:]}"
     message = f"The encrypted content for item {which} could not be verified. Reason: {reason}"
@@ -54,11 +44,11 @@ def _unverified(item: Mapping[str, Any], reason: Unopened) -> ApiError:
 
 
 class Sealer:
-    """Seals with the first secret, and opens what was sealed with any of them.
+    """Seals with the first secret, and opens seals of any of them.
 
     Args:
-        secrets: each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones, and drop an old one once
-            nothing sealed with it is needed.
+        secrets: each of `SECRET_BYTES` bytes. To rotate, put a new one before the old ones, and remove an old one once
+            its seals are no longer needed.
     """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
@@ -71,12 +61,12 @@ class Sealer:
         return self._first is not None
 
     def seal(self, value: bytes, *, purpose: str, owner: Owner, about: str = "") -> str:
-        """The sealed value, in characters that go into JSON and URLs.
+        """Return the sealed value, in characters that are safe in JSON and URLs.
 
         Args:
-            purpose: at most 16 ASCII characters; what is sealed for one cannot be opened for another.
-            owner: whose it is; their groups do not count.
-            about: what it belongs to, such as a response's id.
+            purpose: at most 16 ASCII characters; a seal opens only for its purpose.
+            owner: the owner of the value; their groups do not count.
+            about: what the value belongs to, such as a response's id.
         """
         assert self._first is not None, "there is no secret"
         head, nonce = _FORMAT + self._first, os.urandom(_NONCE_BYTES)
@@ -84,16 +74,16 @@ class Sealer:
         return urlsafe_b64encode(head + nonce + sealed).decode()
 
     def open(self, seal: str, *, purpose: str, owner: Owner, about: str = "") -> bytes:
-        """The value that was sealed for the same purpose and owner, about the same thing.
+        """Return the value that was sealed for the same purpose, owner and `about`.
 
         Raises:
-            Unopened: it was sealed for another, with a secret that is not known here, or it is damaged.
+            Unopened: it was sealed for another one, with an unknown secret, or is damaged.
         """
         try:
             data = urlsafe_b64decode(seal.encode("ascii"))
         except ValueError:
             data = b""
-        if urlsafe_b64encode(data).decode() != seal:  # decoding ignores some of what does not belong there
+        if urlsafe_b64encode(data).decode() != seal:  # decoding ignores some invalid characters
             data = b""
         head, nonce, sealed = data[:_HEAD], data[_HEAD : _HEAD + _NONCE_BYTES], data[_HEAD + _NONCE_BYTES :]
         name = head[len(_FORMAT) :]

@@ -1,8 +1,7 @@
-"""Summaries of conversations: they travel with the client, sealed, and come back to the model."""
+"""Sealed summaries of conversations: the client keeps them encrypted, and sends them back for the model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ from ..core.compaction import Summary
 from ..core.owner import Owner
 from ..core.schema.items import COMPACTION
 from ..logs import get_logger
-from .sealer import SEALED, Sealer, Unopened, check_seals
+from .sealer import SEALED, Sealer, Unopened
 
 Json = dict[str, Any]
 logger = get_logger(__name__)
@@ -18,26 +17,22 @@ logger = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PrivateSummaries:
-    """Seals the summaries of one user's conversations, and reads them again."""
+    """Seals and reads the summaries of one user's conversations."""
 
     sealer: Sealer
     owner: Owner
 
     def seal(self, summary: Summary) -> str:
-        """An item's `encrypted_content`."""
+        """Return an item's `encrypted_content`."""
         return self.sealer.seal(summary.encode(), purpose=COMPACTION, owner=self.owner)
 
     def read(self, item: Json) -> Summary | None:
-        """What a compaction item holds; None if it was cut off, or its seal can no longer be opened."""
+        """Return the content of a compaction item; None if the item is incomplete, or its seal does not open."""
         try:
             return self._open(item[SEALED]) if item[SEALED] else None
         except Unopened:
-            logger.info("the summary of %r is sealed with a secret that is gone", item.get("id"))
+            logger.info("could not open the sealed summary of %r: its secret is not configured", item.get("id"))
             return None
-
-    def check(self, items: Iterable[Json]) -> None:
-        """A 400 unless all summaries that a client sends were sealed for the user who sends them."""
-        check_seals(items, COMPACTION, self._open)
 
     def _open(self, seal: str) -> Summary:
         return Summary.decode(self.sealer.open(seal, purpose=COMPACTION, owner=self.owner))

@@ -1,18 +1,19 @@
-"""Conversations made short on their own, without a response."""
+"""The compaction endpoint: compacts a conversation without a response."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+from ..admission import Admission
 from ..core.compaction import Summary, check_not_empty, open_message
 from ..core.ids import new_id
 from ..core.listing import listed
-from ..core.schema.request import CreateRequest
 from ..core.stream.response import usage_of
-from ..generation.event_buffer import Outbox
-from ..generation.factory import Workshop
-from ..inputs.resolver import Intake
+from ..generation.event_buffer import EventBuffer
+from ..generation.factory import GenerationFactory
+from ..inputs.history import Hold
+from ..inputs.parser import RequestParser
+from ..inputs.resolver import RequestResolver
 
 Json = dict[str, Any]
 
@@ -30,45 +31,58 @@ COMPACTED: Final = frozenset(
         "service_tier",
     }
 )
-"""Fields of a response that have a part in it; the others are ignored."""
+"""Fields of a response's request that compaction uses; the others are ignored."""
 
 
 class Compaction:
-    """Makes the items from which a long conversation can go on.
+    """Replaces a long conversation by the items from which it can continue.
 
     Args:
-        parse: makes a request of its body.
-        passthrough: fields that OpenAI does not have and that go to the model server.
+        factory: builds generations.
+        resolver: resolves the history and the input.
+        parser: parses the body of a request.
+        running: counts the running foreground responses and compactions.
     """
 
     def __init__(
-        self, workshop: Workshop, intake: Intake, parse: Callable[[Json], CreateRequest], passthrough: Iterable[str]
+        self, factory: GenerationFactory, resolver: RequestResolver, parser: RequestParser, running: Admission
     ) -> None:
-        self._workshop = workshop
-        self._intake = intake
-        self._parse = parse
-        self._fields = COMPACTED | frozenset(passthrough)
+        self._factory = factory
+        self._resolver = resolver
+        self._parser = parser
+        self._running = running
+        self._fields = COMPACTED | parser.passthrough
 
-    async def compact(self, body: Json) -> Json:
-        """The compacted conversation, as `openai.types.responses.CompactedResponse` has it. Nothing is stored.
+    async def compact(self, body: Json, hold: Hold | None = None) -> Json:
+        """Return the compacted conversation, in the form of `openai.types.responses.CompactedResponse`; store nothing.
+
+        Args:
+            body: the request's decoded JSON.
+            hold: called with the number of stored bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: the request is wrong, or names what is not there; the provider failed.
+            ApiError: the request is invalid, or refers to something that does not exist; 429 or 503, too many responses
+                run here; the model server failed.
         """
-        asked = self._parse({name: body[name] for name in self._fields & body.keys()})
-        start = await self._intake.take(asked, adds=False)
+        asked = self._parser.parse({name: body[name] for name in self._fields & body.keys()})
+        start = await self._resolver.resolve(asked, adds=False, hold=hold)
         request = start.request
         check_not_empty(start.items)
-        response, telemetry = self._workshop.begin(request), self._workshop.telemetry
-        bench = self._workshop.bench(request, response, start.owner)
-        shown = await bench.shown(start.items)
-        with telemetry.response(response) as whole, telemetry.round(request.model, whole) as told:
-            written = await bench.asking(Outbox(wanted=False)).summarise(shown, None, _nobody_hears, told)
+        response, telemetry = self._factory.begin(request), self._factory.telemetry
+        context = self._factory.context(request, response, start.owner)
+        with (
+            self._running.lease(start.owner).take(1),
+            context.held() as held,
+            telemetry.response(response) as whole,
+            telemetry.round(request.model, whole) as told,
+        ):
+            shown = await context.shown(start.items, held)
+            written = await context.model_round(EventBuffer(wanted=False)).summarise(shown, None, _nobody_hears, told)
             told.ended(written.finish, ())
             whole.ended(response | {"usage": usage_of(written.finish.usage)}, "completed", 1)
-        summary = Summary(written.text, open_message(start.items, start.items, bench.summaries.read))
+        summary = Summary(written.text, open_message(start.items, start.items, context.summaries.read))
         said = [item for item in start.items if item.get("role") == "user"]
-        item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": bench.summaries.seal(summary)}
+        item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": context.summaries.seal(summary)}
         return {
             "id": response["id"],
             "object": "response.compaction",

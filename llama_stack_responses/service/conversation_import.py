@@ -1,4 +1,4 @@
-"""What another server kept, brought into the store once: what its imports have in common, and its conversations."""
+"""Import of another server's conversations into the store, and what all imports share."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ from ..store.conversations import Conversation, ConversationStore
 Json = dict[str, Any]
 
 _MEANINGLESS: Final = frozenset({COMPACTION, TRIGGER, "item_reference"})
-"""What says nothing here: it is sealed by the other server, a request's own, or leads into its store."""
+"""Types of items that cannot be imported: sealed by the other server, valid in a request only, or references into the
+other server's store."""
 
 _UNSAID: Final[Mapping[str, Json]] = {"web_search_call": {"action": {"type": "search", "query": ""}}}
-"""What an item has here and not on the other server, by its type."""
+"""Fields that an item requires here and that the other server omits, by the item's type."""
 
 _NAMED: Final = 50
-"""Ids of what was left out that the report names."""
+"""Most ids that the report lists of what was left out."""
 
 _STEP: Final = 500
-"""Conversations and responses after which the progress is said again."""
+"""Conversations and responses between two lines on the progress."""
 
 
-class CannotImport(Exception):  # noqa: N818 - it is what the command says
-    """Why nothing can be imported, in one sentence for the person who asked."""
+class CannotImport(Exception):  # noqa: N818 - it is the message that the command prints
+    """The reason why the import cannot continue, as a sentence for the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A conversation as the other server has it.
+    """A conversation of the other server.
 
     Attributes:
-        items: as they are stored there, oldest first, by their ids.
+        items: its items as the other server stores them, by id, oldest first.
     """
 
     id: str
@@ -51,17 +52,17 @@ class Found:
 
 @dataclass(slots=True)
 class Report:
-    """What an import did.
+    """The counts of an import.
 
     Attributes:
-        say: takes a line on the progress, every 500 conversations and responses.
-        conversations: how many were written.
-        items: how many they have together.
-        responses: how many were written.
-        there: how many conversations and responses were in the store already, or had been.
-        expired: how many responses are older than responses are kept here.
-        unfinished: how many responses had not ended.
-        left_out: the ids of the items, conversations and responses that could not be read.
+        say: called with a line on the progress, every 500 conversations and responses.
+        conversations: conversations that were written.
+        items: items of these conversations.
+        responses: responses that were written.
+        there: conversations and responses that were in the store already, or were deleted from it since.
+        expired: responses that are older than the retention period.
+        unfinished: responses that had not ended.
+        left_out: ids of items, conversations and responses that could not be read.
     """
 
     say: Callable[[str], None]
@@ -75,7 +76,7 @@ class Report:
     _looked_at: int = 0
 
     def looked_at(self, number: int = 1) -> None:
-        """Count what was looked at, and say so now and then."""
+        """Count conversations and responses that were read, and report the progress every 500."""
         before, self._looked_at = self._looked_at, self._looked_at + number
         if before // _STEP != self._looked_at // _STEP:
             self.say(
@@ -96,10 +97,10 @@ class Report:
 async def import_conversations(
     store: ConversationStore, found: AsyncIterable[Found], limits: Limits, report: Report
 ) -> None:
-    """Stores what is found, each conversation in one commit, unless one with its id is there or was imported before.
+    """Store each conversation in one commit, unless one with its id exists or was imported before.
 
     Raises:
-        CannotImport: the store is away; what was written until then stays, and the next import goes on behind it.
+        CannotImport: the store is unavailable. What was written stays, and the next import continues from there.
     """
     async for each in found:
         report.looked_at()
@@ -123,10 +124,10 @@ async def import_conversations(
 
 
 def read_items(items: Iterable[tuple[str | None, Any]], limits: Limits) -> tuple[Sequence[Json], list[str]]:
-    """Items of the other server in the form in which they are stored, and the ids of those that have none.
+    """Return items of the other server in their stored form, and the ids of those that cannot be read.
 
     Args:
-        items: each with its id; an item without one gets a new one.
+        items: the items, each with its id; an item without an id gets a new one.
     """
     read: list[Json] = []
     unread: list[str] = []
@@ -147,7 +148,7 @@ def _one(item_id: str | None, value: Any, limits: Limits) -> Json:
     if item["type"] in _MEANINGLESS:
         raise ApiError(400, "An item that says nothing here.")
     if item["type"] == "reasoning":
-        # Sealed by the other server, if at all: nobody opens that here.
+        # Sealed by the other server, if at all: it cannot be opened here.
         item.pop("encrypted_content", None)
     return item
 

@@ -1,4 +1,4 @@
-"""Whether this server can make responses and keep them."""
+"""Health check: whether this server can run and store responses."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import asyncio
 from typing import Any, Final
 
 from ..core.errors import ApiError
-from ..jobs.worker import Crew
+from ..jobs.worker import Worker
 from ..store.records import Records
 
 _PATIENCE: Final = 2.0
-"""Seconds that the store has for an answer. The host asks all providers, and gives up a second later."""
+"""Timeout of the check in seconds. The host's own timeout for a provider's check is a second longer."""
 
 
 class Health:
-    """Looks at what responses need.
+    """Checks the store and the worker.
 
     Args:
-        records: has to answer.
-        crew: has to be at work.
+        records: the store, which has to answer.
+        worker: the worker, which has to run.
     """
 
-    def __init__(self, records: Records, crew: Crew) -> None:
+    def __init__(self, records: Records, worker: Worker) -> None:
         self._records = records
-        self._crew = crew
+        self._worker = worker
 
     async def report(self) -> dict[str, Any]:
-        """`status`, a word of the host's, and a `message` if not all is well."""
+        """Return `status`, as the host defines it, and a `message` if the server is not healthy."""
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._records.get_many(["health"])
-                await self._crew.check()
+                await self._worker.check()
         except TimeoutError:
             return _ill(f"The response store did not answer within {_PATIENCE:g} seconds.")
         except ApiError as error:

@@ -1,9 +1,9 @@
-"""What a client's Idempotency-Key leads to.
+"""Idempotency keys: a retried request with the same Idempotency-Key gets the same response.
 
-    y/<name>    the response that was made under the key, and what was asked of it
+    y/<name>    the id of the response that was created with the key, and a MAC of its request
 
-A key is its owner's, and good for a day. Neither the key nor the request is kept: the row is named by a hash of the
-key, and holds a MAC of the request under the key, which only the client knows.
+A key belongs to its owner and is valid for a day. Neither the key nor the request is stored: the row is named by a hash
+of the key, and the MAC of the request is computed with the key, which only the client knows.
 """
 
 from __future__ import annotations
@@ -21,43 +21,43 @@ from ..store.records import Put, Records, VersionIs
 Json = dict[str, Any]
 
 _LIFE: Final = 86_400.0
-"""Seconds for which a key leads to its response."""
+"""Seconds for which a key is valid."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
-    """A request under a key.
+class IdempotencyClaim:
+    """A request with an Idempotency-Key.
 
     Attributes:
-        row: the key's row, of which there is one however often the request is made.
-        asked: the MAC of what is asked.
+        row: the key's row in the store, the same for all requests with the key.
+        asked: the MAC of the request.
     """
 
     row: str
     asked: str
 
     @staticmethod
-    def of(owner: Owner, key: str, body: Json) -> Claim:
-        """The claim of a request's decoded JSON; the order of its fields does not count."""
+    def of(owner: Owner, key: str, body: Json) -> IdempotencyClaim:
+        """Return the claim of a request's decoded JSON; the order of its fields does not matter."""
         asked = hmac.new(key.encode(), codec.dumps(body, ordered=True), "sha256").hexdigest()
-        return Claim(f"y/{Hasher(owner).key(key)}", asked)
+        return IdempotencyClaim(f"y/{Hasher(owner).key(key)}", asked)
 
 
-class Keys:
-    """Which response each key leads to.
+class IdempotencyKeys:
+    """The stored keys and their responses.
 
     Args:
-        records: where the rows are.
+        records: the store.
     """
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def find(self, claim: Claim) -> str | None:
-        """The id of the response that was made under the key; None if the key is free.
+    async def find(self, claim: IdempotencyClaim) -> str | None:
+        """Return the id of the response that was created with the key; None if the key is free.
 
         Raises:
-            ApiError: 409, if something else was asked under the key.
+            ApiError: 409, the key was used for another request.
         """
         record = (await self._records.get_many([claim.row])).get(claim.row)
         if record is None:
@@ -73,7 +73,10 @@ class Keys:
         response_id: str = known["response"]
         return response_id
 
-    async def take(self, claim: Claim, response_id: str) -> tuple[Put, VersionIs]:
-        """What makes the key lead to a response, in the commit that stores it, and that the key is free until then."""
+    async def take(self, claim: IdempotencyClaim, response_id: str) -> tuple[Put, VersionIs]:
+        """Return the op that stores the key with its response, and the condition that the key is free.
+
+        Both belong to the commit that stores the response.
+        """
         value = codec.encode({"response": response_id, "asked": claim.asked})
         return Put(claim.row, value, await self._records.now() + _LIFE), VersionIs(claim.row, None)

@@ -1,4 +1,4 @@
-"""Stores what a foreground response comes to, and finds out whether it is stored where the store does not say so."""
+"""Storing of finished foreground responses, also when the answer to a commit is lost."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ..core.errors import ApiError, OutcomeUnknown
 from ..core.stream.transcript import Transcript
 from ..inputs.resolver import Stored
-from ..jobs.foreground_leases import ended
-from ..jobs.worker import Crew
+from ..intervals import DEFAULT, Intervals
+from ..jobs.foreground_leases import ForegroundLeases, ended
 from ..store.archive import Archive
 from ..store.outcome import certain
 from ..store.records import Conflict, VersionIs
@@ -18,20 +18,23 @@ Json = dict[str, Any]
 
 
 class Keeper:
-    """Stores finished responses that a client waits for.
+    """Stores finished foreground responses.
 
-    Every method raises `OutcomeUnknown` if the store did not say in time whether it took the response.
+    Every method raises `OutcomeUnknown` if the store did not confirm in time whether the response is stored.
 
     Args:
-        crew: keeps the rows that vouch for streamed responses while they are made.
+        archive: stores the responses.
+        leases: the leases of streamed responses, which end with the commit that stores the response.
+        intervals: how often and how long to ask the store for the outcome of a commit.
     """
 
-    def __init__(self, archive: Archive, crew: Crew) -> None:
+    def __init__(self, archive: Archive, leases: ForegroundLeases, intervals: Intervals = DEFAULT) -> None:
         self._archive = archive
-        self._crew = crew
+        self._leases = leases
+        self._intervals = intervals
 
     async def keep(self, final: Json, stored: Stored, exchanges: Mapping[str, Json]) -> None:
-        """Stores a response that was not streamed: nobody knows its id before that."""
+        """Store a response that was not streamed; it has no lease, since no client knows its id before it is stored."""
         response_id = final["id"]
 
         async def save(again: bool) -> None:
@@ -39,27 +42,28 @@ class Keeper:
             try:
                 await self._archive.save(final, **stored, exchanges=exchanges, conditions=conditions)
             except Conflict:
-                # The id is new: an earlier try stored it.
+                # The id is new, so the conflict means that an earlier call has stored it.
                 if not again:
                     raise
 
-        await certain(save, _unknown(final))
+        await certain(save, _unknown(final), self._intervals)
 
     async def keep_vouched(
         self, final: Json, transcript: Transcript, stored: Stored, exchanges: Mapping[str, Json]
     ) -> None:
-        """Stores a response that was streamed.
+        """Store a response that was streamed.
 
         Raises:
-            ApiError: it is not stored. Once the store can be written, it is stored as failed, unless it was deleted.
+            ApiError: the response is not stored. It will be stored as failed once the store can be written, unless it
+                was deleted.
         """
-        beside, conditions = self._crew.settled(final["id"])
+        extra_ops, conditions = self._leases.completion_ops(final["id"])
         marks = transcript.marks()
 
         async def save(again: bool) -> None:
             try:
                 await self._archive.save(
-                    final, **stored, exchanges=exchanges, transcript=marks, beside=beside, conditions=conditions
+                    final, **stored, exchanges=exchanges, transcript=marks, extra_ops=extra_ops, conditions=conditions
                 )
             except Conflict as conflict:
                 if again and await self._is_stored(final):
@@ -67,35 +71,36 @@ class Keeper:
                 raise await self._lost(final["id"]) from conflict
 
         try:
-            await certain(save, _unknown(final))
+            await certain(save, _unknown(final), self._intervals)
         except OutcomeUnknown:
-            self._crew.give_up(final["id"], ApiError(503, "The response could not be stored."))
+            self._leases.mark_unstored(final["id"], ApiError(503, "The response could not be stored."))
             raise
         except ApiError as error:
-            self._crew.give_up(final["id"], error)
+            self._leases.mark_unstored(final["id"], error)
             raise
         except Exception:
-            self._crew.give_up(final["id"], ApiError(500, "The response could not be stored."))
+            self._leases.mark_unstored(final["id"], ApiError(500, "The response could not be stored."))
             raise
 
     async def join(self, final: Json, stored: Stored, exchanges: Mapping[str, Json]) -> None:
-        """Has a response that is not stored itself become part of its conversation."""
+        """Append the items of a response that is not stored itself to its conversation."""
         items, owner = stored["input_items"], stored["owner"]
         conversation_id = final["conversation"]["id"]
         await certain(
-            # An item that is there already stays where it is.
+            # A retry is safe: items that are in the conversation already are not added again.
             lambda _: self._archive.join(final, owner=owner, input_items=items, exchanges=exchanges),
             f"The response was made, and the response store did not say whether it is part of conversation "
             f"'{conversation_id}'. List the items of the conversation before you send the request again.",
+            self._intervals,
         )
 
     async def _is_stored(self, final: Json) -> bool:
-        """Whether an earlier try stored the response: another server may have stored it as failed instead."""
+        """Return whether an earlier call stored this outcome: another server may have stored the response as failed."""
         entry = await self._archive.entry(final["id"])
         return entry is not None and all(entry.response[name] == final[name] for name in ("status", "error"))
 
     async def _lost(self, response_id: str) -> ApiError:
-        """Why a response cannot be stored for which nobody vouches any more."""
+        """Return the error of a response that cannot be stored because its lease is lost."""
         if await self._archive.entry(response_id):
             return ended()
         return ApiError(500, "The response was deleted while it was made.")

@@ -1,4 +1,4 @@
-"""Responses whose events are made again, each held once for all of its readers."""
+"""Replays of the events of stored responses; concurrent readers of one response share it in memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from itertools import islice
 from typing import Final
 from weakref import WeakValueDictionary, finalize
 
-from ..admission import Lease
+from ..admission import Reservation
 from ..core.stream.events import Event
 from ..core.stream.replay import replay
 from ..store import codec
 from ..store.archive import StoredResponse
 
 _AT_ONCE: Final = 64
-"""Events that are made at a time, so that a reader that stalls holds few, and one that does not holds up no other."""
+"""Events that are generated at a time, so that a stalled reader keeps few in memory and a fast one does not block the
+event loop."""
 
 
 @dataclass(frozen=True, weakref_slot=True, slots=True)
@@ -25,21 +26,24 @@ class _Held:
 
 
 class Replays:
-    """Knows the responses that are being replayed in this process."""
+    """The responses that are being replayed in this process."""
 
     def __init__(self) -> None:
         self._held: WeakValueDictionary[str, _Held] = WeakValueDictionary()
 
-    def events(self, stored: StoredResponse, after: int, lease: Callable[[], Lease]) -> AsyncIterator[list[Event]]:
-        """The events behind number `after`, some at a time.
+    def events(
+        self, stored: StoredResponse, after: int, lease: Callable[[], Reservation]
+    ) -> AsyncIterator[list[Event]]:
+        """Return an iterator over the events after number `after`, in batches.
 
         Args:
-            stored: a response that has ended, as it is now.
-            lease: makes the lease that the response's bytes go onto if no other reader holds it; it is released when
-                the last reader has gone.
+            stored: a response that has ended.
+            after: the number of the last event to skip.
+            lease: creates the reservation for the response's bytes, if no other reader has it in memory. It is
+                released after the last reader has ended.
 
         Raises:
-            ApiError: there is no room for the response's bytes.
+            ApiError: 429 or 503, the reservation is refused.
         """
         response_id = stored.response["id"]
         held = self._held.get(response_id)

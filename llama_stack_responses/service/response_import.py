@@ -1,4 +1,4 @@
-"""Responses that another server stored, brought into the archive once."""
+"""Import of another server's stored responses into the archive."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Json = dict[str, Any]
 
 _ENDED: Final = ("completed", "failed", "incomplete", "cancelled")
 _ECHOED: Final = sorted(FIELDS - {"conversation", "input", "model", "store", "stream", "stream_options", "tool_choice"})
-"""Fields of a request that its response repeats, where the other server has them."""
+"""Fields of a request that its response repeats, if the other server stores them."""
 _OPAQUE: Final = frozenset({"metadata", "parameters", "schema"})
-"""Fields whose nulls mean something to the client."""
+"""Fields in which a null is part of the client's data and must be kept."""
 _FARTHEST: Final = 10_000
-"""Responses of one chain that are read together."""
+"""Most responses of one chain that are read for the history of a response."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundResponse:
-    """A response as the other server has it.
+    """A response of the other server.
 
     Attributes:
-        body: the response object, its `output` included.
-        input: what it was made from, behind the response that it continues.
-        continues: the response whose input and output come before `input`; None if `input` is all.
+        body: the response object, including its `output`.
+        input: its input items after those of the response that it continues.
+        continues: the id of the response whose input and output come before `input`; None if `input` is complete.
     """
 
     id: str
@@ -47,31 +47,35 @@ class FoundResponse:
 
     @property
     def output(self) -> Sequence[Any]:
-        """Its output items."""
+        """The output items."""
         output = self.body.get("output")
         return output if isinstance(output, list) else []
 
 
 class Source(Protocol):
-    """Where the other server has its responses."""
+    """The other server's stored responses."""
 
     def pages(self) -> AsyncIterable[Sequence[FoundResponse]]:
-        """All of them, the oldest first."""
+        """Yield all responses in pages, oldest first."""
 
     async def find(self, response_id: str) -> FoundResponse | None:
-        """The one with this id."""
+        """Return the response with this id; None if there is none."""
 
 
 async def import_responses(
     archive: Archive, source: Source, limits: Limits, report: Report, oldest: float | None
 ) -> None:
-    """Stores what is found, each response in one commit, unless it is there or was imported before.
+    """Store each response in one commit, unless it exists or was imported before.
 
     Args:
-        oldest: the creation time before which a response is not kept here.
+        archive: stores the responses.
+        source: the responses of the other server.
+        limits: limits on a request.
+        report: receives the counts.
+        oldest: responses created before this time, in seconds since the epoch, are skipped; None for no such bound.
 
     Raises:
-        CannotImport: the store is away; what was written until then stays, and the next import goes on behind it.
+        CannotImport: the store is unavailable. What was written stays, and the next import continues from there.
     """
     bringing = _Bringing(archive, source, limits, report)
     async for page in source.pages():
@@ -92,7 +96,7 @@ async def import_responses(
 
 
 class _Bringing:
-    """Brings one response after the other."""
+    """Imports single responses."""
 
     def __init__(self, archive: Archive, source: Source, limits: Limits, report: Report) -> None:
         self._archive = archive
@@ -101,10 +105,10 @@ class _Bringing:
         self._report = report
 
     async def bring(self, found: FoundResponse) -> None:
-        """Stores a response with the history that it has.
+        """Store a response with its history.
 
         Raises:
-            ApiError: 503, the store is away.
+            ApiError: 503, the store is unavailable.
         """
         output, unread = read_items(_with_ids(found.output), self._limits)
         try:
@@ -125,7 +129,7 @@ class _Bringing:
                     conditions=_unchanged(base),
                 )
             except Conflict:
-                # What it continues was deleted meanwhile.
+                # The response that it continues was changed or deleted meanwhile.
                 continue
             break
         self._report.responses += new
@@ -133,7 +137,10 @@ class _Bringing:
         self._report.left_out += [*left_out, *unread]
 
     async def _before(self, found: FoundResponse) -> tuple[StoredResponse | None, list[Any]]:
-        """The stored response that it continues, or the items before it as the other server has them."""
+        """Return the nearest earlier response that is stored here, and the other server's items since then.
+
+        Without such a response, return None and all earlier items.
+        """
         chain: list[FoundResponse] = []
         seen = {found.id}
         above, base = found.continues, None
@@ -155,16 +162,16 @@ def _unchanged(base: StoredResponse | None) -> Sequence[Condition]:
 
 
 def _with_ids(items: Sequence[Any]) -> list[tuple[str | None, Any]]:
-    """Each item with its id, if it has one."""
+    """Return each item with its id, or None if it has none."""
     found = [(item.get("id") if isinstance(item, dict) else None, item) for item in items]
     return [(item_id if isinstance(item_id, str) else None, item) for item_id, item in found]
 
 
 def _response(found: FoundResponse, output: Sequence[Json], limits: Limits) -> Json:
-    """The response in the form in which it is stored.
+    """Return the response in its stored form.
 
     Raises:
-        ApiError: it names no model.
+        ApiError: the response has no valid model.
     """
     body = found.body
     response = new_response(_request(body, limits), id=found.id, created_at=found.created_at)
@@ -180,7 +187,7 @@ def _response(found: FoundResponse, output: Sequence[Json], limits: Limits) -> J
 
 
 def _request(body: Mapping[str, Any], limits: Limits) -> CreateRequest:
-    """The request that the response repeats; what this server does not take is left out."""
+    """Return the request that the response repeats, without the fields and tools that this server does not accept."""
     taken: Json = {"model": body.get("model"), "input": "-"}
     parse_create(taken, limits=limits)
     for name in [*_ECHOED, "tool_choice"]:
@@ -201,7 +208,7 @@ def _takes(body: Json, limits: Limits) -> bool:
 
 
 def _without_nulls(value: Any) -> Any:
-    """The value without the fields that the other server writes as null where they were left out."""
+    """Return the value without null fields, which the other server writes for omitted ones, except in opaque fields."""
     if isinstance(value, list):
         return [_without_nulls(each) for each in value]
     if not isinstance(value, dict):

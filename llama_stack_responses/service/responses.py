@@ -1,35 +1,40 @@
-"""The Responses API itself, without HTTP and without the host."""
+"""The Responses API, without HTTP and without the host."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from ..admission import Lease
-from ..config import ResponsesConfig
+from ..admission import Admission, Reservation
+from ..config import Limits, ResponsesConfig
 from ..core.access import Access, Action
 from ..core.errors import ApiError, OutcomeUnknown, bad_request, not_found
 from ..core.ids import check_response_id
+from ..core.json_values import VALUE_BYTES
 from ..core.listing import Order, Page, listed
-from ..core.schema.request import CreateRequest, parse_create, read_fields
+from ..core.schema.request import CreateRequest
 from ..core.stream.events import TERMINAL, Event
 from ..core.stream.transcript import Transcript
-from ..generation.connection_options import OnConnection
-from ..generation.dependencies import Surroundings
-from ..generation.event_buffer import Outbox
-from ..generation.factory import equipped
+from ..generation.connection_options import ConnectionOptions
+from ..generation.dependencies import Dependencies
+from ..generation.event_buffer import EventBuffer
+from ..generation.factory import build_factory
 from ..generation.run import Run
-from ..inputs.history import Historian
+from ..inputs.history import HistoryBounds, HistoryReader, Hold
+from ..inputs.parser import RequestParser
 from ..inputs.prompts import with_prompt
-from ..inputs.resolver import Intake, Start
-from ..jobs.worker import Crew, CrewBounds
-from ..lifecycle.shutdown import Closing
-from ..lifecycle.signals import Connections, hear_end
+from ..inputs.resolver import RequestResolver, Start
+from ..intervals import DEFAULT, Intervals
+from ..jobs.background import BackgroundJobs
+from ..jobs.worker import WorkerLimits
+from ..lifecycle.shutdown import ShutdownCoordinator
+from ..lifecycle.signals import Connections, install_signal_handlers
 from ..lifecycle.sweeper import Sweeper
+from ..sealing.sealed_items import SealedItems
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, StoredResponse
 from ..store.outcome import certain
@@ -39,7 +44,7 @@ from ..telemetry.loop_monitor import LoopMonitor
 from .compaction import Compaction
 from .conversations import Conversations
 from .health import Health
-from .idempotency import Claim, Keys
+from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .persistence import Keeper
 from .replays import Replays
 from .token_counting import Counting
@@ -50,163 +55,180 @@ Json = dict[str, Any]
 RUNNING: Final = ("queued", "in_progress")
 
 
-PATIENCE: Final = 2.0
-"""Seconds for which an event stream waits for the provider's verdict before its headers go out."""
-
-
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A response that is made whether its client waits or not, and can be followed.
+class DetachedResponse:
+    """A response that outlives its request and can be followed.
 
     Attributes:
         response: the response as it is now.
-        replayed: whether an earlier request with the same Idempotency-Key began it.
+        replayed: whether an earlier request with the same Idempotency-Key created it.
     """
 
     response: Json
     replayed: bool = False
 
 
-class LetGo(Exception):  # noqa: N818 (nothing went wrong)
-    """This server ends, and not the response that somebody follows: the rest of it is to be had elsewhere, or later."""
+class ServerClosing(Exception):  # noqa: N818 (nothing went wrong)
+    """This server shuts down while a client follows a response that goes on; the client can follow it elsewhere."""
 
 
 class OpenAIResponsesImpl:
-    """Makes responses and gives them back.
+    """Creates, stores and serves responses.
 
-    Nothing here is bound to an event loop before the first request: the host builds providers in another loop
-    than the one that serves.
+    Nothing is bound to an event loop before the first request: the host creates providers in another event loop than
+    the one that serves.
 
     Args:
         config: the provider's configuration.
-        records: where responses are kept.
-        surroundings: what of the stack it works with.
-        access: who asks, and what they may see.
+        records: the store.
+        dependencies: the services of the stack.
+        access: the identity and permissions of the caller.
+        intervals: intervals and timeouts of this server.
     """
 
     def __init__(
         self,
         config: ResponsesConfig,
         records: Records,
-        surroundings: Surroundings,
+        dependencies: Dependencies,
         access: Access,
+        intervals: Intervals = DEFAULT,
     ) -> None:
         self.config = config
+        self.intervals = intervals
         self.access = access
-        self.closing = Closing()
-        self.containers = surroundings.services.containers
-        self._surroundings = surroundings
+        self.shutdown_coordinator = ShutdownCoordinator()
+        self.containers = dependencies.services.containers
+        self._dependencies = dependencies
         self._archive = archive = Archive(records, retention=config.retention_seconds)
-        self._historian = Historian(archive, access, config.limits.request_bytes)
+        self._history_reader = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer, limits = Sealer(config.secret_bytes), config.of_requests
-        self._workshop = equipped(config, surroundings, sealer)
-        fill = partial(with_prompt, prompts=surroundings.prompts, characters=config.limits.prompt_characters)
-        self._intake = Intake(self._historian, access, self._workshop.sealer, self._workshop.checks, fill)
-        self.conversations = Conversations(archive, self._historian, access, self._workshop.sealer, limits)
-        self.counting = Counting(self._workshop, self._intake, self._parse)
-        self.compaction = Compaction(self._workshop, self._intake, self._parse, config.passthrough)
-        self._keys = Keys(records)
+        self._parser = RequestParser(config.passthrough, limits, refuse_unknown=config.unknown_fields == "refuse")
+        self._factory = build_factory(config, dependencies, sealer)
+        sealed = SealedItems(self._factory.sealer, config.limits.history_of_one)
+        fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
+        self._resolver = RequestResolver(self._history_reader, access, sealed, self._factory.checks, fill)
+        self.conversations = Conversations(archive, self._history_reader, access, sealed, limits, intervals)
+        self.counting = Counting(self._factory, self._resolver, self._parser)
+        self._running = Admission(config.limits.of_responses)
+        self.compaction = Compaction(self._factory, self._resolver, self._parser, self._running)
+        self._keys = IdempotencyKeys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
-        self._crew = Crew(
-            records,
-            archive,
-            access,
-            self._workshop,
-            bounds=CrewBounds.of(config.background),
-            keep_journal=config.background.journal_seconds,
-            parse=self._parse_stored,
-            sealer=sealer,
-        )
-        self._keeper = Keeper(archive, self._crew)
-        self._health = Health(records, self._crew)
+        self._jobs = self._background_jobs(records, sealer)
+        self._leases = self._jobs.foreground
+        self._keeper = Keeper(archive, self._leases, intervals)
+        self._health = Health(records, self._jobs.worker)
         self._replays = Replays()
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._monitor: LoopMonitor | None = None
         self._connections: Connections | None = None
 
+    def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:
+        return BackgroundJobs(
+            records,
+            self._archive,
+            self.access,
+            self._factory,
+            limits=WorkerLimits.of(self.config.background),
+            event_log_seconds=self.config.background.journal_seconds,
+            parse=self._parser.parse_stored,
+            sealer=sealer,
+            intervals=self.intervals,
+        )
+
     def start(self) -> bool:
-        """Starts, in the event loop that serves, what goes on beside the requests; False if that was done before."""
+        """Start the background tasks in the running event loop; return False if that was done before."""
         loop = asyncio.get_running_loop()
         if self._loop is loop:
             return False
         self._loop = loop
         self._sweeper.start()
-        self._crew.start()
+        self._jobs.start()
         if self.containers:
             self.containers.start()
         if threshold := self.config.loop_hold_seconds:
-            self._monitor = self._workshop.telemetry.monitor_loop(threshold)
-        self._connections = hear_end(self._hear_end, self.config.drain_seconds)
+            self._monitor = self._factory.telemetry.monitor_loop(threshold)
+        self._connections = install_signal_handlers(self._hear_end, self.config.drain_seconds)
         return True
 
     def _hear_end(self) -> asyncio.Future[None] | None:
         for run in self._runs:
             run.shut_down()
-        self._crew.hang_up()
-        return self.closing.begin()
+        self._jobs.events.close()
+        return self.shutdown_coordinator.begin()
 
     def break_off(self, scope: Mapping[str, Any]) -> None:
-        """Ends the connection of a request, named by its ASGI scope, without waiting for the client."""
+        """Abort the connection of a request, identified by its ASGI scope, without waiting for the client."""
         if self._connections:
             self._connections.abort(scope)
 
     async def health(self) -> Json:
-        """Whether all is well: `status`, and a `message` if not."""
+        """Return the `status` of this server, and a `message` if it is not healthy."""
         self.start()
         return await self._health.report()
 
-    async def create(self, body: Any, key: str | None = None) -> Run | Kept:
-        """Begins a response, or finds the one that was begun under the same key.
+    async def create(self, body: Any, key: str | None = None, hold: Hold | None = None) -> Run | DetachedResponse:
+        """Create a response, or return the one that was created with the same key.
 
         Args:
             body: the request's decoded JSON.
             key: the request's Idempotency-Key.
+            hold: called with the number of stored bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: the request is wrong, and nothing has been sent to a model; or the key is another request's. With
-                a key, also: the provider refused the request. In each case nothing is stored, and the key stays free.
+            ApiError: the request is invalid, or 429 or 503, too many responses run here; nothing has been sent to the
+                model server. Or the key belongs to another request. With a key, also: the model server refused the
+                request. In each case nothing is stored, and the key is not taken.
         """
         self.start()
-        request = self._parse(body)
+        request = self._parser.parse(body)
         if key is None:
-            return await self._create(request, body, None)
+            return await self._create(request, body, None, hold)
         if not request.store:
             raise bad_request(
                 "An Idempotency-Key leads to a stored response: leave 'store' out, or send no key.",
                 "store",
                 "unsupported_value",
             )
-        claim = Claim.of(self.access.who(), key, body)
+        claim = IdempotencyClaim.of(self.access.who(), key, body)
         while True:
             if joined := await self._join(claim):
                 return joined
             with suppress(Conflict):
-                return await self._claimed(request, body, claim)
+                return await self._claimed(request, body, claim, hold)
 
-    async def _claimed(self, request: CreateRequest, body: Json, claim: Claim) -> Run | Kept:
+    async def _claimed(
+        self, request: CreateRequest, body: Json, claim: IdempotencyClaim, hold: Hold | None
+    ) -> Run | DetachedResponse:
         try:
-            return await self._create(request, body, claim)
+            return await self._create(request, body, claim, hold)
         except OutcomeUnknown as error:
             message = "The response store did not say whether it took this request. Send it again with the same key."
             raise ApiError(503, message, retry_after=1) from error
 
-    async def go_on(self, body: Any, connection: OnConnection) -> Run:
-        """Begins a streamed response on a connection, which remembers it if it is not stored.
+    async def go_on(self, body: Any, connection: ConnectionOptions, hold: Hold | None = None) -> Run:
+        """Create a streamed response on a connection, which remembers the response if it is not stored.
+
+        Args:
+            body: the request's decoded JSON.
+            connection: the options and the memory of the connection.
+            hold: as in `create`.
 
         Raises:
-            ApiError: the request is wrong, and nothing has been sent to a model. Nothing is stored then.
+            ApiError: the request is invalid, or 429 or 503, too many responses run here. Nothing has been sent to the
+                model server, and nothing is stored.
         """
         self.start()
-        start = await self._intake.take(self._parse(body), connection.chains)
+        start = await self._resolver.resolve(self._parser.parse(body), connection.chains, hold=hold)
         return await self._run(start, connection)
 
-    async def _join(self, claim: Claim) -> Kept | None:
-        """The response that the key leads to, once it cannot be refused any more; None if the key is free."""
+    async def _join(self, claim: IdempotencyClaim) -> DetachedResponse | None:
+        """Return the response that was created with the key, once it has begun; None if the key is free."""
         while response_id := await self._keys.find(claim):
-            await self._crew.begun(response_id)
+            await self._jobs.events.begun(response_id)
             if await self._archive.entry(response_id):
-                return Kept(await self.retrieve(response_id), replayed=True)
+                return DetachedResponse(await self.retrieve(response_id), replayed=True)
             if await self._keys.find(claim) == response_id:
                 raise ApiError(
                     409,
@@ -216,124 +238,129 @@ class OpenAIResponsesImpl:
                 )
         return None
 
-    async def _create(self, request: CreateRequest, body: Json, claim: Claim | None) -> Run | Kept:
-        start = await self._intake.take(request)
+    async def _create(
+        self, request: CreateRequest, body: Json, claim: IdempotencyClaim | None, hold: Hold | None
+    ) -> Run | DetachedResponse:
+        start = await self._resolver.resolve(request, hold=hold)
         if request.background or claim:
             return await self._keep(start, body, claim)
         return await self._run(start)
 
-    def _parse(self, body: Any) -> CreateRequest:
-        config = self.config
-        refuse = config.unknown_fields == "refuse"
-        return parse_create(body, passthrough=config.passthrough, limits=config.of_requests, refuse_unknown=refuse)
-
-    def _parse_stored(self, body: Any) -> CreateRequest:
-        """A request that was taken before, perhaps by an earlier version."""
-        return parse_create(body, passthrough=self.config.passthrough, limits=self.config.of_requests)
-
-    async def _keep(self, start: Start, body: Json, claim: Claim | None) -> Kept:
-        """Begins what goes on without its client: in the background, or under a key.
+    async def _keep(self, start: Start, body: Json, claim: IdempotencyClaim | None) -> DetachedResponse:
+        """Create a detached response: in the background, or with a key.
 
         Raises:
-            Conflict: somebody else took the key.
+            Conflict: another request took the key.
         """
         request, stored = start.request, start.stored
-        response = self._workshop.begin(request, start.moderation)
-        # The input is stored with the response; a request just has to have some.
+        response = self._factory.begin(request, start.moderation)
+        # The input is stored with the response; this stands in for it, since a request must have one.
         told = body["input"][-1:] if request.compacts else "..."
-        work = read_fields(body, self.config.passthrough) | {"input": told, "previous_response_id": None}
-        keys = self.access.keys()
+        work = self._parser.fields(body) | {"input": told, "previous_response_id": None}
+        keys = self.access.provider_credentials()
         taken: list[Put] = []
         free: list[VersionIs] = []
         if claim:
             take, is_free = await self._keys.take(claim, response["id"])
             taken, free = [take], [is_free]
         if request.background:
-            await self._workshop.inference.check_model(request.model)
+            await self._factory.inference.check_model(request.model)
             response |= {"status": "queued"}
-            bench = self._workshop.bench(request, response, start.owner)
-            # Whoever makes it reads it again; what cannot be read is refused while the client listens.
-            await bench.shown(start.items)
-            events = bench.assembler.enqueue()
-            await self._crew.submit(response, work, events, keys=keys, beside=taken, conditions=free, **stored)
+            context = self._factory.context(request, response, start.owner)
+            # The worker reads the files again. Reading them now refuses the request if one cannot be read.
+            with context.held() as held:
+                await context.shown(start.items, held)
+            events = context.assembler.enqueue()
+            await self._jobs.submit(response, work, events, keys=keys, extra_ops=taken, conditions=free, **stored)
         else:
-            patience = PATIENCE if request.stream else None
-            await self._crew.open(response, work, keys=keys, beside=taken, conditions=free, patience=patience, **stored)
-        return Kept(response)
+            patience = self.intervals.stream_refusal_seconds if request.stream else None
+            await self._jobs.open(
+                response, work, keys=keys, extra_ops=taken, conditions=free, patience=patience, **stored
+            )
+        return DetachedResponse(response)
 
     async def finish(self, response_id: str) -> Json:
-        """Waits for the end of a response that is made whether anybody waits or not, and returns it.
+        """Wait for the end of a detached response, and return it.
 
         Raises:
-            ApiError: 503, if this server ends before.
+            ApiError: 503, this server shuts down first.
         """
-        await self._crew.ended(response_id)
+        await self._jobs.events.ended(response_id)
         response = await self.retrieve(response_id)
         if response["status"] in RUNNING:
             raise ApiError(503, "The server is shutting down, and another goes on. Ask again.", retry_after=1)
         return response
 
-    async def _run(self, start: Start, connection: OnConnection | None = None) -> Run:
+    async def _run(self, start: Start, connection: ConnectionOptions | None = None) -> Run:
         request, stored = start.request, start.stored
-        bench = self._workshop.bench(request, self._workshop.begin(request, start.moderation), start.owner)
-        # Only who reads the stream knows numbers of events, and of the response before it is stored.
+        context = self._factory.context(request, self._factory.begin(request, start.moderation), start.owner)
+        # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
         transcript = Transcript() if request.store and request.stream else None
-        response, outbox = bench.assembler.response, Outbox(wanted=request.stream, transcript=transcript)
+        response, event_buffer = context.assembler.response, EventBuffer(wanted=request.stream, transcript=transcript)
 
         async def keep(final: Json) -> None:
             if transcript:
-                await self._keeper.keep_vouched(final, transcript, stored, turn.exchanges)
+                await self._keeper.keep_vouched(final, transcript, stored, generation.exchanges)
             elif request.store:
-                await self._keeper.keep(final, stored, turn.exchanges)
+                await self._keeper.keep(final, stored, generation.exchanges)
             else:
-                await self._keep_elsewhere(final, start, turn.exchanges, connection)
+                await self._keep_elsewhere(final, start, generation.exchanges, connection)
 
         async def drop() -> None:
             if transcript:
-                await self._crew.withdraw(response["id"])
+                await self._leases.withdraw(response["id"])
 
-        turn = await bench.making(start.items, outbox, connection)
-        if transcript:
-            await self._crew.vouch(response, **stored)
-        run = Run(turn, bench.assembler, outbox, keep, drop)
+        with ExitStack() as unless_begun:
+            place = unless_begun.enter_context(self._running.lease(start.owner).take(1))
+            generation = await context.generation_for(start.items, event_buffer, connection)
+            unless_begun.callback(generation.release)
+            if transcript:
+                await self._leases.acquire(response, **stored)
+            unless_begun.pop_all()
+        run = Run(generation, context.assembler, event_buffer, keep, drop, self.intervals.stream_refusal_seconds)
         self._runs.add(run)
         run.when_settled(lambda: self._ended(run))
+        run.when_settled(place.release)
         return run
 
     def _ended(self, run: Run) -> None:
         self._runs.discard(run)
-        self._crew.ended_here(run.response["id"])
+        self._leases.released(run.response["id"])
 
     async def _keep_elsewhere(
-        self, final: Json, start: Start, exchanges: Mapping[str, Json], connection: OnConnection | None
+        self, final: Json, start: Start, exchanges: Mapping[str, Json], connection: ConnectionOptions | None
     ) -> None:
-        """Keeps what a response that is not stored said in its conversation, and for its connection."""
+        """Keep the items of a response that is not stored: in its conversation, and in its connection's memory."""
         if start.request.conversation:
             await self._keeper.join(final, start.stored, exchanges)
         if connection:
             connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 
     async def retrieve(self, response_id: str) -> Json:
-        """The response: the stored one, or what a streamed one was when it began, while it is made.
+        """Return the response as stored or, while it is streamed in the foreground, as it was when it began.
 
         Raises:
-            ApiError: 404 when it is unknown, deleted, or another user's.
+            ApiError: 404, the response is unknown, deleted, or another user's.
         """
         return (await self._found(response_id, "read")).response
 
     async def follow(
-        self, response_id: str, after: int, silence: float, lease: Callable[[], Lease]
+        self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation]
     ) -> AsyncIterator[list[Event]]:
-        """The events of a response behind number `after`: those that are there, and then those that come.
+        """Return an iterator over the events of a response after number `after`, existing and new ones.
 
-        An empty list says that none came for `silence` seconds. The iterator raises `LetGo` when this server ends
-        before the response does.
+        It yields an empty list after `silence` seconds without an event, and raises `ServerClosing` if this server
+        shuts down before the response ends.
 
         Args:
-            lease: makes the lease that the bytes of a response go onto whose events are made again.
+            response_id: the id of the response.
+            after: the number of the last event to skip.
+            silence: seconds.
+            lease: creates the reservation for the bytes of a stored response whose events are replayed.
 
         Raises:
-            ApiError: 404 when it is unknown, deleted, or another user's; 429 or 503 when there is no room for it.
+            ApiError: 404, the response is unknown, deleted, or another user's; 400, it is a foreground response that
+                still runs; 429 or 503, the reservation is refused.
         """
         stored = await self._stored(response_id, "read")
         if stored.response["status"] in RUNNING:
@@ -341,58 +368,69 @@ class OpenAIResponsesImpl:
         return self._replays.events(stored, after, lease)
 
     async def _follow(
-        self, response_id: str, after: int, silence: float, lease: Callable[[], Lease]
+        self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation]
     ) -> AsyncIterator[list[Event]]:
-        async for events in self._crew.follow(response_id, after, silence):
+        async for events in self._jobs.events.follow(response_id, after, silence):
             yield events
             if events and events[-1]["type"] in TERMINAL:
                 return
             after = events[-1]["sequence_number"] if events else after
         stored = await self._stored(response_id, "read")
         if stored.response["status"] in RUNNING:
-            raise LetGo
+            raise ServerClosing
         async for events in self._replays.events(stored, after, lease):
             yield events
 
     async def delete(self, response_id: str) -> None:
-        """Deletes a response; what later responses stand on stays until they go too."""
+        """Delete a response; content that later responses refer to stays until they are deleted too."""
         found = await self._found(response_id, "delete")
         if isinstance(found, Vouched):
-            if await self._crew.delete_under_way(found):
+            if await self._leases.delete(found):
                 return
         elif found.response["status"] in RUNNING:
-            await self._crew.cancel(response_id)
+            await self._jobs.cancel(response_id)
         await certain(
             lambda _: self._archive.delete(response_id),
             f"The response store did not say whether it deleted response '{response_id}': delete it again. "
             "A 404 says that it was deleted.",
+            self.intervals,
         )
-        await self._crew.forget(response_id)
+        await self._jobs.forget(response_id)
 
     async def cancel(self, response_id: str) -> Json:
-        """Ends a background response, wherever it is made, and returns it; one that has ended stays as it is.
+        """Cancel a background response, whichever server runs it, and return it; do nothing if it has ended.
 
         Raises:
-            ApiError: 400 for a response that is not made in the background.
+            ApiError: 400, the response is not a background response.
         """
         stored = await self._found(response_id, "update")
         if not stored.response["background"]:
             raise bad_request("Cannot cancel a synchronous response.")
         if stored.response["status"] in RUNNING:
-            await self._crew.cancel(response_id)
+            await self._jobs.cancel(response_id)
         return await self.retrieve(response_id)
 
     async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
-        """The caller's responses by time of creation, each with the `input` that the hosts' clients require."""
+        """Return a page of the caller's responses by creation time, each with the `input` that host clients require."""
         page = await self._archive.list(self.access.who(), limit=limit, after=after, order=order, model=model)
         inputs = await self._archive.own_inputs(page.items)
-        current = [await self._current(stored) for stored in page.items]
-        made = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=True)]
-        return Page(made, page.has_more)
+        current = [await self._current(stored) for stored in page.items[: len(inputs)]]
+        made = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=False)]
+        return Page(made, page.has_more or len(inputs) < len(page.items))
 
-    async def input_items(self, response_id: str, *, limit: int, after: str | None, order: Order) -> Page:
-        """All items that the response was made from, the history included, each with its id."""
-        items = await self._historian.input_of(await self._stored(response_id, "read"))
+    async def input_items(
+        self, response_id: str, *, limit: int, after: str | None, order: Order, hold: Hold | None = None
+    ) -> Page:
+        """Return a page of the response's input items, including the history, each with its id.
+
+        Args:
+            response_id: the id of the response.
+            limit: most items of the page.
+            after: the id of the item before the page; None for the first page.
+            order: `asc` for oldest first, `desc` for newest first.
+            hold: as in `create`.
+        """
+        items = await self._history_reader.input_of(await self._stored(response_id, "read"), hold)
         if order == "desc":
             items.reverse()
         first = 0
@@ -404,19 +442,20 @@ class OpenAIResponsesImpl:
         return Page(listed(items[first : first + limit]), len(items) > first + limit)
 
     async def shutdown(self) -> None:
-        """Ends what runs beside the requests and closes the store; the host calls it when it stops."""
+        """Stop the background tasks, and close the dependencies and the store; the host calls it when it stops."""
         if self._monitor:
             self._monitor.stop()
         await self._sweeper.stop()
-        await self._crew.stop()
-        await self._surroundings.close()
+        await self._jobs.worker.stop()
+        await self._dependencies.close()
         await self._archive.close()
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
-        """The stored response, to which the caller is about to do this.
+        """Return the stored response, on which the caller wants to perform `action`.
 
         Raises:
-            ApiError: 404 when it is unknown, deleted, another user's, or a foreground response that is under way; 403.
+            ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed; 400, it
+                is a foreground response that still runs.
         """
         found = await self._found(response_id, action)
         if isinstance(found, Vouched):
@@ -428,14 +467,14 @@ class OpenAIResponsesImpl:
         return found
 
     async def _found(self, response_id: str, action: Action) -> StoredResponse | Vouched:
-        """The response, stored or under way in the foreground, to which the caller is about to do this.
+        """Return the response, stored or running in the foreground, on which the caller wants to perform `action`.
 
         Raises:
-            ApiError: 404 when it is unknown, deleted, or another user's; 403.
+            ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
         """
         check_response_id(response_id, "response_id")
         found = await self._archive.load(response_id) or await self._archive.under_way(response_id)
-        # It may have ended between the two looks.
+        # It may have ended between the two reads.
         found = found or await self._archive.load(response_id)
         if found is None or not self.access.allows("read", "response", response_id, found.owner):
             raise not_found(response_id)
@@ -444,11 +483,16 @@ class OpenAIResponsesImpl:
         return found if isinstance(found, Vouched) else await self._current(found)
 
     async def _current(self, stored: StoredResponse) -> StoredResponse:
-        """The response as it is now: a waiting one is written anew only at its end."""
+        """Return the response with its current status: a queued response is written again only when it ends."""
         if stored.response["status"] != "queued":
             return stored
-        held = await self._crew.find(stored.response["id"])
+        held = await self._jobs.find(stored.response["id"])
         if held is None:
             return await self._archive.load(stored.response["id"]) or stored
         status = "in_progress" if held.job.worker else "queued"
         return replace(stored, response=stored.response | {"status": status})
+
+
+def _history_bounds(limits: Limits) -> HistoryBounds:
+    most_of_input = limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
+    return HistoryBounds(limits.request_bytes, limits.history_of_one, most_of_input)

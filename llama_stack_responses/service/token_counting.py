@@ -1,14 +1,14 @@
-"""How many tokens the input of a request has."""
+"""The token counting endpoint: counts the tokens of a request's input."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from ..core.errors import bad_request
-from ..core.schema.request import CreateRequest
-from ..generation.factory import Workshop
-from ..inputs.resolver import Intake
+from ..generation.factory import GenerationFactory
+from ..inputs.history import Hold
+from ..inputs.parser import RequestParser
+from ..inputs.resolver import RequestResolver
 
 Json = dict[str, Any]
 
@@ -25,35 +25,42 @@ NOT_COUNTED: Final = frozenset(
         "stream_options",
     }
 )
-"""Fields of a response that have no part in its input."""
+"""Fields of a response's request that do not affect its input."""
 
 
 class Counting:
-    """Counts what a model would read, without asking it.
+    """Counts the tokens that a model would read, without asking the model.
 
     Args:
-        parse: makes a request of its body.
+        factory: builds generations.
+        resolver: resolves the history and the input.
+        parser: parses the body of a request.
     """
 
-    def __init__(self, workshop: Workshop, intake: Intake, parse: Callable[[Json], CreateRequest]) -> None:
-        self._workshop = workshop
-        self._intake = intake
-        self._parse = parse
+    def __init__(self, factory: GenerationFactory, resolver: RequestResolver, parser: RequestParser) -> None:
+        self._factory = factory
+        self._resolver = resolver
+        self._parser = parser
 
-    async def count(self, body: Json) -> Json:
-        """The count, as `openai.types.responses.InputTokenCountResponse` has it.
+    async def count(self, body: Json, hold: Hold | None = None) -> Json:
+        """Return the count, in the form of `openai.types.responses.InputTokenCountResponse`.
 
-        The model server's tokenizer counts where it can be asked, else the profile's; else it is an estimate.
+        It comes from the model server's tokenizer, else from that of the model's profile, else from an estimate.
+
+        Args:
+            body: the request's decoded JSON.
+            hold: called with the number of stored bytes that are about to be held; it may raise.
 
         Raises:
-            ApiError: the request is wrong, or names what is not there.
+            ApiError: the request is invalid, or refers to something that does not exist.
         """
         if body.get("personality") is not None:
             message = "Unsupported parameter: 'personality' is not supported by this server."
             raise bad_request(message, "personality", "unsupported_parameter")
-        asked = self._parse({name: value for name, value in body.items() if name not in NOT_COUNTED})
-        await self._workshop.inference.check_model(asked.model)
-        start = await self._intake.take(asked, adds=False)
-        bench = self._workshop.bench(start.request, self._workshop.begin(start.request), start.owner)
-        chat = await bench.chat(start.items)
-        return {"object": "response.input_tokens", "input_tokens": await self._workshop.counts.of(chat)}
+        asked = self._parser.parse({name: value for name, value in body.items() if name not in NOT_COUNTED})
+        await self._factory.inference.check_model(asked.model)
+        start = await self._resolver.resolve(asked, adds=False, hold=hold)
+        context = self._factory.context(start.request, self._factory.begin(start.request), start.owner)
+        with context.held() as held:
+            chat = await context.chat(start.items, held)
+            return {"object": "response.input_tokens", "input_tokens": await self._factory.counts.of(chat)}

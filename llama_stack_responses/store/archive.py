@@ -1,22 +1,22 @@
-"""Responses and the histories that they stand on.
+"""Store responses and their histories.
 
-What conversations have in common is kept once, and goes with the last response that stands on it, never before.
+Histories that conversations share are stored once. They are deleted with the last response that depends on them.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import batched
-from typing import Final
+from typing import Any, Final
 
 from ..core.errors import bad_request
 from ..core.exchanges import with_exchanges, without_exchange
 from ..core.listing import Order
 from ..core.owner import Owner
-from ..core.stream.calls import FORMS
 from ..core.stream.response import ADDED_FIELDS
 from ..core.stream.transcript import Mark
 from ..logs import get_logger
@@ -24,24 +24,23 @@ from . import codec
 from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_input, unsettled
-from .nodes import Node, decode, read_chain
+from .nodes import read_chain
+from .pages import Shared, first_decoded, own_inputs
+from .reading import PAGE_BYTES, Room, computed, decoded
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
+from .retry import Retry
 from .saving import Saving
-from .tries import Tries
 from .vouched import Vouched, find_vouched
 
 logger = get_logger(__name__)
 
-type Items = list[Json]  # the class below has a method called list
+type Items = list[Json]  # an alias, because the class below has a method called `list`
 
 _SCAN: Final = 100
 
-_MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
-"""The types of items that a model makes, beside its messages."""
-
 _JOINS: Final = ("completed", "incomplete")
-"""The statuses of responses whose input and output become part of their conversation."""
+"""Statuses with which a response's input and output are added to its conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +49,11 @@ class StoredResponse:
 
     Attributes:
         response: the response object.
-        owner: who made it.
+        owner: the owner of the response.
         history: the name of the history after its output; None if that is empty.
         input: the name of the history after its input.
-        version: grows with each save of this response.
-        transcript: how its stream was cut into events; None if nobody took that down.
+        version: the version of the record; it grows with each save.
+        transcript: how its stream was cut into events; None if this was not recorded.
     """
 
     response: Json
@@ -67,32 +66,48 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Part of a list, and whether there is more behind it."""
+    """A page of a list. `has_more` tells whether more responses follow."""
 
     items: list[StoredResponse]
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A response's record, its version, and its size as `codec.size` counts."""
+
+    entry: Entry
+    version: int
+    size: int
+
+
 class Archive:
-    """Keeps responses, each part of a conversation once, and forgets them when their time is up.
+    """Stores responses, each shared part of a history once, and deletes them when they expire.
 
     Args:
-        records: where everything goes.
-        retention: seconds from a response's creation after which it is gone; None keeps it until it is deleted.
-        clock: seconds since the epoch.
+        records: the store.
+        retention: seconds from a response's creation until it expires; None keeps it until it is deleted.
+        clock: returns seconds since the epoch.
+        page_bytes: a page of a list ends once its responses reach this size.
 
-    Every method raises `ApiError` 503 when the store cannot serve it.
+    Every method raises `ApiError` 503 when the store is unavailable.
     """
 
     def __init__(
-        self, records: Records, *, retention: float | None = 30 * 86_400.0, clock: Callable[[], float] = time.time
+        self,
+        records: Records,
+        *,
+        retention: float | None = 30 * 86_400.0,
+        clock: Callable[[], float] = time.time,
+        page_bytes: int = PAGE_BYTES,
     ) -> None:
         self._records = records
         self._retention = retention
         self._clock = clock
-        self._reclaim = Reclaim(records)
+        self._page_bytes = page_bytes
+        self._reclaim = Reclaim(records, page_bytes)
         self.conversations = ConversationStore(records)
-        """The conversations that responses are in."""
+        """The store of the conversations."""
 
     async def save(
         self,
@@ -105,27 +120,27 @@ class Archive:
         version: int | None = None,
         transcript: Sequence[Mark] | None = None,
         exchanges: Mapping[str, Json] | None = None,
-        beside: Sequence[Op] = (),
+        extra_ops: Sequence[Op] = (),
         conditions: Sequence[Condition] = (),
     ) -> int:
-        """Store a response, or store it anew, in one commit.
+        """Store a response, or replace the stored one, in one commit.
 
-        What is stored already, be it the tools or a history that the client sent again, is referred to. If the response
-        is in a conversation and has come to an end there, its own input and its output become the conversation's end
-        in the same commit: once, however often it is stored.
+        Content that is already stored (tools, or a history that the client sent again) is referenced, not stored again.
+        If the response has ended and belongs to a conversation, the same commit appends its own input and its output to
+        the conversation. This happens once, however often the response is saved.
 
         Args:
             response: the response object; its `output` items continue the history.
-            owner: who made it.
+            owner: the owner of the response.
             base: the name of the history that it continues.
-            input_items: the request's own items, behind those of `base`.
-            base_items: the items of `base`. Should it be gone by now, because somebody deleted the response that it
-                belonged to, they are stored again; without them, this history would begin with `input_items`.
-            beside, conditions: what else the commit does, and on what else it depends.
-            version: what the stored response's version must still be; None for whatever it is.
+            input_items: the request's own items, after those of `base`.
+            base_items: the items of `base`. They are stored again if `base` was deleted meanwhile, together with the
+                response that it belonged to. Without them, the history would begin with `input_items`.
+            extra_ops, conditions: further ops and conditions of the commit.
+            version: the version that the stored response must have; None accepts any.
             transcript: how the response's stream was cut into events.
-            exchanges: what the model called and was told, by the id of the output item that shows it. It is kept in
-                the history, as the item's `exchange`, and nowhere else.
+            exchanges: the calls that the model made and their results, by the id of the output item that shows them.
+                They are stored only in the history, as the item's `exchange`.
 
         Returns:
             The version that was stored.
@@ -135,13 +150,17 @@ class Archive:
         """
         exchanges = exchanges or {}
         joining = await self._joining(response, owner, base, input_items, exchanges)
-        saving = Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining)
-        tries = Tries()
+        new = (input_items, response)
+        saving = await computed(
+            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining), *new
+        )
+        retry = Retry()
         while True:
-            await tries.another()
-            plan = saving.plan(await saving.read(self._records), self._clock(), version)
+            await retry.wait()
+            known = await saving.read(self._records)
+            plan = await computed(partial(saving.plan, known, self._clock(), version), *new)
             try:
-                await self._records.commit([*plan.ops, *beside], [*plan.conditions, *conditions])
+                await self._records.commit([*plan.ops, *extra_ops], [*plan.conditions, *conditions])
             except Conflict as conflict:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
@@ -158,10 +177,13 @@ class Archive:
         input_items: Sequence[Json],
         conditions: Sequence[Condition] = (),
     ) -> bool:
-        """Store a response of another server, unless it is there, or was and is deleted; False if so.
+        """Store a response of another server.
 
         Args:
-            owner, base, input_items, conditions: as `save` takes them.
+            owner, base, input_items, conditions: as for `save`.
+
+        Returns:
+            False if the response is already stored, or was imported before and deleted.
 
         Raises:
             Conflict: one of `conditions` does not hold.
@@ -174,7 +196,7 @@ class Archive:
                 owner=owner,
                 base=base,
                 input_items=input_items,
-                beside=[mark],
+                extra_ops=[mark],
                 conditions=[*new, *conditions],
             )
         except Conflict as conflict:
@@ -184,111 +206,135 @@ class Archive:
         return True
 
     async def brought(self, response_ids: Sequence[str]) -> set[str]:
-        """Those of the ids whose responses are there, or that an import brought."""
+        """Return the ids whose responses are stored or were imported before."""
         keys = {key: each for each in response_ids for key in (f"r/{each}", imported(each).key)}
         return {keys[key] for key in await self._records.get_many(list(keys))}
 
     async def join(
         self, response: Json, *, owner: Owner, input_items: Sequence[Json], exchanges: Mapping[str, Json]
     ) -> None:
-        """Have the input and the output of a response that is not stored become the end of its conversation.
+        """Append the input and the output of a response that is not stored to its conversation.
 
         Args:
-            owner, input_items, exchanges: as `save` takes them.
+            owner, input_items, exchanges: as for `save`.
         """
         joining = await self._joining(response, owner, None, input_items, exchanges)
         if joining is None:
             return
-        tries = Tries()
+        retry = Retry()
         while True:
-            await tries.another()
-            ops, conditions = joining.plan(await joining.read(self._records))
+            await retry.wait()
+            known = await joining.read(self._records)
+            ops, conditions = await computed(partial(joining.plan, known), input_items, response["output"])
             if not ops or await committed(self._records, ops, conditions):
                 return
 
     async def load(self, response_id: str) -> StoredResponse | None:
-        """The response; None if it is unknown, deleted or past its time."""
-        return next(iter(await self._load([response_id])), None)
+        """Return the response; None if it is unknown, deleted or expired."""
+        found, _ = await self._entries([response_id])
+        page = await self._page(found, 1)
+        return next(iter(page.items), None)
 
     async def under_way(self, response_id: str) -> Vouched | None:
-        """The foreground response that is made by any server of the store; None if there is none."""
+        """Return the foreground response that any server of the store is running; None if there is none."""
         return await find_vouched(self._records, response_id) if self._records.transactional else None
 
     async def entry(self, response_id: str) -> Entry | None:
-        """The response's record alone, for those who do not look at its content; None as from `load`."""
-        return next((entry for entry, _ in await self._entries([response_id])), None)
+        """Return the response's record without content that is stored elsewhere; None as from `load`."""
+        found, _ = await self._entries([response_id])
+        return found[0].entry if found else None
 
     async def list(self, owner: Owner, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
-        """The owner's responses by time of creation: at most `limit`, behind the response `after`, of one `model`.
+        """Return at most `limit` of the owner's responses after the response `after`, by time of creation.
+
+        Args:
+            model: return only responses of this model. Of other responses, only the records are read.
 
         Raises:
-            ApiError: 400, if `after` is not one of them.
+            ApiError: 400, if `after` is not one of the owner's responses.
         """
         start, end = await self._bounds(owner, after, order)
         size = limit + 1 if model is None else max(limit + 1, _SCAN)
-        found: list[StoredResponse] = []
+        found: list[_Found] = []
         while True:
             rows = await self._records.range(start, end, limit=size, reverse=order == "desc")
-            loaded = await self._load([key.rpartition("/")[2] for key, _ in rows])
-            found += [stored for stored in loaded if model is None or stored.response["model"] == model]
-            if len(found) > limit or len(rows) < size:
-                return Page(found[:limit], len(found) > limit)
+            ids = [key.rpartition("/")[2] for key, _ in rows]
+            while ids and not self._is_enough(found, limit):
+                some, seen = await self._entries(ids)
+                found += [each for each in some if model is None or each.entry.response["model"] == model]
+                ids = ids[seen:]
+            if len(rows) < size or self._is_enough(found, limit):
+                return await self._page(found, limit)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
 
+    def _is_enough(self, found: Sequence[_Found], limit: int) -> bool:
+        """Return whether the responses fill a page and more."""
+        return len(found) > limit or sum(each.size for each in found[:-1]) >= self._page_bytes
+
+    async def _page(self, found: Sequence[_Found], limit: int) -> Page:
+        """Return a page: the first of the responses, until they reach its size limit."""
+        shared, size = Shared(self._records, self._page_bytes), 0
+        items: list[StoredResponse] = []
+        for number, each in enumerate(found[:limit]):
+            if size >= self._page_bytes:
+                return Page(items, has_more=True)
+            ahead = (key for later in found[number:limit] for key in _content_of(later.entry))
+            content = await shared.get(_content_of(each.entry), ahead)
+            size += each.size + sum(of_it for _, _, of_it in content.values())
+            items += _stored(each, content)
+        return Page(items, len(found) > limit)
+
     async def own_inputs(self, stored: Sequence[StoredResponse]) -> Sequence[Items]:
-        """What stands in each response's history behind what a model said before, in two round trips at most.
+        """Return each response's input items that follow the last item that a model made, in at most two round trips.
 
-        Nothing where that is gone.
+        The list is empty if these items are no longer stored. The answer ends once the inputs reach the
+        size of a page.
         """
-        ends = [split_input(each.input) if each.input else ("", 0) for each in stored]
-        nodes = await self._nodes(node for node, _ in ends)
-        # The input is in front of the output in one node, or in one of its own that the output's stands on.
-        apart = [_parent(nodes.get(node), behind) for node, behind in ends]
-        nodes |= await self._nodes(filter(None, apart))
-        holders = [
-            (parent, 0) if parent else (node, behind) for (node, behind), parent in zip(ends, apart, strict=True)
-        ]
-        return [_given(nodes.get(name), behind) for name, behind in holders]
+        shared = Shared(self._records, self._page_bytes)
+        return await own_inputs(shared, [each.input for each in stored], self._page_bytes)
 
-    async def _nodes(self, names: Iterable[str]) -> dict[str, Node]:
-        """Those of the nodes that are there, by name."""
-        records = await self._records.get_many(list({f"n/{name}" for name in names if name}))
-        return {key.removeprefix("n/"): decode(record.value) for key, record in records.items()}
+    async def history(self, name: str | None, room: Room | None = None) -> Items:
+        """Return all items of the history called `name`, oldest first.
 
-    async def history(self, name: str | None) -> Items:
-        """All items from the beginning to the history called `name`, oldest first.
-
-        A history of n nodes, of which each response makes at most two, takes at most ceil(log4(n)) + 1 round trips, and
-        one more if it begins with a conversation.
+        Each response adds at most two nodes. A history of n nodes takes at most ceil(log4(n)) + 1 round trips, and one
+        more if it begins with a conversation.
 
         Raises:
             ApiError: 400 `previous_response_not_found`, if part of it is gone.
+            TooLarge: it exceeds `room`.
         """
-        items = await self._kept(name)
+        items = await self._kept(name, room)
         if items is None:
             raise bad_request(
                 "The history of the previous response is no longer stored.",
                 "previous_response_id",
                 "previous_response_not_found",
             )
-        return await self.conversations.unfold(items)
+        return await self.conversations.unfold(items, room)
 
-    async def _kept(self, name: str | None) -> Items | None:
-        """The items of a history as it is kept; None if part of it is gone."""
+    async def _kept(self, name: str | None, room: Room | None = None) -> Items | None:
+        """Return the items of a history as they are stored; None if part of it is gone."""
         if name is None:
             return []
         node, behind = split_input(name)
-        chain = await read_chain(self._records, node)
+        chain = await read_chain(self._records, node, room)
         if chain is None:
             return None
         items = [item for _, node in chain for item in node.items]
         return items[: len(items) - behind]
 
-    async def find_items(self, owner: Owner, item_ids: Sequence[str]) -> AsyncIterator[tuple[str, Json]]:
-        """Those of the items with these ids that are stored for this owner, each with its id, in any order.
+    async def find_items(
+        self, owner: Owner, item_ids: Sequence[str], room: Room | None = None
+    ) -> AsyncIterator[tuple[str, Json]]:
+        """Yield the owner's stored items that have these ids, each with its id, in any order.
 
-        Each record is read and decoded once, however many of the items are in it, and only when it is asked for.
+        Each record is read and decoded once, however many of the items it holds, and only when the iteration reaches
+        it.
+
+        Raises:
+            TooLarge: the records that hold them exceed `room`.
         """
+        room = room or Room()
         hasher = Hasher(owner)
         for ids in batched(item_ids, _SCAN):
             rows = {f"i/{hasher.item(item_id)}": item_id for item_id in ids}
@@ -297,34 +343,37 @@ class Archive:
                 key, index = read_pointer(pointer.value)
                 places.setdefault(key, []).append((rows[row], index))
             for key, named in places.items():
-                for found in await self._items_at(key, named):
+                for found in await self._items_at(key, named, room):
                     yield found
 
-    async def _items_at(self, key: str, named: Sequence[tuple[str, int]]) -> Sequence[tuple[str, Json]]:
-        """Those of the items with these ids and indices that are in one record."""
+    async def _items_at(self, key: str, named: Sequence[tuple[str, int]], room: Room) -> Sequence[tuple[str, Json]]:
+        """Return the items with these ids and indices that one record holds."""
         record = (await self._records.get_many([key])).get(key)
-        items = _items(key, record) if record else ()
+        items = _items(key, *await decoded([record.value], room)) if record else ()
         return [(item_id, items[index]) for item_id, index in named if index < len(items)]
 
     async def delete(
-        self, response_id: str, *, beside: Sequence[Op] = (), conditions: Sequence[Condition] = ()
+        self, response_id: str, *, extra_ops: Sequence[Op] = (), conditions: Sequence[Condition] = ()
     ) -> bool:
-        """Forget a response, and all content that nothing else stands on; False if it is not there.
+        """Delete a response and all content that nothing else refers to.
 
         Args:
-            beside, conditions: what else the commit does, and on what else it depends.
+            extra_ops, conditions: further ops and conditions of the commit.
+
+        Returns:
+            False if the response does not exist.
 
         Raises:
             Conflict: one of `conditions` does not hold.
         """
         key = f"r/{response_id}"
-        tries = Tries()
+        retry = Retry()
         while True:
-            await tries.another()
+            await retry.wait()
             record = (await self._records.get_many([key])).get(key)
             if record is None:
                 return False
-            entry = Entry.decode(record)
+            entry = Entry.from_stored(*await decoded([record.value]))
             released = entry.references().values()
             ops: Sequence[Op] = [
                 Delete(key),
@@ -332,7 +381,7 @@ class Archive:
                 *(unsettled(content, entry.owner) for content in released),
             ]
             try:
-                await self._records.commit([*ops, *beside], [VersionIs(key, record.version), *conditions])
+                await self._records.commit([*ops, *extra_ops], [VersionIs(key, record.version), *conditions])
             except Conflict as conflict:
                 if any(condition in conditions for condition in conflict.failed):
                     raise
@@ -341,12 +390,12 @@ class Archive:
             return True
 
     async def sweep(self, *, limit: int = 100) -> int:
-        """Delete at most `limit` responses whose time is up, and finish deletions that were interrupted.
+        """Delete at most `limit` expired responses, and finish interrupted deletions.
 
-        Space that became free goes back to the disk.
+        Freed space is returned to the file system.
 
         Returns:
-            How many responses it deleted; `limit` says that there may be more.
+            The number of deleted responses; if it is `limit`, there may be more.
         """
         await self._reclaim.resume(limit)
         await self.conversations.resume(limit)
@@ -362,13 +411,13 @@ class Archive:
             deleted += len(expired)
             if digits < oldest[:BUCKET]:
                 await self._drop_bucket(row, start)
-        # By the store's clock, on which leases are: by this server's, others might lose theirs.
+        # By the store's clock, which leases use: by this server's clock, other servers might lose their leases.
         while await self._records.sweep(await self._records.now()):
             pass
         return deleted
 
     async def close(self) -> None:
-        """Give back what the store holds."""
+        """Release the store's resources."""
         await self._records.close()
 
     async def _joining(
@@ -379,7 +428,7 @@ class Archive:
         input_items: Sequence[Json],
         exchanges: Mapping[str, Json],
     ) -> Joining | None:
-        """What the response adds to its conversation; None if it does not."""
+        """Return what the response adds to its conversation; None if nothing."""
         if response["conversation"] is None or response["status"] not in _JOINS:
             return None
         own = without_stand_in([*(await self._kept(base) or []), *input_items])
@@ -387,7 +436,7 @@ class Archive:
         return Joining(response["conversation"]["id"], owner, items)
 
     def _oldest(self) -> str:
-        """The least order of a response whose time is not up."""
+        """Return the least order of a response that has not expired."""
         return second(0 if self._retention is None else self._clock() - self._retention)
 
     async def _forget(self, listed: str) -> None:
@@ -395,11 +444,13 @@ class Archive:
         try:
             found = await self.delete(response_id)
         except codec.UnreadableError as error:
-            logger.error("an expired response is dropped, and what it stood on stays: %s: %s", response_id, error)
+            logger.error(
+                "expired response deleted; its history could not be read and stays: %s: %s", response_id, error
+            )
             await self._records.commit([Delete(f"r/{response_id}"), Delete(listed)])
             return
         if not found:
-            # A bounded store has dropped the response before its time, and not this row.
+            # A bounded store has dropped the response early, but not this row.
             await self._records.commit([Delete(listed)])
 
     async def _drop_bucket(self, row: str, prefix: str) -> None:
@@ -407,74 +458,60 @@ class Archive:
             await self._records.commit([Delete(row)], [Empty(prefix)])
 
     async def _bounds(self, owner: Owner, after: str | None, order: Order) -> tuple[str, str]:
-        """The keys between which `list` looks."""
+        """Return the range of keys that `list` reads."""
         of = Hasher(owner).owner
         start, end = f"l/{of}/{self._oldest()}", after_prefix(f"l/{of}/")
         if after is None:
             return start, end
         record = (await self._records.get_many([f"r/{after}"])).get(f"r/{after}")
-        entry = Entry.decode(record) if record else None
+        entry = Entry.from_stored(*await decoded([record.value])) if record else None
         if entry is None or Hasher(entry.owner).owner != of:
             raise bad_request(f"No response with id '{after}' is in this list.", "after", "invalid_value")
         key = listing(of, entry.order, after)
         return (start, key) if order == "desc" else (max(start, key + "\0"), end)
 
-    async def _load(self, response_ids: Sequence[str]) -> Sequence[StoredResponse]:
-        """Those of the responses that are there, in this order, in two round trips."""
-        live = await self._entries(response_ids)
-        content = await self._records.get_many(list({key for entry, _ in live for key in _content_of(entry)}))
-        return [
-            StoredResponse(
-                _response(entry, content), entry.owner, entry.history, entry.input, version, entry.transcript
-            )
-            for entry, version in live
-            if content.keys() >= _content_of(entry)
-        ]
-
-    async def _entries(self, response_ids: Sequence[str]) -> Sequence[tuple[Entry, int]]:
-        """The records of those that are there, each with its version."""
+    async def _entries(self, response_ids: Sequence[str]) -> tuple[Sequence[_Found], int]:
+        """Return the records of the first responses, up to the size of a page, and how many of the ids they cover."""
         keys = [f"r/{response_id}" for response_id in response_ids]
-        records = await self._records.get_many(keys)
-        found = [(Entry.decode(records[key]), records[key].version) for key in keys if key in records]
+        records = await self._records.get_many(keys, most=self._page_bytes)
+        found, seen = await first_decoded(keys, records, self._page_bytes)
         oldest = self._oldest()
-        return [(entry, version) for entry, version in found if entry.order >= oldest]
+        entries = [_Found(Entry.from_stored(value), record.version, size) for record, value, size in found.values()]
+        return [each for each in entries if each.entry.order >= oldest], seen
 
 
-def _parent(node: Node | None, outputs: int) -> str | None:
-    """The node that holds the input, where this one holds nothing but the output."""
-    return node.parent if node and len(node.items) <= outputs else None
+def _content_of(entry: Entry) -> Sequence[str]:
+    """Return the keys of content that is stored outside the response's record."""
+    keys = [f"b/{name}" for name in entry.fields.values()]
+    return keys if entry.response["output"] or not entry.outputs else [*keys, f"n/{entry.history}"]
 
 
-def _given(node: Node | None, outputs: int) -> Items:
-    """The items in front of the output, behind the last one that a model made."""
-    items = list(without_stand_in(node.items[: len(node.items) - outputs])) if node else []
-    made = [index for index, item in enumerate(items) if item.get("role") == "assistant" or item["type"] in _MADE]
-    return items[made[-1] + 1 :] if made else items
+def _stored(found: _Found, content: Mapping[str, tuple[Record, Any, int]]) -> Sequence[StoredResponse]:
+    """Return the response; nothing if part of it is gone."""
+    entry = found.entry
+    if content.keys() < set(_content_of(entry)):
+        return ()
+    response = _response(entry, {key: value for key, (_, value, _) in content.items()})
+    return (StoredResponse(response, entry.owner, entry.history, entry.input, found.version, entry.transcript),)
 
 
-def _content_of(entry: Entry) -> set[str]:
-    """The keys of what is kept outside of the response's record."""
-    keys = {f"b/{name}" for name in entry.fields.values()}
-    return keys if entry.response["output"] or not entry.outputs else keys | {f"n/{entry.history}"}
-
-
-def _response(entry: Entry, content: Mapping[str, Record]) -> Json:
-    fields = {field: codec.decode(content[f"b/{name}"].value) for field, name in entry.fields.items()}
+def _response(entry: Entry, content: Mapping[str, Any]) -> Json:
+    fields = {field: content[f"b/{name}"] for field, name in entry.fields.items()}
     if f"n/{entry.history}" in _content_of(entry):
-        items = decode(content[f"n/{entry.history}"].value).items
-        fields["output"] = list(items[-entry.outputs :])
+        fields["output"] = content[f"n/{entry.history}"][-entry.outputs :]
     response = {**entry.response, **fields}
     for field, value in ADDED_FIELDS.items():
         response.setdefault(field, value)
     return response | {"output": [without_exchange(item) for item in response["output"]]}
 
 
-def _items(key: str, record: Record) -> Sequence[Json]:
-    """The items that lie under a key that a pointer holds."""
+def _items(key: str, stored: Any) -> Sequence[Json]:
+    """Return the items of the record to which a pointer leads, given its decoded value."""
     match key[:2]:
         case "r/":
-            output: Sequence[Json] = Entry.decode(record).response["output"]
+            output: Sequence[Json] = Entry.from_stored(stored).response["output"]
             return output
         case "m/":
-            return [codec.decode(record.value)]
-    return decode(record.value).items
+            return [stored]
+    items: Sequence[Json] = stored
+    return items

@@ -1,9 +1,8 @@
-"""Values as bytes.
+"""Encode values as bytes.
 
-The first byte says how the rest is written: the format's number in its low
-bits, flags in its high ones. Then comes the head, if any: raw bytes, such as
-hashes, that compression could only make longer. Then the value as JSON,
-compressed where that makes it smaller.
+The first byte tells how the rest is encoded: the format's number in the low bits, flags in the high bits. An optional
+head follows: raw bytes, such as hashes, which do not compress. The rest is the value as JSON, compressed if that makes
+it smaller.
 """
 
 from __future__ import annotations
@@ -12,27 +11,32 @@ import json
 import zlib
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from ..core.errors import ApiError
+from ..core.json_values import decoded_bytes
 
 FORMAT: Final = 1
-"""The number of the format that is written. Formats that were once written stay readable."""
+"""The format that is written. Earlier formats stay readable."""
 
 _COMPRESSED: Final = 0x80
 _HEAD: Final = 0x40
 _LENIENT: Final = 0x20
 _FLAGS: Final = 0xF0
 
+LARGEST: Final = 2**30
+"""Maximum size of a decompressed record in bytes, far above what the largest request produces."""
+
 _SMALL: Final = 100
+_DAMAGED: Final = "A stored record is damaged."
 _LEVEL: Final = 3
-# With zlib's own choice, 8, most of the time for a small value goes into making its tables.
+# With zlib's default, 8, most of the time for a small value is spent on setting up tables.
 _MEMORY: Final = 6
 
-# What responses and their items have in common: compression starts with this text as its past. It is part of format 1
-# and must not change; another text is another format.
+# Preset dictionary for compression: text that responses and items have in common. It is part of format 1 and must not
+# change; another dictionary is another format.
 _PAST: Final = b"""{"type":"custom_tool_call_output","call_id":"call_","output":"{"type":"custom_tool_call","input":"\
 {"type":"web_search_call","action":{"type":"search","query":"","sources":[{"type":"url","url":"https://www.\
 {"type":"url_citation","start_index":,"end_index":,"url":"https://","title":"{"type":"mcp_list_tools","server_label":"\
@@ -64,31 +68,52 @@ null,"service_tier":"default","store":true,"temperature":1.0,"text":{"format":{"
 
 
 class UnreadableError(ApiError):
-    """A stored record is damaged, or of a format that is not known here."""
+    """A stored record is damaged, or its format is not supported."""
 
     def __init__(self, message: str) -> None:
         super().__init__(500, message)
 
 
+class TooLarge(Exception):  # noqa: N818 - an answer, as a conflict is
+    """A decompressed record is larger than the caller allows."""
+
+
 def dumps(value: Any, *, ordered: bool = False) -> bytes:
-    """`value` as JSON without spaces, its keys sorted if `ordered`."""
+    """Return `value` as JSON without spaces, with sorted keys if `ordered`."""
     try:
         return orjson.dumps(value, option=orjson.OPT_SORT_KEYS if ordered else None)
     except TypeError:
-        # Halves of surrogate pairs and integers over 64 bits, which models do emit.
+        # Models emit unpaired surrogates and integers over 64 bits, which orjson rejects.
         return json.dumps(value, separators=(",", ":"), sort_keys=ordered).encode()
 
 
 def encode(value: Any, head: bytes = b"", *, pack: bool = True) -> bytes:
-    """The bytes of a JSON `value`, behind at most 65,535 bytes of `head`.
+    """Return the encoded JSON `value`, with at most 65,535 bytes of `head` in front.
 
-    Without `pack` it is not compressed: for large values that are gone again in a moment.
+    Args:
+        pack: compress the value. False suits large values that are soon deleted.
     """
-    flags = FORMAT
+    return pack_text(text_of(value), head, pack=pack)
+
+
+class Text(NamedTuple):
+    """A value as JSON. `lenient` tells that only Python's own decoder reads it."""
+
+    json: bytes
+    lenient: bool
+
+
+def text_of(value: Any) -> Text:
+    """Return a value as JSON."""
     try:
-        body = orjson.dumps(value)
+        return Text(orjson.dumps(value), lenient=False)
     except TypeError:
-        body, flags = dumps(value), flags | _LENIENT
+        return Text(dumps(value), lenient=True)
+
+
+def pack_text(text: Text, head: bytes = b"", *, pack: bool = True) -> bytes:
+    """Return what `encode` returns for a value that is already JSON."""
+    body, flags = text.json, FORMAT | (_LENIENT if text.lenient else 0)
     if pack and len(body) >= _SMALL:
         packer = zlib.compressobj(_LEVEL, wbits=-15, memLevel=_MEMORY, zdict=_PAST)
         packed = packer.compress(body) + packer.flush()
@@ -100,30 +125,78 @@ def encode(value: Any, head: bytes = b"", *, pack: bool = True) -> bytes:
 
 
 def head(data: bytes) -> bytes:
-    """The head that `data` was encoded with."""
+    """Return the head that `data` was encoded with."""
     _check(data)
     return data[3 : _body(data)] if data[0] & _HEAD else b""
 
 
-def decode(data: bytes) -> Any:
-    """The value that `data` was encoded from.
+def decode(data: bytes, most: int = LARGEST) -> Any:
+    """Return the value that `data` was encoded from.
 
     Raises:
-        UnreadableError: the bytes are damaged, or of a format that is not known here.
+        UnreadableError: the bytes are damaged, have an unsupported format, or decompress to more than `most` bytes.
+    """
+    return parse(data, whole_text(data, most))
+
+
+def whole_text(data: bytes, most: int = LARGEST) -> bytes:
+    """Return the JSON that `data` holds, decompressed.
+
+    Raises:
+        UnreadableError: as from `decode`.
+    """
+    try:
+        return text(data, most)
+    except TooLarge as error:
+        raise UnreadableError(f"A stored record is damaged: it holds more than {most} bytes.") from error
+
+
+def text(data: bytes, most: int) -> bytes:
+    """Return what `whole_text` returns, within a bound.
+
+    Raises:
+        TooLarge: it has more than `most` bytes. Decompression stops there.
+        UnreadableError: as from `decode`.
     """
     _check(data)
     body = data[_body(data) :]
+    if data[0] & _COMPRESSED:
+        unpacker = zlib.decompressobj(-15, _PAST)
+        try:
+            # A bound of 0 would mean no bound.
+            body = unpacker.decompress(body, most + 1)
+        except zlib.error as error:
+            raise UnreadableError(_DAMAGED) from error
+    if len(body) > most:
+        raise TooLarge
+    return body
+
+
+def parse(data: bytes, body: bytes) -> Any:
+    """Return the value that `data` was encoded from, given the JSON that it holds.
+
+    Raises:
+        UnreadableError: `body` is not valid JSON.
+    """
     try:
-        if data[0] & _COMPRESSED:
-            body = zlib.decompressobj(-15, _PAST).decompress(body)
         return json.loads(body) if data[0] & _LENIENT else orjson.loads(body)
-    except (zlib.error, ValueError) as error:
-        raise UnreadableError("A stored record is damaged.") from error
+    except ValueError as error:
+        raise UnreadableError(_DAMAGED) from error
 
 
 def known(kind: type, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the stored fields that the dataclass `kind` has: a newer version of the software may have added some."""
+    """Return the stored fields that the dataclass `kind` has. A newer version of the software may have added others."""
     return {field.name: stored[field.name] for field in fields(kind) if field.name in stored}
+
+
+def size(data: bytes, text: bytes) -> int:
+    """Return the cost of reading `data`, given its JSON: roughly the size of the value in memory in bytes."""
+    return _body(data) + decoded_bytes(text)
+
+
+def size_behind(head_bytes: int, text: Text) -> int:
+    """Return the `size` of what `pack_text` makes of a text with a head of this many bytes."""
+    return 3 + head_bytes + decoded_bytes(text.json)
 
 
 def _body(data: bytes) -> int:

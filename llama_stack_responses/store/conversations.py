@@ -1,17 +1,19 @@
-"""Conversations and their items.
+"""Store conversations and their items.
 
-Unlike a history, which is immutable and belongs to whatever stands on it, a conversation changes, and lives until it is
-deleted. So it has its items itself: a row each, at a place that is the number of items that were added before. However
-long a conversation is, a turn adds its own rows and rewrites one, an item goes with its row, and a page is a range.
+A history is immutable and lives as long as a response refers to it. A conversation changes, and lives until it is
+deleted. It therefore has its own items: one row each, at a place equal to the number of items that were added before.
+However long a conversation is, a turn adds its own rows and rewrites one, deleting an item deletes its row, and a page
+is a range.
 
-What a response in a conversation was made from begins with a stand-in for what the conversation was then; whoever reads
-that history finds those of its items that are still there.
+The history of a response in a conversation begins with a stand-in for the conversation as it was then. Reading the
+history replaces the stand-in by those of the items that still exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from secrets import token_hex
 from typing import Final
 
@@ -22,14 +24,15 @@ from ..logs import get_logger
 from . import codec
 from .hashing import Hasher
 from .layout import Json, imported, item_pointer, read_pointer
-from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, committed
-from .tries import Tries
+from .reading import PAGE_BYTES, Room, computed, decoded, decoded_until
+from .records import Condition, Delete, Op, Put, Record, Records, VersionIs, after_prefix, bytes_of, committed
+from .retry import Retry
 
 logger = get_logger(__name__)
 
 _STAND_IN: Final = "conversation"
 _BATCH: Final = 200
-"""Items that are dropped in one commit."""
+"""Number of items that one commit deletes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +41,10 @@ class Conversation:
 
     Attributes:
         id: `conv_...`.
-        owner: who made it.
+        owner: the owner of the conversation.
         created_at: Unix time in seconds.
-        metadata: the client's own pairs.
-        end: the place that the next item gets: how many were ever added.
+        metadata: the client's own key-value pairs.
+        end: the place of the next item: the number of items ever added.
     """
 
     id: str
@@ -52,50 +55,50 @@ class Conversation:
 
     @property
     def key(self) -> str:
-        """The key of its record."""
+        """The key of the conversation's record."""
         return f"c/{self.id}"
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         kept = {"created_at": self.created_at, "metadata": self.metadata, "end": self.end}
         return codec.encode({"owner": self.owner.encode(), **kept})
 
     @staticmethod
     def decode(conversation_id: str, record: Record) -> Conversation:
-        """The conversation that `encode` wrote."""
+        """Decode what `encode` returned."""
         stored = codec.decode(record.value)
         found = {**stored, "id": conversation_id, "owner": Owner(*stored["owner"])}
         return Conversation(**codec.known(Conversation, found))
 
 
 def stand_in(conversation: Conversation) -> Json:
-    """What stands, as the first item of a history, for all that is in the conversation now.
+    """Return an item that stands, as the first of a history, for the conversation's present items.
 
-    No two are the same: histories with the same words share their items, and two turns have ids of their own.
+    Each stand-in is unique. Histories with equal items share nodes, but two turns need items with different ids.
     """
     return {"type": _STAND_IN, "conversation": conversation.id, "end": conversation.end, "turn": token_hex(8)}
 
 
 def begins_with_stand_in(items: Sequence[Json]) -> bool:
-    """Whether the items are behind those of a conversation."""
+    """Return whether a stand-in for a conversation precedes the items."""
     return bool(items) and items[0]["type"] == _STAND_IN
 
 
 def without_stand_in(items: Sequence[Json]) -> Sequence[Json]:
-    """A history's own items."""
+    """Return a history's own items."""
     return items[1:] if begins_with_stand_in(items) else items
 
 
 class Joining:
-    """Items that become the end of a conversation, in a commit that may do more.
+    """Items that a commit appends to a conversation; the commit may contain other ops.
 
-    One that is there already, as its id tells, stays where it is. If the conversation is deleted meanwhile, nothing is
-    added to it.
+    An item that the conversation already has (by its id) keeps its place. If the conversation is deleted meanwhile,
+    nothing is added.
 
     Args:
         conversation_id: the conversation.
-        owner: whose it may be; `read` finds out.
-        items: each with an id.
+        owner: the presumed owner; `read` corrects it.
+        items: the items, each with an id.
     """
 
     def __init__(self, conversation_id: str, owner: Owner, items: Iterable[Json]) -> None:
@@ -109,8 +112,9 @@ class Joining:
         self._keys = [self._head, *self._items]
 
     async def read(self, records: Records, *also: str) -> dict[str, Record]:
-        """What there is of all that `plan` must know, and of other keys, in one round trip, or in two if the
-        conversation is another user's.
+        """Read the records that `plan` needs, and the keys `also`.
+
+        This takes one round trip, or two if the conversation belongs to another user.
         """
         known = await records.get_many([*self._keys, *also])
         if self._head in known:
@@ -121,7 +125,7 @@ class Joining:
         return known
 
     def plan(self, known: Mapping[str, Record]) -> tuple[list[Op], list[Condition]]:
-        """What the commit does for it, and on what that depends."""
+        """Return the ops and the conditions of the commit."""
         if self._head not in known:
             return [], []
         head = known[self._head]
@@ -135,31 +139,32 @@ class Joining:
         return ops, [VersionIs(self._head, head.version)]
 
     def taken(self, known: Mapping[str, Record]) -> str | None:
-        """The id of an item that is there already, if any is."""
+        """Return the id of an item that the conversation already has; None if there is none."""
         return next((item["id"] for address, item in self._items.items() if address in known), None)
 
 
 class ConversationStore:
-    """Keeps conversations until they are deleted.
+    """Stores conversations until they are deleted.
 
-    Every method raises `ApiError` 503 when the store cannot serve it.
+    Every method raises `ApiError` 503 when the store is unavailable.
     """
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
     async def create(self, conversation: Conversation, items: Sequence[Json]) -> None:
-        """Stores a new conversation with these items, each of which has an id.
+        """Store a new conversation with these items, each of which has an id.
 
         Raises:
-            Conflict: there is one with this id.
+            Conflict: the id is taken.
         """
         known = {conversation.key: Record(conversation.encode(), 0)}
-        ops, _ = Joining(conversation.id, conversation.owner, items).plan(known)
+        joining = Joining(conversation.id, conversation.owner, items)
+        ops, _ = await computed(lambda: joining.plan(known), items)
         await self._records.commit(ops, [VersionIs(conversation.key, None)])
 
     async def bring(self, conversation: Conversation, items: Sequence[Json]) -> bool:
-        """Stores a conversation of another server, unless it is there, or was and is deleted; False if so."""
+        """Store a conversation of another server; return False if it is stored, or was imported and deleted."""
         mark = imported(conversation.id)
         known = {conversation.key: Record(conversation.encode(), 0)}
         ops, _ = Joining(conversation.id, conversation.owner, items).plan(known)
@@ -167,48 +172,65 @@ class ConversationStore:
         return await committed(self._records, [*ops, mark], new)
 
     async def load(self, conversation_id: str) -> Conversation | None:
-        """The conversation; None if it is unknown or deleted."""
+        """Return the conversation; None if it is unknown or deleted."""
         found = await self._head(conversation_id)
         return found[0] if found else None
 
     async def set_metadata(self, conversation_id: str, metadata: Mapping[str, str]) -> Conversation | None:
-        """Gives the conversation other metadata; None if it is unknown or deleted."""
-        tries = Tries()
+        """Replace the conversation's metadata and return it; None if it is unknown or deleted."""
+        retry = Retry()
         while found := await self._head(conversation_id):
-            await tries.another()
+            await retry.wait()
             conversation, unchanged = replace(found[0], metadata=metadata), found[1]
             if await committed(self._records, [Put(conversation.key, conversation.encode())], [unchanged]):
                 return conversation
         return None
 
     async def add(self, conversation: Conversation, items: Sequence[Json], *, again: bool = False) -> bool:
-        """Makes `items`, each of which has an id, the end of the conversation; False if it is deleted.
+        """Append `items`, each of which has an id, to the conversation; return False if it is deleted.
 
         Args:
             again: whether an earlier call may have done so.
 
         Raises:
-            ApiError: 400, if one of them is in the conversation already.
+            ApiError: 400, if one of them is already in the conversation.
         """
-        joining, tries = Joining(conversation.id, conversation.owner, items), Tries()
+        joining, retry = Joining(conversation.id, conversation.owner, items), Retry()
         while True:
-            await tries.another()
+            await retry.wait()
             known = await joining.read(self._records)
             if (taken := joining.taken(known)) and not again:
                 raise bad_request(f"Item with id '{taken}' is already in this conversation.", "items", "invalid_value")
-            ops, conditions = joining.plan(known)
+            ops, conditions = await computed(partial(joining.plan, known), items)
             if not ops or await committed(self._records, ops, conditions):
                 return bool(ops)
 
-    async def items(self, conversation_id: str, end: int) -> list[Json]:
-        """All items that are there at places before `end`, in their order."""
-        rows = await self._records.range(_row(conversation_id, 0), _row(conversation_id, end), limit=end)
-        return [codec.decode(record.value) for _, record in rows]
+    async def items(self, conversation_id: str, end: int, room: Room | None = None) -> list[Json]:
+        """Return all items at places before `end`, in order.
+
+        Raises:
+            TooLarge: they exceed `room`.
+        """
+        room = room or Room()
+        first, last = _row(conversation_id, 0), _row(conversation_id, end)
+        rows = await self._records.range(first, last, limit=end, most=room.past)
+        values = [record.value for _, record in rows]
+        room.check(sum(map(len, values)))
+        return await decoded(values, room)
+
+    async def newest(self, conversation_id: str, end: int, most: int) -> list[Json]:
+        """Return the last items before `end`, in order: as many as it takes to reach `most` bytes."""
+        first, last = _row(conversation_id, 0), _row(conversation_id, end)
+        rows = await self._records.range(first, last, limit=end, reverse=True, most=most)
+        return [item for item, _ in await decoded_until([record.value for _, record in rows], most)][::-1]
 
     async def page(
-        self, conversation: Conversation, *, limit: int, after: str | None, order: Order
+        self, conversation: Conversation, *, limit: int, after: str | None, order: Order, most: int = PAGE_BYTES
     ) -> tuple[list[Json], bool]:
-        """At most `limit` items behind the one with the id `after`, and whether there are more.
+        """Return at most `limit` items after the one with the id `after`, and whether there are more.
+
+        Args:
+            most: the page ends once its items reach this many bytes.
 
         Raises:
             ApiError: 400, if `after` is not in the conversation.
@@ -220,16 +242,21 @@ class ConversationStore:
                 raise bad_request(f"No item with id '{after}' is in this list.", "after", "invalid_value")
             first, last = (first, found[0]) if order == "desc" else (found[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
-        rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc")
-        return [codec.decode(record.value) for _, record in rows[:limit]], len(rows) > limit
+        rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", most=most)
+        items = [item for item, _ in await decoded_until([record.value for _, record in rows[:limit]], most)]
+        if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < most:
+            return items, len(items) < len(rows)
+        # The byte limit may have cut off the rows.
+        start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
+        return items, bool(await self._records.range(start, end, limit=1))
 
     async def find(self, conversation: Conversation, item_id: str) -> Json | None:
-        """The item with this id; None if it is not in the conversation."""
+        """Return the item with this id; None if it is not in the conversation."""
         found = await self._place(conversation, item_id)
         return await self._item(_row(conversation.id, found[0])) if found else None
 
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
-        """Takes an item out of the conversation; False if it is not there."""
+        """Remove an item from the conversation; return False if it does not exist."""
         found = await self._place(conversation, item_id)
         if found is None:
             return False
@@ -238,10 +265,10 @@ class ConversationStore:
         return await committed(self._records, gone, [unchanged])
 
     async def delete(self, conversation_id: str) -> bool:
-        """Deletes the conversation with all its items; False if it is not there."""
-        tries = Tries()
+        """Delete the conversation with all its items; return False if it does not exist."""
+        retry = Retry()
         while found := await self._head(conversation_id):
-            await tries.another()
+            await retry.wait()
             conversation, unchanged = found
             left = f"w/{conversation_id}"
             ops: list[Op] = [Delete(conversation.key), Put(left, codec.encode(conversation.owner.encode()))]
@@ -251,50 +278,59 @@ class ConversationStore:
         return False
 
     async def resume(self, limit: int) -> None:
-        """Does what is left of deletions that were interrupted, at most `limit` of them."""
+        """Finish at most `limit` interrupted deletions."""
         for left, record in await self._records.range("w/", after_prefix("w/"), limit=limit):
             await self._clear(left, Owner(*codec.decode(record.value)))
 
-    async def unfold(self, items: list[Json]) -> list[Json]:
-        """The items of a history, with what is still there of what its stand-in stands for."""
+    async def unfold(self, items: list[Json], room: Room | None = None) -> list[Json]:
+        """Return the items of a history with its stand-in replaced by the items that still exist.
+
+        Raises:
+            TooLarge: they exceed `room`.
+        """
         if not begins_with_stand_in(items):
             return items
-        return [*await self.items(items[0]["conversation"], items[0]["end"]), *items[1:]]
+        return [*await self.items(items[0]["conversation"], items[0]["end"], room), *items[1:]]
 
     async def _head(self, conversation_id: str) -> tuple[Conversation, Condition] | None:
-        """The conversation, and what holds for as long as it is this one."""
+        """Return the conversation, and the condition that it is unchanged."""
         key = f"c/{conversation_id}"
         record = (await self._records.get_many([key])).get(key)
         return (Conversation.decode(conversation_id, record), VersionIs(key, record.version)) if record else None
 
     async def _place(self, conversation: Conversation, item_id: str) -> tuple[int, Condition] | None:
-        """Where an item is, and what holds for as long as it is there."""
+        """Return the place of an item, and the condition that it is still there."""
         address = _address(Hasher(conversation.owner), conversation.id, item_id)
         record = (await self._records.get_many([address])).get(address)
         return (int(record.value), VersionIs(address, record.version)) if record else None
 
     async def _item(self, row: str) -> Json | None:
         record = (await self._records.get_many([row])).get(row)
-        return codec.decode(record.value) if record else None
+        return (await decoded([record.value]))[0] if record else None
 
     async def _try_clear(self, left: str, owner: Owner) -> None:
-        """As `_clear`, after a delete that is made: what cannot be done now is left to `resume`."""
+        """Run `_clear` after the deletion was committed; `resume` repeats what fails now."""
         try:
             await self._clear(left, owner)
         except ApiError as error:
-            logger.warning("the items of a deleted conversation are dropped later: %s", error)
+            logger.warning("could not delete the items of a deleted conversation, will retry: %s", error)
 
     async def _clear(self, left: str, owner: Owner) -> None:
-        """Drops the items of a deleted conversation, and then the row that says that they are to be dropped."""
+        """Delete the items of a deleted conversation, and then the row that requests this."""
         conversation_id = left.removeprefix("w/")
         prefix = f"m/{conversation_id}/"
-        while rows := await self._records.range(prefix, after_prefix(prefix), limit=_BATCH):
-            ids = {row: codec.decode(record.value)["id"] for row, record in rows}
+        while rows := await self._records.range(prefix, after_prefix(prefix), limit=_BATCH, most=PAGE_BYTES):
+            items = await decoded_until([record.value for _, record in rows], PAGE_BYTES)
+            ids = {row: item["id"] for (row, _), (item, _) in zip(rows, items, strict=False)}
             await self._records.commit(await self._gone(owner, conversation_id, ids))
         await self._records.commit([Delete(left)])
 
     async def _gone(self, owner: Owner, conversation_id: str, ids: Mapping[str, str]) -> list[Op]:
-        """What removes items, given their ids by row, and the pointers that lead there."""
+        """Return the ops that delete items and the pointers to them.
+
+        Args:
+            ids: the items' ids by row.
+        """
         hasher = Hasher(owner)
         pointers = {row: item_pointer(hasher, item_id, row, 0)[0] for row, item_id in ids.items()}
         found = await self._records.get_many(list(pointers.values()))
@@ -307,10 +343,10 @@ class ConversationStore:
 
 
 def _row(conversation_id: str, place: int) -> str:
-    """The key of the item at a place."""
+    """Return the key of the item at a place."""
     return f"m/{conversation_id}/{place:08x}"
 
 
 def _address(hasher: Hasher, conversation_id: str, item_id: str) -> str:
-    """The key of what says at which place the item with this id is."""
+    """Return the key of the row that holds the place of the item with this id."""
     return f"a/{conversation_id}/{hasher.item(item_id)}"

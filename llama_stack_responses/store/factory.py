@@ -1,4 +1,4 @@
-"""The store that a configuration names."""
+"""Open the store that the configuration selects."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from .sqlite import SqliteRecords
 
 
 def open_records(store: Store, host_backend: Callable[[str], Callable[[], Awaitable[KeyValue]]]) -> Records:
-    """The records that `store` describes; nothing is connected before the first call.
+    """Return the records of `store`; no connection is opened before the first call.
 
     Args:
-        host_backend: says how to connect to the host's key-value backend of a name.
+        host_backend: returns, for the name of the host's key-value backend, the function that connects to it.
     """
     match store:
         case MemoryStore():

@@ -1,7 +1,7 @@
-"""Names for stored content: hashes of what it is and whose it is.
+"""Compute names for stored content: hashes of the content and its owner.
 
-A history's name is a running hash over its items, one after the other, so it does not depend on how the history is cut
-into nodes: whoever comes along with the same items finds it.
+A history's name is a running hash over its items. It does not depend on how the history is cut into nodes, so a request
+with the same items finds the stored history.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NAME_BYTES: Final = 16
 """Bytes of a name, which is written as 22 characters of base64."""
 
 _NAMED_BY_ID: Final = frozenset({"mcp_approval_request"})
-"""Types of items that later items name by their id. All others are named by their `call_id`, or by nothing."""
+"""Types of items that later items reference by id. All others are referenced by `call_id`, or not at all."""
 
 
 class Hasher:
-    """Names for what one user stores. The same content has other names under another user.
+    """Computes names for the content of one user. Equal content of different users has different names.
 
     Args:
         owner: the user; their groups do not count.
@@ -33,22 +33,22 @@ class Hasher:
         tenant = blake2b(owner.tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()
         self._key = blake2b(owner.principal.encode("utf-8", "surrogatepass"), digest_size=32, key=tenant).digest()
         self.owner = self._name(b"owner", b"", 12)
-        """16 characters that stand for the user in keys."""
+        """16 characters that identify the user in keys."""
 
     def content(self, data: bytes) -> str:
-        """The name of a value: 22 characters."""
+        """Return the name of a value: 22 characters."""
         return self._name(b"content", data, NAME_BYTES)
 
     def item(self, item_id: str) -> str:
-        """The name of an item id: 16 characters."""
+        """Return the name of an item id: 16 characters."""
         return self._name(b"item", item_id.encode("utf-8", "surrogatepass"), 12)
 
     def key(self, key: str) -> str:
-        """The name of a key that a client sent: 22 characters."""
+        """Return the name of a key that a client sent: 22 characters."""
         return self._name(b"key", key.encode(), NAME_BYTES)
 
     def histories(self, base: str | None, items: Iterable[Mapping[str, Any]]) -> list[str]:
-        """The names of the histories that `base` (None: nothing) becomes with each further one of `items`."""
+        """Return the names of the histories after each of `items` is appended in turn to `base` (None: empty)."""
         names = [base or ""]
         for item in items:
             names.append(self._name(b"history", names[-1].encode() + canonical(item), NAME_BYTES))
@@ -60,12 +60,14 @@ class Hasher:
 
 
 def canonical(item: Mapping[str, Any]) -> bytes:
-    """What makes an item the same item, although a client sends it back in fewer words than it got it.
+    """Return an item's identity, which stays the same if the client sends the item back with fewer fields.
 
-    Its id, its status, fields that are null, and an output text's annotations and logprobs do not count, nor does the
-    seal on reasoning that is there in the clear; a message's content may be a string or a list with that text alone.
-    Only a call that was cut off is another than the whole one, since nobody can run it, and what failed is another
-    than what worked. The id counts where a later item refers to it: an approval names its request by the id.
+    It ignores the id, the status, null fields, and the annotations and logprobs of output text. It ignores encrypted
+    reasoning if the reasoning is also there in plain text. A message's content may be a string or a list with only that
+    text.
+
+    An incomplete call differs from the whole one, since it cannot be run, and a failed item differs from a successful
+    one. The id counts where a later item refers to it: an approval names its request by the id.
     """
     kept = _without(item, "status") if item.get("type") in _NAMED_BY_ID else _without(item, "id", "status")
     status = item.get("status")

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 
 from ..telemetry.telemetry import Telemetry
-from .records import Condition, Op, Record, Records, Watch
+from .records import Condition, Op, PubSub, Record, Records
 
 
 class MeasuredRecords:
-    """The same records; telemetry hears how long each call took."""
+    """Wraps records, and reports the duration of each call to telemetry."""
 
     def __init__(self, records: Records, telemetry: Telemetry) -> None:
         self._records = records
@@ -18,38 +18,40 @@ class MeasuredRecords:
 
     @property
     def transactional(self) -> bool:
-        """As the records say."""
+        """Whether the wrapped records are transactional."""
         return self._records.transactional
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
-        """Timed."""
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+        """Read and time the call."""
         with self._telemetry.storing("get_many"):
-            return await self._records.get_many(keys)
+            return await self._records.get_many(keys, most=most)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        """Timed; a condition that does not hold is no error."""
+        """Commit and time the call; a condition that does not hold does not count as an error."""
         with self._telemetry.storing("commit"):
             await self._records.commit(ops, conditions)
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
-        """Timed."""
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
+        """Read a range and time the call."""
         with self._telemetry.storing("range"):
-            return await self._records.range(start, end, limit=limit, reverse=reverse)
+            return await self._records.range(start, end, limit=limit, reverse=reverse, most=most)
 
-    def watch(self) -> AbstractAsyncContextManager[Watch] | None:
-        """As ever: it waits, and for nothing that the store does."""
+    def watch(self) -> AbstractAsyncContextManager[PubSub] | None:
+        """Watch without timing: the time is spent waiting for events, not on work of the store."""
         return self._records.watch()
 
     async def now(self) -> float:
-        """Timed."""
+        """Return the store's time and time the call."""
         with self._telemetry.storing("now"):
             return await self._records.now()
 
     async def sweep(self, now: float) -> int:
-        """Timed."""
+        """Sweep and time the call."""
         with self._telemetry.storing("sweep"):
             return await self._records.sweep(now)
 
     async def close(self) -> None:
-        """As ever."""
+        """Close the wrapped records."""
         await self._records.close()

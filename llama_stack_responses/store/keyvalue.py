@@ -1,10 +1,10 @@
-"""Records in a store that knows single keys only: it has no step over several of them and no condition.
+"""Records in a key-value store that has neither multi-key transactions nor conditions.
 
-Under a prefix lie: `r:KEY`, a line for each record; `e:WHEN/KEY`, for each record that expires; `c:ID`, a commit on its
-way; and `o:`, a few keys that show in which order the store has them.
+Keys under the prefix: `r:KEY`, a line for each record; `e:WHEN/KEY`, for each record that expires; `c:ID`, a commit in
+progress (a write-ahead log of one entry); and `o:`, sample keys that reveal the store's key order.
 
-A commit of several keys is first written down as a whole, under one key. Then it counts as made: should the process die
-before all of it is in its place, the next to open the store finishes it.
+A commit of several keys is first written as a whole, under one key. From then on it counts as made. If the process dies
+before all keys are written, the next process that opens the store finishes the commit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import batched, takewhile
 from typing import Final, NamedTuple, Protocol
 
 from llama_stack_responses.logs import get_logger
@@ -35,24 +35,27 @@ from .records import (
     VersionIs,
     Write,
     after_prefix,
+    bytes_of,
+    until,
     writes_of,
 )
 
 logger = get_logger(__name__)
 
 _AT_ONCE: Final = 16
+_FEW: Final = 4
 _SWEEP: Final = 1000
 _LAST: Final = "\x7f"
-"""Behind every character of a key."""
+"""Sorts after every character of a key."""
 
 _SAMPLES: Final = ("-", ".", "/", "0", ":", "Z", "_", "z", "z" * 40)
 
 
 class KeyValue(Protocol):
-    """What the store offers: the interface of the host's own key-value backends.
+    """The interface of the host's key-value backends.
 
-    A range need not be ordered, may give a value twice, may have its end in it, and may leave out keys that do not
-    begin with its start.
+    A range may be unordered, may repeat a value, may include its end, and may leave out keys that do not begin with its
+    start.
     """
 
     async def get(self, key: str) -> str | None: ...
@@ -91,10 +94,10 @@ class _Store:
     """The store in one event loop.
 
     Attributes:
-        turn: held by the commit that is under way.
-        several: bounds the gets that are under way.
-        unfinished: whether a commit may be written down that is not all in its place.
-        broken: whether it has to be connected to anew.
+        turn: lock of the commit in progress.
+        several: limits the concurrent gets.
+        unfinished: whether a commit may be logged but not completely applied.
+        broken: whether the store has to be reconnected.
     """
 
     keys: KeyValue
@@ -105,15 +108,16 @@ class _Store:
 
 
 class KeyValueRecords:
-    """Records for one server process, over a store that only knows how to get and set a key.
+    """Records for one server process, over a store that can only get and set single keys.
 
-    The commits of one process exclude one another, those of two do not: what one drops because nothing refers to it,
-    the other may have begun to refer to. A read may see a commit half made, its keys in the order of its ops.
+    Commits of one process exclude each other. Commits of two processes do not: one may delete content for lack of
+    references while the other begins to refer to it. A read may see a partial commit, with its keys written in the
+    order of its ops.
 
     Args:
         connect: opens the store, in the event loop that then uses it.
-        prefix: what all keys begin with.
-        clock: seconds since the epoch.
+        prefix: the prefix of all keys.
+        clock: returns seconds since the epoch.
     """
 
     transactional: Final = False
@@ -131,14 +135,17 @@ class KeyValueRecords:
         self._id = secrets.token_hex(8)
         self._opening: asyncio.Task[_Store] | None = None
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
-        if not keys:
-            return {}
-        with self._trouble():
-            store = await self._ready()
-            lines = await self._get(store, keys)
-        now = self._clock()
-        return {key: line.record for key, line in lines.items() if line.is_live(now)}
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+        found: list[tuple[str, Record]] = []
+        # A value's size is known only after it was read, so few are read at a time if the size is limited.
+        for some in [keys] if most is None else batched(keys, _FEW):
+            with self._trouble():
+                lines = await self._get(await self._ready(), some)
+            now = self._clock()
+            found += [(key, line.record) for key, line in lines.items() if line.is_live(now)]
+            if most is not None and bytes_of(record for _, record in found) >= most:
+                break
+        return dict(until(found, most))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         with self._trouble():
@@ -151,17 +158,21 @@ class KeyValueRecords:
                 if failed := [each for each in conditions if not await self._holds(store, each, known, now)]:
                     raise Conflict(failed)
                 changes = self._changes(known, writes, now)
-                # Part of it may be there by then, and what is written down is made by whoever comes next.
+                # Part of the commit may be written when this fails; the next call finishes what was logged.
                 with self._trouble(Unanswered):
                     await self._make(store, changes)
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
+        # The backend reads the whole prefix: it has no narrower range.
         with self._trouble():
             lines = await self._lines(await self._ready(), start, end)
-        return [(line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)]]
+        found = ((line.key, line.record) for line in (lines[::-1] if reverse else lines)[: max(limit, 0)])
+        return list(until(found, most))
 
     def watch(self) -> None:
-        """The store knows nothing of the kind."""
+        """Return None: the store has no notifications."""
 
     async def now(self) -> float:
         return self._clock()
@@ -186,7 +197,7 @@ class KeyValueRecords:
             await (await opening).keys.shutdown()
 
     async def _ready(self) -> _Store:
-        """The store in the running loop: what was opened in another, which is gone, may never answer."""
+        """Return the store in the running loop; a store that another, closed loop opened may never answer."""
         loop = asyncio.get_running_loop()
         opening = self._opening
         if opening is None or opening.get_loop() is not loop or (opening.done() and _failed(opening)):
@@ -197,7 +208,7 @@ class KeyValueRecords:
         return store
 
     async def _mend(self, store: _Store) -> None:
-        """Connects anew: what lost its connection may never look for another."""
+        """Reconnect: the backend may not recover from a lost connection by itself."""
         async with store.turn:
             if store.broken:
                 store.keys = await self._connect()
@@ -208,7 +219,7 @@ class KeyValueRecords:
     def _trouble(
         self, made: Callable[[str], ApiError] = lambda said: ApiError(503, said, retry_after=1)
     ) -> Iterator[None]:
-        """Makes a 503 of whatever kind of error the store raises."""
+        """Convert any error of the store into a 503."""
         try:
             yield
         except (ApiError, Conflict):
@@ -241,7 +252,7 @@ class KeyValueRecords:
         return set(found) == set(_SAMPLES)
 
     async def _get(self, store: _Store, keys: Iterable[str]) -> dict[str, _Line]:
-        """What is stored of `keys`, expired or not."""
+        """Return the stored lines of `keys`, expired or not."""
 
         async def get(key: str) -> str | None:
             async with store.several:
@@ -252,7 +263,7 @@ class KeyValueRecords:
         return {line.key: line for line in lines}
 
     async def _lines(self, store: _Store, start: str, end: str) -> list[_Line]:
-        """The records with start <= key < end, by their keys."""
+        """Return the records with start <= key < end, ordered by key."""
         if start >= end:
             return []
         shared = f"{self._prefix}r:{_shared(start, end)}"
@@ -269,7 +280,7 @@ class KeyValueRecords:
         return all(line.key == condition.but for line in lines)
 
     def _changes(self, known: Mapping[str, _Line], ops: Sequence[Write], now: float) -> dict[str, str | None]:
-        """What the ops come to: the value of each key of the store that they change, None for a key that goes."""
+        """Return the new value of each key of the store that the ops change; None for a key that is deleted."""
         lines: dict[str, _Line | None] = {}
         for op in ops:
             old = lines.get(op.key, known.get(op.key))
@@ -307,7 +318,7 @@ class KeyValueRecords:
                 await store.keys.set(key, value)
 
     async def _finish(self, store: _Store) -> None:
-        """Puts what commits were written down in its place; doing so again does no harm."""
+        """Apply the commits that were logged but not completely applied. This is idempotent."""
         if not store.unfinished:
             return
         for text in await store.keys.values_in_range(f"{self._prefix}c:", f"{self._prefix}c:{_LAST}"):
@@ -325,7 +336,7 @@ def _written(op: Write, live: _Line | None) -> _Line | None:
 
 
 def _shared(start: str, end: str) -> str:
-    """What all keys between the two begin with."""
+    """Return the common prefix of all keys between the two."""
     return "".join(one for one, _ in takewhile(lambda pair: pair[0] == pair[1], zip(start, end, strict=False)))
 
 

@@ -1,20 +1,20 @@
-"""The keys under which an archive keeps what it keeps, and a response's own record.
+"""The keys of an archive, and the record of a response.
 
-`of` is a hash of the owner; a name is a hash of the owner and the content.
+`<of>` is a hash of the owner; a name is a hash of the owner and the content.
 
     r/<response>                 a response (`Entry`)
     n/<name>                     a node of a history (`nodes.py`)
     b/<name>                     a big field that many responses share
-    f/<name>/<source>            a reference to that node or big field: its source is a child node or a response
-    i/<hash of owner, item id>   a pointer to the item: the key of what has it, and its index there
+    f/<name>/<source>            a reference to that node or big field; its source is a child node or a response
+    i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there
     l/<of>/<order>/<response>    the owner's responses in the order of their creation
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
-    g/<key>                      this content lost a reference and is to be looked at; the value is whose it is
+    g/<key>                      this content lost a reference and may be garbage; the value is its owner
     c/<conversation>             a conversation (`conversations.py`)
-    m/<conversation>/<place>     an item of it
-    a/<conversation>/<item>      the place of the item with this id, a hash like that of a pointer
-    w/<conversation>             its items are to be dropped, since it is deleted; the value is whose it was
-    z/<response or conversation> an import brought it; the row stays when it is deleted, so that it never comes back
+    m/<conversation>/<place>     an item of the conversation
+    a/<conversation>/<item>      the place of the item with this id, which is hashed as in a pointer
+    w/<conversation>             the conversation is deleted, its items are still to be deleted; the value is its owner
+    z/<response or conversation> an import created it; the row outlives it, so that it is never imported again
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ from .records import Ensure, Op, Put, Record
 type Json = dict[str, Any]
 
 BUCKET: Final = 4
-"""Digits of an order that are its bucket: 65,536 seconds."""
+"""Leading digits of an order that form its bucket of 65,536 seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A response's record.
+    """The record of a response.
 
     Attributes:
-        response: the response object, less what is kept elsewhere.
-        owner: who made it.
+        response: the response object without what is stored elsewhere.
+        owner: the owner of the response.
         history: the name of the history after its output; None if that is empty.
-        outputs: how many items at the end of `history` are the output. They are the same but for details, such as ids,
-            if another response had the same history; then `response` has its own output itself.
+        outputs: the number of items at the end of `history` that are the output. If another response had the same
+            history, these items may differ in details such as ids; `response` then holds its own output.
         fields: the names of the big fields.
-        order: where the response stands among its owner's.
+        order: the position among the owner's responses.
         transcript: how the response's stream was cut into events.
-        joined: whether what it adds to its conversation is there, or was.
+        joined: whether its items were added to its conversation.
     """
 
     response: Json
@@ -61,7 +61,7 @@ class Entry:
     joined: bool = False
 
     def encode(self) -> bytes:
-        """The record's value."""
+        """Return the record's value."""
         return codec.encode(
             {
                 "response": self.response,
@@ -77,8 +77,12 @@ class Entry:
 
     @staticmethod
     def decode(record: Record) -> Entry:
-        """The entry that `encode` wrote."""
-        stored = codec.decode(record.value)
+        """Decode what `encode` returned."""
+        return Entry.from_stored(codec.decode(record.value))
+
+    @staticmethod
+    def from_stored(stored: Json) -> Entry:
+        """Return the entry, given the decoded value of its record."""
         return Entry(**codec.known(Entry, {**stored, "owner": Owner(*stored["owner"])}))
 
     @property
@@ -93,12 +97,12 @@ class Entry:
         return f"{self.history}.{self.outputs}" if self.outputs else self.history
 
     def references(self) -> dict[str, str]:
-        """The keys of the references that the response holds, each with the key of the content."""
+        """Return the keys of the response's references, each with the key of the content."""
         held = {reference(self.history, self.id): f"n/{self.history}"} if self.history else {}
         return held | {reference(name, self.id): f"b/{name}" for name in self.fields.values()}
 
     def rows(self) -> dict[str, Op]:
-        """What the response has beside its record: how to write it, by key."""
+        """Return the ops that write the response's rows besides its record, by key."""
         hasher = Hasher(self.owner)
         rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
         listed = listing(hasher.owner, self.order, self.id)
@@ -106,50 +110,53 @@ class Entry:
         return rows | pointers(hasher, f"r/{self.id}", self.response["output"])
 
 
-def imported(of: str) -> Put:
-    """The row that says that an import brought the response or conversation with this id."""
-    return Put(f"z/{of}", b"")
+def imported(owner_key: str) -> Put:
+    """Return the row that marks the response or conversation with this id as imported."""
+    return Put(f"z/{owner_key}", b"")
 
 
 def reference(name: str, source: str) -> str:
-    """The key that says that `source` needs the content called `name`; 16 characters tell its sources apart."""
+    """Return the key of the reference from `source` to the content called `name`.
+
+    16 characters identify a source among those of one content.
+    """
     return f"f/{name}/{source[-16:]}"
 
 
 def split_input(name: str) -> tuple[str, int]:
-    """The node that a history's name leads to, and how many of its last items do not belong to the history."""
+    """Return the node that a history's name refers to, and the number of its last items that the history leaves out."""
     node, _, outputs = name.partition(".")
     return node, int(outputs or 0)
 
 
-def listing(of: str, order: str, response_id: str) -> str:
-    """The key of a response among its owner's."""
-    return f"l/{of}/{order}/{response_id}"
+def listing(owner_key: str, order: str, response_id: str) -> str:
+    """Return the key of a response in its owner's list."""
+    return f"l/{owner_key}/{order}/{response_id}"
 
 
-def bucket(of: str, order: str) -> str:
-    """The key that says that the owner has responses of this time."""
-    return f"x/{order[:BUCKET]}/{of}"
+def bucket(owner_key: str, order: str) -> str:
+    """Return the key that marks that the owner has responses of this time."""
+    return f"x/{order[:BUCKET]}/{owner_key}"
 
 
 def unsettled(key: str, owner: Owner) -> Put:
-    """Has the content of `owner` under `key` looked at, whatever happens after the commit."""
+    """Return the op that has the content of `owner` under `key` checked for references, even if the process dies."""
     return Put(f"g/{key}", codec.encode(Owner(owner.principal, tenant=owner.tenant).encode()))
 
 
 def order_of(created_at: float, now: float) -> str:
-    """Where a response stands: the second of its creation, then the milliseconds until it was first stored."""
+    """Return a response's position: the second of its creation, then the milliseconds until it was first stored."""
     after = min(max(int((now - int(created_at)) * 1000), 0), 0xFFFFFF)
     return f"{second(created_at)}{after:06x}"
 
 
 def second(moment: float) -> str:
-    """A second since the epoch, as an order begins with it."""
+    """Return the moment, in seconds since the epoch, as the beginning of an order."""
     return f"{max(int(moment), 0):08x}"
 
 
 def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Op]:
-    """What leads from the ids of `items` to `key`, where they lie; an id that leads elsewhere already is left alone."""
+    """Return the ops that write pointers from the ids of `items` to the record `key`; existing pointers are kept."""
     found: dict[str, Op] = {}
     for index, item in enumerate(items):
         if item_id := item.get("id"):
@@ -159,11 +166,11 @@ def pointers(hasher: Hasher, key: str, items: Sequence[Json]) -> dict[str, Op]:
 
 
 def item_pointer(hasher: Hasher, item_id: str, key: str, index: int) -> tuple[str, bytes]:
-    """The key and the value of the pointer to an item that lies under `key`."""
+    """Return the key and the value of the pointer to an item of the record `key`."""
     return f"i/{hasher.item(item_id)}", f"{key} {index}".encode()
 
 
 def read_pointer(value: bytes) -> tuple[str, int]:
-    """The key and the index that a pointer holds."""
+    """Return the key and the index that a pointer holds."""
     key, _, index = value.decode().rpartition(" ")
     return key, int(index)

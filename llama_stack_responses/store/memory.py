@@ -1,4 +1,4 @@
-"""Records in this process's memory, for tests and for stacks that need not remember."""
+"""Records in this process's memory, for tests and for stacks without durable storage."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
-from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Record, VersionIs, Write, writes_of
+from .records import Condition, Conflict, Delete, Empty, Ensure, Op, Record, VersionIs, Write, until, writes_of
 
 _SWEEP = 1000
 
@@ -20,12 +21,12 @@ class _Entry:
 
 
 class MemoryRecords:
-    """Records that end with the process, bounded by number and size; the oldest written go first.
+    """Records that end with the process, limited by number and size; the oldest written are evicted first.
 
     Args:
-        max_records: how many records are kept.
-        max_bytes: how many bytes of keys and values are kept.
-        clock: seconds since the epoch.
+        max_records: maximum number of records.
+        max_bytes: maximum size of all keys and values in bytes.
+        clock: returns seconds since the epoch.
     """
 
     transactional: Final = True
@@ -40,15 +41,15 @@ class MemoryRecords:
         self._max_records = max_records
         self._max_bytes = max_bytes
         self._clock = clock
-        self._entries: dict[str, _Entry] = {}  # in the order in which they were written
+        self._entries: dict[str, _Entry] = {}  # in the order of their writes
         self._keys: list[str] = []  # the same keys, sorted
         self._expiring: list[tuple[float, str]] = []  # sorted
         self._bytes = 0
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         now = self._clock()
-        found = ((key, self._live(key, now)) for key in keys)
-        return {key: record for key, record in found if record is not None}
+        found = ((key, self._live(key, now)) for key in dict.fromkeys(keys))
+        return dict(until(((key, record) for key, record in found if record is not None), most))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         now = self._clock()
@@ -59,19 +60,17 @@ class MemoryRecords:
         while len(self._entries) > self._max_records or self._bytes > self._max_bytes:
             self._remove(next(iter(self._entries)))
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
         now = self._clock()
         first, last = bisect_left(self._keys, start), bisect_left(self._keys, end)
-        found: list[tuple[str, Record]] = []
-        for index in range(last - 1, first - 1, -1) if reverse else range(first, last):
-            if len(found) >= limit:
-                break
-            if record := self._live(self._keys[index], now):
-                found.append((self._keys[index], record))
-        return found
+        keys = (self._keys[index] for index in (range(last - 1, first - 1, -1) if reverse else range(first, last)))
+        found = ((key, record) for key in keys if (record := self._live(key, now)))
+        return list(islice(until(found, most), max(limit, 0)))
 
     def watch(self) -> None:
-        """No other process knows of it."""
+        """Return None: no other process shares these records."""
 
     async def now(self) -> float:
         return self._clock()
@@ -83,7 +82,7 @@ class MemoryRecords:
         return len(expired)
 
     async def close(self) -> None:
-        """Nothing is held but memory, which stays until the object goes."""
+        """Do nothing: the records live as long as the object."""
 
     def _live(self, key: str, now: float) -> Record | None:
         entry = self._entries.get(key)

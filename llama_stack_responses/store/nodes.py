@@ -1,80 +1,114 @@
 """Histories as chains of immutable, content-addressed nodes.
 
-A node holds some items and stands on its parent; the items of its ancestors
-and its own, in order, are the history that it ends, and give it its name.
+A node holds some items and refers to its parent. The items of its ancestors followed by its own are the history that
+ends with it, and determine its name.
 """
 
 from __future__ import annotations
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, takewhile
 from typing import Any, Final
 
 from . import codec
+from .codec import TooLarge
 from .hashing import NAME_BYTES
-from .records import Records
+from .reading import Room, decoded, decoded_until
+from .records import Record, Records, bytes_of
 
 FAN: Final = 4
-"""How many nodes of one level of the skip list lie between two of the next."""
+"""Number of nodes of one level of the skip list between two nodes of the next level."""
+
+_DEPTH_BYTES: Final = 4
+_TOTAL_BYTES: Final = 5
+_MOST_TOTAL: Final = 2 ** (8 * _TOTAL_BYTES) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One link of a history.
+    """One part of a history.
 
     Attributes:
-        depth: how many ancestors it has.
+        depth: the number of ancestors.
         links: the names of its ancestors at `link_depths(depth)`; the first is its parent.
         items: its own items.
+        before: the total of its parent; None if the node stores no total.
     """
 
     depth: int
     links: tuple[str, ...]
     items: Sequence[dict[str, Any]]
+    before: int | None = field(default=None, compare=False)
 
     @property
     def parent(self) -> str | None:
         return self.links[0] if self.links else None
 
-    def ancestors(self) -> dict[int, str]:
-        """The ancestors that the node knows: name by depth."""
-        return dict(zip(link_depths(self.depth), self.links, strict=True))
-
     def encode(self) -> bytes:
         links = b"".join(urlsafe_b64decode(link + "==") for link in self.links)
-        return codec.encode(self.items, self.depth.to_bytes(4) + links)
+        head, text = self.depth.to_bytes(_DEPTH_BYTES) + links, codec.text_of(self.items)
+        if self.before is not None:
+            size = codec.size_behind(len(head) + _TOTAL_BYTES, text)
+            head += min(self.before + size, _MOST_TOTAL).to_bytes(_TOTAL_BYTES)
+        return codec.pack_text(text, head)
 
 
 def decode(data: bytes) -> Node:
-    """The node that `Node.encode` wrote as `data`."""
-    return Node(*_head(data), codec.decode(data))
+    """Decode what `Node.encode` returned."""
+    return node_of(data, codec.decode(data))
+
+
+def node_of(data: bytes, items: Sequence[dict[str, Any]]) -> Node:
+    """Decode what `Node.encode` returned, given its decoded items."""
+    return Node(*_head(data), items)
 
 
 def extend(name: str | None, parent: bytes | None, items: Sequence[dict[str, Any]]) -> Node:
-    """A node with `items` on the node called `name` and encoded as `parent`; on nothing if both are None."""
+    """Return a node with `items` on the parent called `name` and encoded as `parent`; a root if both are None."""
     if name is None or parent is None:
-        return Node(0, (), items)
+        return Node(0, (), items, before=0)
     depth, links = _head(parent)
     known = {depth: name, **dict(zip(link_depths(depth), links, strict=True))}
-    return Node(depth + 1, tuple(known[at] for at in link_depths(depth + 1)), items)
+    return Node(depth + 1, tuple(known[at] for at in link_depths(depth + 1)), items, total(parent))
+
+
+def total(data: bytes) -> int | None:
+    """Return the cost of reading the whole history that a node ends, as `codec.size` counts; None if it is not stored.
+
+    Nodes of earlier versions and their descendants do not store it.
+    """
+    head = codec.head(data)
+    has_total = (len(head) - _DEPTH_BYTES) % NAME_BYTES == _TOTAL_BYTES
+    return int.from_bytes(head[-_TOTAL_BYTES:]) if has_total else None
+
+
+def _depth(data: bytes) -> int:
+    return int.from_bytes(codec.head(data)[:_DEPTH_BYTES])
+
+
+def _ancestors(data: bytes) -> dict[int, str]:
+    """Return the ancestors that a node links to: name by depth."""
+    depth, links = _head(data)
+    return dict(zip(link_depths(depth), links, strict=True))
 
 
 def _head(data: bytes) -> tuple[int, tuple[str, ...]]:
     head = codec.head(data)
-    edges = range(4, len(head) + 1, NAME_BYTES)
+    # The total, which may follow the links, is shorter than a name.
+    edges = range(_DEPTH_BYTES, len(head) + 1, NAME_BYTES)
     links = (urlsafe_b64encode(head[start:end]).rstrip(b"=").decode() for start, end in pairwise(edges))
-    return int.from_bytes(head[:4]), tuple(links)
+    return int.from_bytes(head[:_DEPTH_BYTES]), tuple(links)
 
 
 def link_depths(depth: int) -> list[int]:
-    """The depths of the ancestors that a node at `depth` lists, the nearest first.
+    """Return the depths of the ancestors that a node at `depth` links to, the nearest first.
 
-    They are the ancestors back to a multiple of FAN, from there the multiples of FAN back to one of FAN**2, and so on
-    to the root. That is at most FAN * log_FAN(depth) links, on average a little more than half of that. A child's
-    links are among its parent's and the parent itself. Whoever follows all links at once from depth n knows each
-    ancestor after at most ceil(log_FAN(n)) steps.
+    The links form a skip list. They lead to each ancestor back to a multiple of FAN, from there to the multiples of FAN
+    back to one of FAN**2, and so on to the root. These are at most FAN * log_FAN(depth) links, on average a little more
+    than half of that. A child's links are the parent and some of the parent's links. From depth n, following all links
+    at once reaches each ancestor in at most ceil(log_FAN(n)) steps.
     """
     depths: list[int] = []
     step = 1
@@ -88,25 +122,75 @@ def link_depths(depth: int) -> list[int]:
     return depths
 
 
-async def read_chain(records: Records, name: str, last: int | None = None) -> list[tuple[str, Node]] | None:
-    """The nodes from the root to `name` with their names, or the `last` of them; None if one is gone.
+async def read_chain(records: Records, name: str, room: Room | None = None) -> Sequence[tuple[str, Node]] | None:
+    """Return the nodes from the root to `name` with their names; None if one is gone.
 
-    At most ceil(log4(n)) + 1 round trips for a history of n nodes.
+    This takes at most ceil(log4(n)) + 1 round trips for a history of n nodes.
+
+    Raises:
+        TooLarge: they exceed `room`. The total in the first node or the number of bytes read shows this before any node
+            is decoded.
     """
-    found: dict[int, tuple[str, Node]] = {}
-    wanted, first = {name}, 0
+    room = room or Room()
+    found = await _collect(records, name, room.left, None)
+    if found is None:
+        return None
+    nodes, cut = found
+    if cut:
+        raise TooLarge
+    chain = [nodes[depth] for depth in sorted(nodes)]
+    items = await decoded([data for _, data in chain], room)
+    return [(each, node_of(data, of_it)) for (each, data), of_it in zip(chain, items, strict=True)]
+
+
+async def read_end(records: Records, name: str, last: int, most: int) -> Sequence[tuple[str, Node]] | None:
+    """Return the youngest nodes of the history that `name` ends, youngest first; None if they are gone.
+
+    Args:
+        last: maximum number of nodes.
+        most: the answer ends once the nodes reach this many bytes.
+    """
+    found = await _collect(records, name, most, last)
+    if found is None:
+        return None
+    nodes, _ = found
+    newest = max(nodes)
+    chain = [nodes[depth] for depth in takewhile(nodes.__contains__, range(newest, newest - last, -1))]
+    items = await decoded_until([data for _, data in chain], most)
+    return [(each, node_of(data, of_it)) for (each, data), (of_it, _) in zip(chain, items, strict=False)]
+
+
+async def _collect(
+    records: Records, name: str, most: int | None, last: int | None
+) -> tuple[dict[int, tuple[str, bytes]], bool] | None:
+    """Read the encoded nodes of a history.
+
+    Args:
+        last: the number of youngest nodes to read; None reads all.
+
+    Returns:
+        Name and encoded node by depth, and whether they have more than `most` bytes; only some of them were then read,
+            the youngest first. None if a node is gone.
+    """
+    found: dict[int, tuple[str, bytes]] = {}
+    wanted, first, size = [name], 0, 0
     while wanted:
-        fetched = await records.get_many([f"n/{each}" for each in wanted])
+        past = None if most is None else most - size + 1
+        fetched = await records.get_many([f"n/{each}" for each in wanted], most=past)
+        new = {_depth(record.value): (key.removeprefix("n/"), record.value) for key, record in fetched.items()}
+        size += bytes_of(fetched.values())
+        if last is not None and not found:
+            first = max(new, default=0) - last + 1
+        found |= new
+        if most is not None and (size > most or (last is None and _totals(fetched.values()) > most)):
+            return found, True
         if len(fetched) < len(wanted):
             return None
-        chain = [(key.removeprefix("n/"), decode(record.value)) for key, record in fetched.items()]
-        if last is not None and not found:
-            first = chain[0][1].depth - last + 1
-        found |= {node.depth: (each, node) for each, node in chain}
-        wanted = {
-            link
-            for _, node in chain
-            for depth, link in node.ancestors().items()
-            if depth >= first and depth not in found
-        }
-    return [found[depth] for depth in sorted(found)]
+        links = {depth: link for _, data in new.values() for depth, link in _ancestors(data).items() if depth >= first}
+        wanted = [links[depth] for depth in sorted(links.keys() - found.keys(), reverse=True)]
+    return found, False
+
+
+def _totals(records: Iterable[Record]) -> int:
+    """Return the largest of the totals that the nodes store; 0 if they store none."""
+    return max((total(record.value) or 0 for record in records), default=0)

@@ -1,44 +1,39 @@
-"""Finds out what came of a commit whose answer was lost."""
+"""Find out whether a commit was made whose answer was lost."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
 
 from ..core.errors import ApiError, OutcomeUnknown
+from ..intervals import Intervals
 from ..logs import get_logger
 from .records import AWAY, Unanswered
 
 logger = get_logger(__name__)
 
-PATIENCE: Final = 15.0
-"""Seconds for which the store is asked what came of a commit. They begin when the answer is lost."""
 
-_RETRY: Final = 1.0
-"""Seconds between two tries."""
-
-
-async def certain[Result](call: Callable[[bool], Awaitable[Result]], unknown: str) -> Result:
-    """Makes a change, and makes it again until the store says what came of it.
+async def certain[Result](call: Callable[[bool], Awaitable[Result]], unknown: str, intervals: Intervals) -> Result:
+    """Make a change, and repeat it until the store confirms the outcome.
 
     Args:
-        call: makes the change. Its argument says whether an earlier call may have made it: then the call has to find
-            that out, and must not make it twice.
-        unknown: the sentence of the error.
+        call: makes the change. Its argument tells whether an earlier call may have made it; the call then has to check
+            that, and must not make the change twice.
+        unknown: the error message.
+        intervals: how long the store is asked after the answer was lost, and how often.
 
     Raises:
-        OutcomeUnknown: the store did not say in time whether it made the change.
+        OutcomeUnknown: the store did not confirm in time whether the change was made.
     """
     try:
         return await call(False)
     except Unanswered as error:
-        logger.warning("a commit of which the store did not say whether it was made is looked for: %s", error)
+        logger.warning("outcome of a commit unknown, checking the store: %s", error)
         lost = error
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(intervals.unknown_outcome_seconds):
             while True:
-                await asyncio.sleep(_RETRY)
+                await asyncio.sleep(intervals.store_retry_seconds)
                 try:
                     return await call(True)
                 except ApiError as error:

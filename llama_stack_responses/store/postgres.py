@@ -17,7 +17,7 @@ import asyncpg
 from ..core.errors import ApiError
 from .postgres_locks import LockBudget, lock_id, locks
 from .postgres_trouble import Gone, Silent, trouble_as_503
-from .postgres_watch import NOTIFY, PostgresWatch, Waker, channel
+from .postgres_watch import NOTIFY, WATCH_SILENCE_SECONDS, PostgresWatch, Waker, channel
 from .records import (
     Condition,
     Conflict,
@@ -25,11 +25,11 @@ from .records import (
     Empty,
     Ensure,
     Op,
+    PubSub,
     Put,
     Record,
     Unanswered,
     VersionIs,
-    Watch,
     Write,
     after_prefix,
     woken_by,
@@ -37,9 +37,9 @@ from .records import (
 )
 
 SCHEMA: Final = 1
-"""The layout below, kept in the table `layout`."""
+"""Version of the layout below, stored in the table `layout`."""
 
-# Values are compressed already. `commits` tells the retry of a commit whose answer was lost that it was made.
+# Values are already compressed. `commits` makes commits idempotent: a retry after a lost answer finds its id.
 _SETUP: Final = """
 SELECT pg_advisory_xact_lock($lock);
 CREATE SCHEMA IF NOT EXISTS $schema;
@@ -115,22 +115,38 @@ BEGIN
 END
 $body$;
 """
-# Servers of an earlier version call a function with other parameters, which stays for as long as they may run.
+# Servers of an earlier version call a function with other parameters, which is kept for them.
 _IS_SET_UP: Final = """
 SELECT to_regprocedure('$schema.commit(uuid, float8, bigint[], boolean[], bytea[], bigint[], int[], '
   'bytea[], bytea[], bytea[], int[], text[], bytea[], bytea[], float8[])') IS NOT NULL
 """
 _LAYOUT: Final = "SELECT version FROM $schema.layout"
 _GET_MANY: Final = "SELECT key, version, value FROM $schema.records WHERE $live AND key = ANY($2)"
+# The length of a value is known without reading the value, so only values of the answer are read.
+_GET_UNTIL: Final = """
+SELECT key, version, value FROM (
+  SELECT key, version, value, number, sum(octet_length(value)) OVER (ORDER BY number) - octet_length(value) AS before
+  FROM unnest($2::bytea[]) WITH ORDINALITY AS asked(key, number) JOIN $schema.records USING (key) WHERE $live
+) AS found WHERE before < $3 ORDER BY number
+"""
 _RANGE: Final = """
 SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key LIMIT $4
 """
 _RANGE_REVERSE: Final = """
 SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key DESC LIMIT $4
 """
+_RANGE_UNTIL: Final = """
+SELECT key, version, value FROM (
+  SELECT key, version, value, sum(octet_length(value)) OVER (ORDER BY key) - octet_length(value) AS before
+  FROM (
+    SELECT key, version, value FROM $schema.records WHERE $live AND key >= $2 AND key < $3 ORDER BY key LIMIT $4
+  ) AS near
+) AS found WHERE before < $5 ORDER BY key
+"""
+_RANGE_UNTIL_REVERSE: Final = _RANGE_UNTIL.replace("ORDER BY key", "ORDER BY key DESC")
 _COMMIT: Final = "SELECT $schema.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)"
 _LIVE: Final = "(expires_at IS NULL OR expires_at > coalesce($1, extract(epoch FROM clock_timestamp())))"
-# The second condition is for a record that is written anew while this waits for it.
+# The outer condition is for a record that is written again while this waits for its lock.
 _SWEEP: Final = """
 WITH swept AS (
   DELETE FROM $schema.records WHERE expires_at <= $1 AND key IN (
@@ -143,14 +159,14 @@ SELECT count(*) FROM swept
 """
 
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
-"""Seconds before each further try while the server cannot be reached."""
+"""Seconds before each retry while the server is unreachable."""
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]
-    """A connection on which nothing is left behind that its next user could meet: no setting, cursor or lock."""
+    """A connection that keeps no state between users: no settings, cursors or locks."""
 
     def get_reset_query(self) -> str:
-        """Nothing: the default would be a second round trip for each call."""
+        """Return nothing: the default would cost each call a second round trip."""
         return ""
 
 
@@ -158,16 +174,16 @@ class PostgresRecords:
     """Records in PostgreSQL 13 or newer.
 
     A commit is one call of a function in the database, in one transaction, under advisory locks on the keys and ranges
-    that it writes or depends on (`postgres_locks.py`). So conditions on absent keys hold too, no commit has to be tried
-    again, and commits that have nothing to do with each other share one write to the disk.
+    that it writes or depends on (`postgres_locks.py`). Conditions on absent keys therefore hold too, no commit has to
+    be retried because of a concurrent one, and independent commits share one disk write.
 
     Args:
-        url: `postgresql://USER@HOST:PORT/DATABASE`; for TLS with `?sslmode=verify-full`, and so on.
-        password: the user's, if it does not stand in the URL.
-        schema: the schema that holds the tables; it is made if need be.
-        connections: how many connections this process opens, at most, beside the one of a watch.
-        timeout: seconds that connecting and one answer may each take.
-        clock: seconds since the epoch; None takes the server's, which all processes share.
+        url: `postgresql://USER@HOST:PORT/DATABASE`; with `?sslmode=verify-full`, for example, for TLS.
+        password: the user's password, if it is not in the URL.
+        schema: the schema that holds the tables; it is created if needed.
+        connections: maximum number of connections of this process, besides the one of a watch.
+        timeout: maximum seconds for connecting, and for one answer.
+        clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
     """
 
     transactional: Final = True
@@ -181,7 +197,9 @@ class PostgresRecords:
         connections: int = 16,
         timeout: float = 10.0,
         clock: Callable[[], float] | None = None,
+        watch_silence: float = WATCH_SILENCE_SECONDS,
     ) -> None:
+        self._watch_silence = watch_silence
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
             raise ValueError(f"the schema's name {schema!r} is not made of small letters, digits and _")
         self._url = url
@@ -196,10 +214,13 @@ class PostgresRecords:
         self._waker = Waker(self._notify)
         self._opening: asyncio.Task[asyncpg.Pool] | None = None
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
-        return dict(_records(await self._fetch(_GET_MANY, [key.encode() for key in keys])))
+        encoded = [key.encode() for key in dict.fromkeys(keys)]
+        if most is None:
+            return dict(_records(await self._fetch(_GET_MANY, encoded)))
+        return dict(_records(await self._fetch(_GET_UNTIL, encoded, most)))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
@@ -213,7 +234,7 @@ class PostgresRecords:
         self._waker.wake(woken_by(ops))
 
     async def _sent(self, sql: str, *arguments: Any, before: tuple[Any, ...]) -> list[Any]:
-        """As `_fetch`, for a command that changes something."""
+        """Run `_fetch` for a command that changes something."""
         try:
             return await self._fetch(sql, *arguments, before=before)
         except Gone as error:
@@ -223,18 +244,22 @@ class PostgresRecords:
         except Silent as error:
             raise Unanswered(error.message) from error
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
-        sql = _RANGE_REVERSE if reverse else _RANGE
-        return _records(await self._fetch(sql, start.encode(), end.encode(), limit))
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
+        between = (start.encode(), end.encode(), limit)
+        if most is None:
+            return _records(await self._fetch(_RANGE_REVERSE if reverse else _RANGE, *between))
+        return _records(await self._fetch(_RANGE_UNTIL_REVERSE if reverse else _RANGE_UNTIL, *between, most))
 
-    def watch(self) -> AbstractAsyncContextManager[Watch]:
+    def watch(self) -> AbstractAsyncContextManager[PubSub]:
         return self._watching()
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[Watch]:
+    async def _watching(self) -> AsyncIterator[PubSub]:
         with trouble_as_503():
             connection = await asyncpg.connect(self._url, **self._settings())
-        watch = PostgresWatch(connection, self._schema, self._id, self._notify, self._timeout)
+        watch = PostgresWatch(connection, self._schema, self._id, self._notify, self._timeout, self._watch_silence)
         try:
             await watch.open()
             yield watch
@@ -280,15 +305,15 @@ class PostgresRecords:
                 if pause is None:
                     raise Gone(sent=sent) from error
             except ApiError as error:
-                # The answer to this try is none to the one before, which may have been made.
+                # This answer is to the last try only: an earlier one may have been made.
                 if sent:
                     raise Gone(sent=True) from error
                 raise
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - only so that not all come at once
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
         raise AssertionError("the last try returns or raises")
 
     async def _pool(self) -> asyncpg.Pool:
-        """The connections of the running loop: those of another loop, which is gone, would never answer."""
+        """Return the connection pool of the running loop; connections of another, closed loop would never answer."""
         loop = asyncio.get_running_loop()
         opening = self._opening
         if opening is None or opening.get_loop() is not loop or (opening.done() and _failed(opening)):
@@ -319,7 +344,7 @@ class PostgresRecords:
         return pool
 
     def _settings(self) -> dict[str, Any]:
-        """Those of each connection."""
+        """Return the settings of each connection."""
         return {
             "password": self._password,
             "timeout": self._timeout,
@@ -334,7 +359,7 @@ class PostgresRecords:
 
 
 def _sql(schema: str, sql: str) -> str:
-    """A statement for the tables in `schema`."""
+    """Return a statement with its placeholders replaced for `schema`."""
     names = {"$schema": schema, "$lock": str(lock_id(schema, "")), "$live": _LIVE}
     return re.sub(r"\$(schema|lock|live)\b", lambda name: names[name[0]], sql)
 

@@ -1,16 +1,16 @@
-"""The locks under which a commit on PostgreSQL checks its conditions and writes, and how many of them it may hold.
+"""The advisory locks of a commit on PostgreSQL, and a limit on their number.
 
-A key is in the group of its first two parts: `f/NAME/...` is in `f/NAME`. One of two parts or fewer is its own group. A
-commit holds, until its transaction is on the disk:
+A key belongs to the group of its first two parts: `f/NAME/...` belongs to `f/NAME`. A key of two parts or fewer is its
+own group. A commit holds, until its transaction is on the disk:
 
-- an exclusive lock on each key that it writes, and a shared one on each key whose version it depends on;
+- an exclusive lock on each key that it writes, and a shared lock on each key whose version it depends on;
 - a shared lock on the groups of those keys;
-- an exclusive lock on the group of each range that must be empty, and, in place of the keys' own locks, on a group of
-  which it writes many keys.
+- an exclusive lock on the group of each range that must be empty, and on each group of which it writes many keys, in
+  place of the locks on those keys.
 
-So a commit waits for another only if one of them writes what the other writes or depends on. All commits take their
-locks in one order, which rules out deadlocks. A range of several groups, or more locks than one commit may have, takes
-the lock of the whole store, which all other commits share.
+A commit therefore waits for another only if one of them writes what the other writes or depends on. All commits take
+their locks in the same order, which rules out deadlocks. A range that spans groups, or a commit that needs too many
+locks, takes the lock of the whole store exclusively; all other commits share it.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from typing import Final
 from .records import Condition, Empty, Write
 
 _A_CONNECTION: Final = 64
-"""Locks for which the server's table has room, for each connection that it takes (`max_locks_per_transaction`)."""
+"""Number of locks that the server's lock table holds per connection (`max_locks_per_transaction`)."""
 
 _SINGLY: Final = 4
-"""Keys of one group that a commit locks one by one, at most, when it writes them."""
+"""Maximum number of keys of one group that a commit locks one by one when it writes them."""
 
 
 def lock_id(schema: str, name: str) -> int:
-    """The number of the lock with this name; the empty name is that of the whole store."""
+    """Return the number of the lock with this name; the empty name is the whole store."""
     return int.from_bytes(blake2b(f"{schema}/{name}".encode(), digest_size=8).digest(), signed=True)
 
 
 def locks(
     schema: str, writes: Sequence[Write], conditions: Sequence[Condition], limit: int
 ) -> list[tuple[int, bool]] | None:
-    """The numbers of a commit's locks, in their order, and whether each is exclusive; None: the whole store's."""
+    """Return the numbers of a commit's locks in order, and whether each is exclusive; None: the whole store's."""
     if any(isinstance(each, Empty) and each.prefix.count("/") < 2 for each in conditions):
         return None
     names = _names(
@@ -55,7 +55,7 @@ def locks(
 
 
 def _names(written: Collection[str], read: Collection[str], empty: Collection[str]) -> Mapping[str, bool]:
-    """What is locked, and whether exclusively."""
+    """Return the names to lock, and whether exclusively."""
     groups: dict[str, list[str]] = {}
     for key in written:
         groups.setdefault(_group(key), []).append(key)
@@ -67,26 +67,26 @@ def _names(written: Collection[str], read: Collection[str], empty: Collection[st
 
 
 def _group(key: str) -> str:
-    """What a key has in common with every prefix of it that has two slashes."""
+    """Return the part that a key shares with every prefix of it that has two slashes."""
     return "/".join(key.split("/", 2)[:2])
 
 
 class LockBudget:
-    """Locks that the commits of one process may hold at once, so that those of all fit in the server's table.
+    """Limits the locks that the commits of one process hold at once, so that they fit in the server's lock table.
 
     Args:
-        connections: how many the process has.
+        connections: the process's number of connections.
     """
 
     def __init__(self, connections: int) -> None:
         self._free = connections * _A_CONNECTION
         self.limit: Final = max(_A_CONNECTION, self._free // 2)
-        """Those of one commit, at most."""
+        """Maximum number of locks of one commit."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     @asynccontextmanager
     async def taken(self, count: int) -> AsyncIterator[None]:
-        """Has `count` locks, at most `limit`, set aside; commits get theirs in the order in which they ask."""
+        """Reserve `count` locks, at most `limit`, in first-come, first-served order."""
         await self._take(count)
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server's errors mean for those who use the store."""
+"""Convert errors of a PostgreSQL server into API errors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _GONE: Final = (
     asyncpg.CrashShutdownError,
     asyncpg.TooManyConnectionsError,
 )
-"""What a server that restarts looks like from here."""
+"""Errors of a server that is unreachable or restarting."""
 
 
 _REFUSED: Final = (ConnectionRefusedError, asyncpg.CannotConnectNowError, asyncpg.TooManyConnectionsError)
-"""What is raised before anything is sent."""
+"""Errors that are raised before anything is sent."""
 
 
 class Gone(ApiError):  # noqa: N818 - a kind of 503
-    """The server cannot be reached, or went away: it may be back soon.
+    """The server is unreachable or closed the connection; a retry may help.
 
     Attributes:
-        sent: whether the server may have got the command.
+        sent: whether the server may have received the command.
     """
 
     def __init__(self, *, sent: bool) -> None:
@@ -42,7 +42,7 @@ class Gone(ApiError):  # noqa: N818 - a kind of 503
 
 
 class Silent(ApiError):  # noqa: N818 - a kind of 503
-    """The server does not answer; it may have got the command. It is worth no other try: the wait was long enough."""
+    """The server did not answer in time. It may have received the command. Not retried: the wait was long enough."""
 
     def __init__(self) -> None:
         super().__init__(503, "The response store's server does not answer.", retry_after=1)
@@ -50,10 +50,10 @@ class Silent(ApiError):  # noqa: N818 - a kind of 503
 
 @contextmanager
 def trouble_as_503() -> Iterator[None]:
-    """Makes a 503 of whatever the server, or the way to it, is in trouble with.
+    """Convert errors of the server or the network into a 503.
 
     Raises:
-        Gone: it is worth another try.
+        Gone: a retry may help.
     """
     try:
         yield
@@ -68,7 +68,7 @@ def trouble_as_503() -> Iterator[None]:
 
 
 def _sentence(error: asyncpg.PostgresError) -> str:
-    """What is wrong with the server, without what may hold its address or password."""
+    """Describe the error without details that may contain the server's address or password."""
     for kind, sentence in _REFUSALS.items():
         if isinstance(error, kind):
             return sentence

@@ -1,10 +1,10 @@
-"""What commits wake in other processes, over PostgreSQL's LISTEN and NOTIFY.
+"""Notifications between processes over PostgreSQL's LISTEN and NOTIFY.
 
-Not in the commit itself: whoever notifies holds a lock of the whole server until the commit is on the disk, so that
-such commits could not share one write to it. A transaction that does nothing else waits for no disk. It comes a moment
-after the commit; should the process die in between, those who wait look by themselves, later.
+A notification is not part of the commit: NOTIFY holds a server-wide lock until the commit is on the disk, so commits
+that notify could not share a disk write. A transaction that only notifies does not wait for the disk. It follows right
+after the commit. If the process dies in between, the notification is lost and waiters find the change by polling.
 
-Each name is a channel of its own, so that a process hears of what it waits for, and of nothing else that others write.
+Each name has its own channel, so a process receives only the notifications that it listens for.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import asyncpg
 from ..core.errors import ApiError
 from .postgres_trouble import trouble_as_503
 
-_SILENCE: Final = 10.0
-"""Seconds after which a process that heard nothing finds out whether it still would."""
+WATCH_SILENCE_SECONDS: Final = 10.0
+"""Seconds without a notification after which the watch checks that it still receives them."""
 
 _PAUSE: Final = 0.01
-"""Seconds between two statements that wake: what comes meanwhile goes into one."""
+"""Seconds between two NOTIFY statements; names that arrive meanwhile share one statement."""
 
 _FAREWELL: Final = 1.0
-"""Seconds in which a server has to let the connection end: nothing is lost with it."""
+"""Seconds that the server has to close the connection; nothing is lost if it does not."""
 
 _DEAF: Final = "Notifications do not come through, as behind a pooler that shares connections between transactions."
 
 NOTIFY: Final = "SELECT pg_notify(channel, $2) FROM unnest($1::text[]) AS channel"
-"""Takes the channels, and who notifies."""
+"""Parameters: the channels, and the id of the sender."""
 
 
 def channel(schema: str, name: str) -> str:
-    """The channel of a name: short enough for the server, which knows no longer ones than 63 characters."""
+    """Return the channel of a name, hashed because the server allows at most 63 characters."""
     return f"w{blake2b(f'{schema}/{name}'.encode(), digest_size=16).hexdigest()}"
 
 
 class Waker:
-    """Notifies other processes, by one statement at a time.
+    """Notifies other processes, one statement at a time.
 
     Args:
         notify: runs `NOTIFY` for some names.
@@ -53,21 +53,21 @@ class Waker:
         self._sending: asyncio.Task[None] | None = None
 
     def wake(self, names: Sequence[str]) -> None:
-        """Has the names woken soon."""
+        """Notify the names soon, in the background."""
         if names:
             self._due |= dict.fromkeys(names)
             if self._sending is None or self._sending.done() or _of_another_loop(self._sending):
                 self._sending = asyncio.create_task(self._send())
 
     async def close(self) -> None:
-        """Waits until those that are due are woken, or cannot be."""
+        """Wait until all pending notifications are sent or have failed."""
         if self._sending and not _of_another_loop(self._sending):
             await asyncio.wait([self._sending])
 
     async def _send(self) -> None:
         while self._due:
             names, self._due = list(self._due), {}
-            with suppress(ApiError):  # those who wait look by themselves, later
+            with suppress(ApiError):  # waiters poll anyway
                 await self._notify(names)
             await asyncio.sleep(_PAUSE)
 
@@ -77,14 +77,14 @@ def _of_another_loop(task: asyncio.Task[None]) -> bool:
 
 
 class PostgresWatch:
-    """A watch over one schema.
+    """Receives the notifications of one schema.
 
     Args:
-        connection: for it alone.
+        connection: a connection for this watch alone.
         schema: the schema's name.
-        own: how this process notifies.
+        own: the sender id of this process.
         notify: runs `NOTIFY` for some names, as commits do.
-        patience: seconds that a notification may take.
+        patience: maximum seconds for a notification to arrive.
     """
 
     def __init__(
@@ -94,30 +94,32 @@ class PostgresWatch:
         own: str,
         notify: Callable[[Sequence[str]], Awaitable[object]],
         patience: float,
+        silence: float = WATCH_SILENCE_SECONDS,
     ) -> None:
+        self._silence = silence
         self._connection = connection
         self._schema = schema
         self._own = own
         self._notify = notify
         self._patience = patience
-        self._names: dict[str, str] = {}  # by their channels
+        self._names: dict[str, str] = {}  # by channel
         self._due: dict[str, None] = {}
         self._stirred = asyncio.Event()
         self._echoed = False
         connection.add_termination_listener(self._stir)
 
     async def open(self) -> None:
-        """Sees that what is notified comes through.
+        """Check that notifications arrive.
 
         Raises:
-            ApiError: 503, it does not.
+            ApiError: 503, they do not.
         """
         with trouble_as_503():
             await self._connection.add_listener(channel(self._schema, self._own), self._echo)
         await self._check()
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         with suppress(Exception):
             await self._connection.close(timeout=_FAREWELL)
 
@@ -136,16 +138,16 @@ class PostgresWatch:
                 await self._connection.remove_listener(where, self._hear)
             del self._names[where]
 
-    async def heard(self) -> str:
+    async def receive(self) -> str:
         while not self._due:
-            if not await self._stirs(_SILENCE):
+            if not await self._stirs(self._silence):
                 await self._check()
         name = next(iter(self._due))
         del self._due[name]
         return name
 
     async def _check(self) -> None:
-        """Notifies itself."""
+        """Send a notification to this process and wait until it, or another one, arrives."""
         self._echoed = False
         await self._notify([self._own])
         while not (self._echoed or self._due):
@@ -153,7 +155,7 @@ class PostgresWatch:
                 raise ApiError(503, _DEAF)
 
     async def _stirs(self, seconds: float) -> bool:
-        """Whether something comes in that time."""
+        """Return whether something arrives in that time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stirred.wait()

@@ -1,4 +1,4 @@
-"""Drops content that nothing refers to any longer."""
+"""Garbage collection of content that is no longer referenced."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from ..logs import get_logger
 from . import codec
 from .hashing import Hasher
 from .layout import pointers, read_pointer, reference, unsettled
-from .nodes import Node, read_chain
+from .nodes import Node, read_end
+from .reading import PAGE_BYTES
 from .records import Condition, Conflict, Delete, Empty, Op, Records, VersionIs, after_prefix, committed
 
 logger = get_logger(__name__)
@@ -21,18 +22,22 @@ _BATCHES: Final = (8, 64)
 
 
 class Reclaim:
-    """Drops nodes and big fields that have lost their last reference, and then their ancestors that have.
+    """Deletes nodes and big fields that have lost their last reference, and then their ancestors that have.
 
-    Every commit that drops a reference has a `g/` row written for what it referred to; the row goes in the commit that
-    drops that content, or that finds it still needed. So whatever interrupts this, `resume` goes on with it, and doing
-    it twice does no harm.
+    Every commit that deletes a reference also writes a `g/` row for the content it referred to. The row is deleted in
+    the commit that deletes that content, or that finds it still in use. After any interruption, `resume` continues;
+    repeating the work is harmless.
+
+    Args:
+        page_bytes: number of bytes of a history that are read at a time.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, page_bytes: int = PAGE_BYTES) -> None:
         self._records = records
+        self._page_bytes = page_bytes
 
     async def run(self, keys: Iterable[str], owner: Owner) -> None:
-        """Look at content of `owner`, each with its `g/` row written."""
+        """Check content of `owner` for references, each with its `g/` row written."""
         for key in keys:
             left: str | None = key
             size = _BATCHES[0]
@@ -41,39 +46,39 @@ class Reclaim:
                 size = _BATCHES[1]
 
     async def try_run(self, keys: Iterable[str], owner: Owner) -> None:
-        """As `run`, after a commit that is made: what cannot be done now is left to `resume`."""
+        """Call `run` after the commit was made; `resume` repeats what fails now."""
         try:
             await self.run(keys, owner)
         except ApiError as error:
-            logger.warning("content that nothing refers to any longer is dropped later: %s", error)
+            logger.warning("could not delete unreferenced content, will retry: %s", error)
 
     async def resume(self, limit: int) -> None:
-        """Do what is left of runs that were interrupted, at most `limit` of them."""
+        """Finish at most `limit` interrupted runs."""
         for row, record in await self._records.range("g/", after_prefix("g/"), limit=limit):
             try:
                 await self.run([row.removeprefix("g/")], Owner(*codec.decode(record.value)))
             except codec.UnreadableError as error:
-                logger.error("what lost its last reference and cannot be read stays: %s: %s", row, error)
+                logger.error("could not read unreferenced content, leaving it: %s: %s", row, error)
 
     async def _drop(self, key: str, owner: Owner, size: int) -> str | None:
-        """Drop `key` and at most `size` nodes in all, if nothing needs it; the key to go on with."""
+        """Delete `key` and at most `size` nodes in all, if nothing refers to it; return the next key to check."""
         kind, _, name = key.partition("/")
         prefix = reference(name, "")
         if needed := await self._records.range(prefix, after_prefix(prefix), limit=1):
-            # If this reference goes meanwhile, the row stays for whoever lets it go.
+            # If this reference is deleted meanwhile, the row stays for the commit that deletes it.
             still = VersionIs(needed[0][0], needed[0][1].version)
             return None if await committed(self._records, [Delete(f"g/{key}")], [still]) else key
         if kind == "b":
             ops: list[Op] = [Delete(key), Delete(f"g/{key}")]
             return None if await committed(self._records, ops, [Empty(prefix)]) else key
-        chain = await read_chain(self._records, name, size)
+        chain = await read_end(self._records, name, size, self._page_bytes)
         if not chain:
             await committed(self._records, [Delete(f"g/{key}")], [])
             return None
-        return await self._drop_chain(chain[::-1], owner)
+        return await self._drop_chain(chain, owner)
 
     async def _drop_chain(self, chain: Sequence[tuple[str, Node]], owner: Owner) -> str | None:
-        """Drop as much from the beginning of `chain`, youngest first, as nothing else needs; the key to go on with."""
+        """Delete the nodes of `chain`, youngest first, up to one in use; return the next key to check."""
         hasher = Hasher(owner)
         ids = await self._ids(chain, hasher)
         first = f"n/{chain[0][0]}"
@@ -93,7 +98,7 @@ class Reclaim:
         return first
 
     async def _ids(self, chain: Sequence[tuple[str, Node]], hasher: Hasher) -> dict[str, list[str]]:
-        """The pointers that lead to each node, by its name; an id may lead to another node that came first."""
+        """Return the pointers that lead to each node, by its name; an id may lead to another, earlier node."""
         rows = {name: list(pointers(hasher, f"n/{name}", node.items)) for name, node in chain}
         found = await self._records.get_many([row for of_node in rows.values() for row in of_node])
         target = {row: read_pointer(record.value)[0] for row, record in found.items()}
@@ -101,7 +106,7 @@ class Reclaim:
 
 
 def _unneeded(chain: Sequence[tuple[str, Node]]) -> list[Condition]:
-    """What holds if nothing but the node before it refers to each node of `chain`, and nothing to the first."""
+    """Return conditions: each node of `chain` is referenced by the node before it only, the first by none."""
     own = [None, *(reference(parent, name) for (name, _), (parent, _) in pairwise(chain))]
     return [Empty(reference(name, ""), but) for (name, _), but in zip(chain, own, strict=True)]
 

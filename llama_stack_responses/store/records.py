@@ -1,15 +1,13 @@
-"""Records: the key-value store that everything durable stands on.
+"""Records: the key-value store on which all durable state is built.
 
-A backend offers four things: many keys read in one round trip, a commit that
-happens whole or not at all and only if its conditions hold, an ordered range,
-and expiry. Everything else (responses, histories, references between them) is
-built above it, so a new backend is one small class that passes
-`tests/contract/test_records.py`.
+A backend offers four things: reads of many keys in one round trip, atomic commits with conditions, ordered ranges, and
+expiry. Everything else (responses, histories, references between them) is built on top. A new backend is one small
+class that passes `tests/contract/test_records.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -17,12 +15,12 @@ from typing import Final, Protocol
 from ..core.errors import ApiError
 
 AWAY: Final = 503
-"""The status of a call's error while the store cannot be reached or does not answer, is full or locked."""
+"""Status of the error while the store is unreachable, does not answer, is full or locked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A stored value. `version` is 1 for a fresh key and one more after each `Put`."""
+    """A stored value. `version` is 1 for a new key and grows by one with each `Put`."""
 
     value: bytes
     version: int
@@ -30,7 +28,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Write `key`, whether it is there or not. `expires_at` is in seconds since the epoch; None is never."""
+    """Write `key`, whether it exists or not. `expires_at` is in seconds since the epoch; None is never."""
 
     key: str
     value: bytes
@@ -39,7 +37,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Ensure:
-    """Write `key` if it is absent; if it is there, leave value, version and expiry as they are."""
+    """Write `key` if it is absent; otherwise leave its value, version and expiry as they are."""
 
     key: str
     value: bytes
@@ -48,23 +46,23 @@ class Ensure:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Remove `key`; nothing happens if it is absent."""
+    """Delete `key`; do nothing if it is absent."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wake:
-    """Tell whoever watches for `name`, in any other process, once the commit is made. It may get lost."""
+class Notify:
+    """Notify the watches on `name` in other processes once the commit is made. The notification may be lost."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class VersionIs:
-    """`key` has exactly this version; None says that it is absent.
+    """`key` has exactly this version; None requires that it is absent.
 
-    Versions tell writes to one life of a key apart: a key that was deleted and written again starts at 1 again.
+    Versions tell the writes of a key apart only until it is deleted: a key that is written again starts at 1.
     """
 
     key: str
@@ -73,10 +71,10 @@ class VersionIs:
 
 @dataclass(frozen=True, slots=True)
 class Empty:
-    """No key begins with `prefix` (at least one character), other than the key `but`.
+    """No key begins with `prefix` (at least one character), except the key `but`.
 
-    With it, shared content can be dropped without a race: who drops it commits `Delete(content)` on condition
-    `Empty("references of content")`; who uses it commits `Put(reference)` on condition `VersionIs(content, ...)`.
+    It allows shared content to be deleted without a race: the deletion commits `Delete(content)` on condition
+    `Empty("references of content")`; a new use commits `Put(reference)` on condition `VersionIs(content, ...)`.
     """
 
     prefix: str
@@ -84,12 +82,12 @@ class Empty:
 
 
 type Write = Put | Ensure | Delete
-type Op = Write | Wake
+type Op = Write | Notify
 type Condition = VersionIs | Empty
 
 
-class Conflict(Exception):  # noqa: N818 - a condition that did not hold is an answer, not an error
-    """A commit was not made, because of `failed`: all of its conditions that did not hold."""
+class Conflict(Exception):  # noqa: N818 - a failed condition is a result, not an error
+    """A commit was not made. `failed` holds all of its conditions that did not hold."""
 
     def __init__(self, failed: Sequence[Condition]) -> None:
         super().__init__(f"the store changed: {', '.join(map(repr, failed))}")
@@ -97,31 +95,31 @@ class Conflict(Exception):  # noqa: N818 - a condition that did not hold is an a
 
 
 class Unanswered(ApiError):  # noqa: N818 - a kind of 503
-    """No answer came to a commit: nobody may take it for made, nor for not made."""
+    """A commit was not answered: it may or may not have been made."""
 
     def __init__(self, message: str) -> None:
         super().__init__(AWAY, message, retry_after=1)
 
 
-class Watch(Protocol):
-    """Hears what other processes wake, over a connection of its own, which is lost with the first error."""
+class PubSub(Protocol):
+    """Receives notifications of other processes over its own connection, which is lost with the first error."""
 
     async def listen(self, names: Collection[str]) -> None:
-        """Hears what wakes these names too, as soon as `heard` has each for the first time.
+        """Subscribe to these names; it takes effect for each once `receive` has returned that name for the first time.
 
         Raises:
             ApiError: 503, the connection is lost.
         """
 
     async def leave(self, names: Collection[str]) -> None:
-        """Hears no longer what wakes these names.
+        """Unsubscribe from these names.
 
         Raises:
             ApiError: 503, the connection is lost.
         """
 
-    async def heard(self) -> str:
-        """The next name: one that was woken, or is listened for from now on.
+    async def receive(self) -> str:
+        """Wait for the next name: one that was notified, or whose subscription took effect.
 
         Raises:
             ApiError: 503, the connection is lost.
@@ -132,49 +130,60 @@ class Records(Protocol):
     """A transactional key-value store.
 
     Keys are ASCII and ordered by their bytes. A key whose `expires_at` has passed is absent for every call and every
-    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503. Then a
-    commit has written nothing, unless the error is `Unanswered`. Instances may be made in one event
-    loop and used in another, and after `close` in yet another.
+    condition. A call that the store cannot serve (locked, full, damaged, unreachable) raises `ApiError` 503. A commit
+    has then written nothing, unless the error is `Unanswered`. Instances may be created in one event loop and used in
+    another, and after `close` in yet another.
     """
 
     @property
     def transactional(self) -> bool:
-        """Whether commits are one step for all processes on the store: only then can work be handed out by them."""
+        """Whether commits are atomic for all processes on the store, as queues require."""
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
-        """The records of those `keys` that are there, read in one round trip."""
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+        """Return the records of those `keys` that exist, read in one round trip.
+
+        Args:
+            most: stop once the values, in the order of `keys`, reach this many bytes in total. Further values are not
+                read.
+        """
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        """Do `ops` in order, all or nothing, if each of `conditions` holds in the state before them.
+        """Apply `ops` in order, all or none, if each of `conditions` holds in the state before them.
 
-        What a returned commit wrote survives the death of the process. A call that is cancelled may have been made.
+        A commit that has returned survives the death of the process. A call that is cancelled may have been made.
 
         Raises:
             Conflict: at least one condition does not hold; nothing was written.
             Unanswered: the answer was lost; the commit was made, or is still on its way, or was not made.
         """
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
-        """At most `limit` records with start <= key < end, in the order of their keys, or from the last backwards."""
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
+        """Return at most `limit` records with start <= key < end, ordered by key, or by key descending if `reverse`.
 
-    def watch(self) -> AbstractAsyncContextManager[Watch] | None:
-        """Hears each `Wake` of other processes; None if they cannot be heard on this store.
+        Args:
+            most: limits the answer as in `get_many`.
+        """
 
-        Entering it raises `ApiError` 503 if they cannot be heard now.
+    def watch(self) -> AbstractAsyncContextManager[PubSub] | None:
+        """Receive each `Notify` of other processes; None if this store does not support it.
+
+        Entering it raises `ApiError` 503 if notifications are unavailable now.
         """
 
     async def now(self) -> float:
-        """The time, in seconds since the epoch, on the one clock by which keys expire."""
+        """Return the time, in seconds since the epoch, of the clock by which keys expire."""
 
     async def sweep(self, now: float) -> int:
-        """Remove records that expired by `now` (seconds since the epoch): a bounded number, which is returned."""
+        """Delete a bounded number of records that expired by `now` (seconds since the epoch); return that number."""
 
     async def close(self) -> None:
-        """Give back threads, files and connections. The next call opens them again."""
+        """Release threads, files and connections. The next call opens them again."""
 
 
 async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
-    """Makes a commit if its conditions hold; whether they did."""
+    """Commit if the conditions hold; return whether they did."""
     try:
         await records.commit(ops, conditions)
     except Conflict:
@@ -186,16 +195,31 @@ UNTRUSTED: Final = (
     "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "
     "and the authority that the store's url trusts."
 )
-"""What a server is refused with that does not prove who it is."""
+"""Error for a server whose certificate cannot be verified."""
+
+
+def bytes_of(records: Iterable[Record]) -> int:
+    """Return the total size of their values in bytes, which `most` limits."""
+    return sum(len(record.value) for record in records)
+
+
+def until(rows: Iterable[tuple[str, Record]], most: int | None) -> Iterator[tuple[str, Record]]:
+    """Yield rows until their values reach `most` bytes in total; consume no further row."""
+    size = 0
+    for key, record in rows:
+        yield key, record
+        size += len(record.value)
+        if most is not None and size >= most:
+            return
 
 
 def after_prefix(prefix: str) -> str:
-    """The first key behind all keys that begin with `prefix`: the `end` of their range."""
+    """Return the first key after all keys that begin with `prefix`: the `end` of their range."""
     return prefix[:-1] + chr(ord(prefix[-1]) + 1)
 
 
 async def pages_of(records: Records, prefix: str, size: int = 500) -> AsyncIterator[list[tuple[str, Record]]]:
-    """All rows below a prefix in the order of their keys, at most `size` at a time."""
+    """Yield all rows under a prefix, ordered by key, at most `size` at a time."""
     start = prefix
     while rows := await records.range(start, after_prefix(prefix), limit=size):
         yield list(rows)
@@ -203,10 +227,10 @@ async def pages_of(records: Records, prefix: str, size: int = 500) -> AsyncItera
 
 
 def writes_of(ops: Sequence[Op]) -> list[Write]:
-    """Those of a commit's ops that write, in their order."""
-    return [op for op in ops if not isinstance(op, Wake)]
+    """Return the ops of a commit that write, in order."""
+    return [op for op in ops if not isinstance(op, Notify)]
 
 
 def woken_by(ops: Sequence[Op]) -> list[str]:
-    """The names that a commit wakes, each once."""
-    return list(dict.fromkeys(op.name for op in ops if isinstance(op, Wake)))
+    """Return the names that a commit notifies, each once."""
+    return list(dict.fromkeys(op.name for op in ops if isinstance(op, Notify)))

@@ -1,9 +1,9 @@
 """Records in one Redis or Valkey server, which any number of server processes may share.
 
-Under a prefix lie: `r:KEY`, a string for each record, its version and expiry before its value; `index`, a sorted set of
-all keys in the order of their bytes; `expiry`, the keys that expire, by when they do; and for a minute `c:ID`, for each
-commit that was made. Scripts change them together, so a commit is one step and one round trip. What a commit wakes is
-published by its script on `w:NAME`.
+Keys under the prefix: `r:KEY`, a string for each record, with its version and expiry before its value; `index`, a
+sorted set of all keys in the order of their bytes; `expiry`, a sorted set of the expiring keys by expiry time; and
+`c:ID`, for one minute, for each commit that was made. Scripts change them together, so a commit is atomic and takes one
+round trip. The script of a commit publishes its notifications on `w:NAME`.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from .records import (
     Delete,
     Ensure,
     Op,
+    PubSub,
     Put,
     Record,
     Unanswered,
     VersionIs,
-    Watch,
     Write,
     after_prefix,
     woken_by,
     writes_of,
 )
 from .redis_trouble import Lost, trouble_as_503
-from .redis_watch import RedisWatch
+from .redis_watch import WATCH_SILENCE_SECONDS, RedisWatch
 
-# What the scripts share. A record is "VERSION EXPIRY VALUE", its expiry empty if it has none; `live` gives the version
-# of a record that has not expired, and where its value begins. ARGV[1] is the prefix, ARGV[2] the time, empty for the
-# server's own.
+# Common part of the scripts. A record is "VERSION EXPIRY VALUE", with an empty expiry if it has none. `live` returns
+# the version of a record that has not expired, and the offset of its value. ARGV[1] is the prefix, ARGV[2] the time,
+# empty for the server's clock.
 _COMMON: Final = """
 local prefix, now = ARGV[1], tonumber(ARGV[2])
 if not now then
@@ -60,29 +60,34 @@ local function live(key)
 end
 """
 
+# ARGV[3]: the number of bytes of values that ends the answer, empty for no limit; then the keys.
 _GET_MANY: Final = (
     _COMMON
     + """
-local found = {}
-for i = 3, #ARGV do
+local found, left = {}, tonumber(ARGV[3]) or math.huge
+for i = 4, #ARGV do
+  if left <= 0 then break end
   local version, start = live(ARGV[i])
   if version then
+    local value = redis.call('GETRANGE', prefix .. 'r:' .. ARGV[i], start - 1, -1)
     found[#found + 1] = ARGV[i]
     found[#found + 1] = version
-    found[#found + 1] = redis.call('GETRANGE', prefix .. 'r:' .. ARGV[i], start - 1, -1)
+    found[#found + 1] = value
+    left = left - #value
   end
 end
 return found
 """
 )
 
-# ARGV[3], ARGV[4]: where the range starts and ends; ARGV[5]: how many; ARGV[6]: 'REV' from the end backwards.
+# ARGV[3], ARGV[4]: start and end of the range; ARGV[5]: limit; ARGV[6]: 'REV' for descending order; ARGV[7]: as ARGV[3]
+# above.
 _RANGE: Final = (
     _COMMON
     + """
 local from, to, limit, reverse = '[' .. ARGV[3], '(' .. ARGV[4], tonumber(ARGV[5]), ARGV[6] == 'REV'
-local found = {}
-while #found < 3 * limit do
+local found, left = {}, tonumber(ARGV[7]) or math.huge
+while #found < 3 * limit and left > 0 do
   local keys
   if reverse then
     keys = redis.call('ZRANGE', prefix .. 'index', to, from, 'BYLEX', 'REV', 'LIMIT', 0, limit)
@@ -91,10 +96,12 @@ while #found < 3 * limit do
   end
   for _, key in ipairs(keys) do
     local version, start = live(key)
-    if version and #found < 3 * limit then
+    if version and #found < 3 * limit and left > 0 then
+      local value = redis.call('GETRANGE', prefix .. 'r:' .. key, start - 1, -1)
       found[#found + 1] = key
       found[#found + 1] = version
-      found[#found + 1] = redis.call('GETRANGE', prefix .. 'r:' .. key, start - 1, -1)
+      found[#found + 1] = value
+      left = left - #value
     end
   end
   if #keys < limit then break end
@@ -104,10 +111,10 @@ return found
 """
 )
 
-# ARGV[3]: the commit's id; ARGV[4]: how many conditions; then each condition as `version KEY VERSION` ('' is absent) or
-# `empty PREFIX END BUT`, then each op as `put KEY VALUE EXPIRY`, `ensure KEY VALUE EXPIRY`, `delete KEY` or
-# `wake NAME SENDER`, which is in vain where the user may not publish: what is written shall stand all the same.
-# Gives the numbers of the conditions that do not hold.
+# ARGV[3]: the commit's id; ARGV[4]: the number of conditions; then each condition as `version KEY VERSION` ('' is
+# absent) or `empty PREFIX END BUT`, then each op as `put KEY VALUE EXPIRY`, `ensure KEY VALUE EXPIRY`, `delete KEY` or
+# `wake NAME SENDER`. `wake` fails silently if the user may not publish: the writes count all the same. Returns the
+# numbers of the conditions that do not hold.
 _COMMIT: Final = (
     _COMMON
     + """
@@ -184,23 +191,23 @@ return #keys
 """
 
 _RETRIES: Final = 8
-"""With the pauses below, a server may be gone for about three seconds before a call fails."""
+"""With the backoff below, a server may be unreachable for about three seconds before a call fails."""
 
 
 class RedisRecords:
     """Records in Redis 6.2 or newer, or Valkey.
 
-    What a returned commit wrote is as durable as the server makes it: with `appendonly yes` and `appendfsync always` it
-    survives the server's death, with `everysec` all but the last second does.
+    A commit is as durable as the server's configuration: with `appendonly yes` and `appendfsync always` it survives a
+    crash of the server; with `everysec` the last second may be lost.
 
     Args:
-        url: `redis://` or, with TLS, `rediss://`, with user and database; its query holds further settings of
-            the `redis` package, such as `ssl_ca_certs`.
-        password: the user's, if it does not stand in the URL.
-        prefix: what all keys begin with, so that several stacks can share a server.
-        connections: how many connections this process opens, at most, beside the one of a watch.
-        timeout: seconds that connecting, one answer and waiting for a free connection may each take.
-        clock: seconds since the epoch; None takes the server's, which all processes share.
+        url: `redis://` or, with TLS, `rediss://`, with user and database; its query holds further settings of the
+            `redis` package, such as `ssl_ca_certs`.
+        password: the user's password, if it is not in the URL.
+        prefix: the prefix of all keys, so that several stacks can share a server.
+        connections: maximum number of connections of this process, besides the one of a watch.
+        timeout: maximum seconds for connecting, for one answer, and for a free connection.
+        clock: returns seconds since the epoch; None uses the server's clock, which all processes share.
     """
 
     transactional: Final = True
@@ -214,7 +221,9 @@ class RedisRecords:
         connections: int = 16,
         timeout: float = 5.0,
         clock: Callable[[], float] | None = None,
+        watch_silence: float = WATCH_SILENCE_SECONDS,
     ) -> None:
+        self._watch_silence = watch_silence
         self._url = url
         self._password = password
         self._prefix = prefix
@@ -224,14 +233,15 @@ class RedisRecords:
         self._id = secrets.token_hex(8)
         self._scripts: _Scripts | None = None
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
-        found = await self._call(lambda scripts: scripts.get_many, [self._now(), *keys])
+        asked = [self._now(), "" if most is None else most, *dict.fromkeys(keys)]
+        found = await self._call(lambda scripts: scripts.get_many, asked)
         return dict(_records(found))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
-        # The id makes the retry of a commit whose answer was lost one that was made already.
+        # The id makes a commit idempotent: a retry after a lost answer finds that it was made.
         args: list[Any] = [self._now(), secrets.token_bytes(16), len(conditions)]
         for condition in conditions:
             args += _condition(condition)
@@ -244,7 +254,7 @@ class RedisRecords:
         except Lost as error:
             raise Unanswered(error.message) from error
         except ApiError:
-            # The server refused the last try. One before, whose answer was lost, may have been made.
+            # The server refused the last try. An earlier one, whose answer was lost, may have been made.
             if await self._made(args[1]):
                 return
             raise
@@ -252,29 +262,33 @@ class RedisRecords:
             raise Conflict([conditions[number] for number in failed])
 
     async def _made(self, commit_id: bytes) -> bool:
-        """Whether a commit was made in the last minute.
+        """Return whether a commit was made in the last minute.
 
         Raises:
-            Unanswered: the server does not say.
+            Unanswered: the server does not answer.
         """
         try:
             return bool(await self._call(lambda scripts: scripts.made, [commit_id]))
         except ApiError as error:
             raise Unanswered(error.message) from error
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
         if start >= end or limit < 1:
             return []
-        args = [self._now(), start, end, limit, "REV" if reverse else ""]
+        args = [self._now(), start, end, limit, "REV" if reverse else "", "" if most is None else most]
         return _records(await self._call(lambda scripts: scripts.range, args))
 
-    def watch(self) -> AbstractAsyncContextManager[Watch]:
+    def watch(self) -> AbstractAsyncContextManager[PubSub]:
         return self._watching()
 
     @asynccontextmanager
-    async def _watching(self) -> AsyncIterator[Watch]:
+    async def _watching(self) -> AsyncIterator[PubSub]:
         settings = _settings(self._password, self._timeout) | {"retry": Retry(NoBackoff(), 0)}
-        watch = RedisWatch(Redis.from_url(self._url, **settings), f"{self._prefix}w:", self._id, self._timeout)
+        watch = RedisWatch(
+            Redis.from_url(self._url, **settings), f"{self._prefix}w:", self._id, self._timeout, self._watch_silence
+        )
         try:
             await watch.open()
             yield watch
@@ -302,7 +316,7 @@ class RedisRecords:
             return await script(args=[self._prefix, *args])
 
     def _ready(self) -> _Scripts:
-        """The connections of the running loop: those of another loop, which is gone, would never answer."""
+        """Return the scripts of the running loop; the connections of another, closed loop would never answer."""
         loop = asyncio.get_running_loop()
         if self._scripts is None or self._scripts.loop is not loop:
             self._scripts = _Scripts(loop, self._url, self._password, self._connections, self._timeout)
@@ -321,7 +335,7 @@ class _Scripts:
             **_settings(password, timeout),
             max_connections=connections,
             timeout=timeout,
-            # Not after a timeout: who waited for that long has waited enough.
+            # No retry after a timeout: the caller has waited long enough.
             retry=Retry(ExponentialWithJitterBackoff(cap=0.8, base=0.02), _RETRIES, (RedisConnectionError,)),
         )
         self._redis = Redis(connection_pool=pool)
@@ -338,7 +352,7 @@ class _Scripts:
 
 
 def _settings(password: str | None, timeout: float) -> dict[str, Any]:
-    """Those of each connection."""
+    """Return the settings of each connection."""
     known = {"password": password} if password else {}
     return {**known, "socket_timeout": timeout, "socket_connect_timeout": timeout}
 

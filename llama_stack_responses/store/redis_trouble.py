@@ -1,4 +1,4 @@
-"""What a Redis server's errors mean for those who use the store."""
+"""Convert errors of a Redis server into API errors."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SILENT: Final = "The response store's server does not answer."
 
 
 class Lost(ApiError):  # noqa: N818 - a kind of 503
-    """The server cannot be reached, went away or does not answer; it may have got the command."""
+    """The server is unreachable, closed the connection or did not answer. It may have received the command."""
 
 
 @contextmanager
 def trouble_as_503() -> Iterator[None]:
-    """Makes a 503 of whatever the server, or the way to it, is in trouble with.
+    """Convert errors of the server or the network into a 503.
 
     Raises:
         Lost: no answer came.
@@ -44,7 +44,7 @@ def trouble_as_503() -> Iterator[None]:
 
 
 def _sentence(error: RedisError) -> str:
-    """What is wrong with the server, without what may hold its address or password."""
+    """Describe the error without details that may contain the server's address or password."""
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
         return UNTRUSTED
     for kind, sentence in _TROUBLE.items():

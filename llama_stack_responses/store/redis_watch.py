@@ -1,8 +1,8 @@
-"""What commits of other processes wake, heard over Redis's publish and subscribe.
+"""Notifications of other processes over Redis publish/subscribe.
 
-A commit publishes what it wakes from within its script. A stream would keep it, write it to the disk and have to be
-cut, only to tell who reads it later what the records themselves say. Each name is a channel of its own, so that a
-process hears of what it waits for, and of nothing else that others write.
+A commit publishes its notifications from within its script. A Redis stream would store them on disk and need trimming,
+only to repeat what the records already hold. Each name has its own channel, so a process receives only the
+notifications that it subscribed to.
 """
 
 from __future__ import annotations
@@ -20,21 +20,24 @@ from .redis_trouble import SILENT, trouble_as_503
 
 logger = get_logger(__name__)
 
-_SILENCE: Final = 10.0
-"""Seconds after which a server that has said nothing is asked whether it is still there."""
+WATCH_SILENCE_SECONDS: Final = 10.0
+"""Seconds of silence after which the server is pinged."""
 
 
 class RedisWatch:
-    """A watch over one server.
+    """Receives the notifications of one server.
 
     Args:
-        redis: a client for it alone, which does not try again: what was woken meanwhile would be missed without a word.
-        channels: what the names of all channels begin with.
-        own: what the commits of this process publish.
-        patience: seconds that one answer may take.
+        redis: a client for this watch alone, without retries: a silent reconnect would lose notifications.
+        channels: the prefix of all channels.
+        own: the sender id that the commits of this process publish.
+        patience: maximum seconds for one answer.
     """
 
-    def __init__(self, redis: Redis, channels: str, own: str, patience: float) -> None:
+    def __init__(
+        self, redis: Redis, channels: str, own: str, patience: float, silence: float = WATCH_SILENCE_SECONDS
+    ) -> None:
+        self._silence = silence
         self._redis = redis
         self._pubsub = redis.pubsub()
         self._channels = channels
@@ -42,18 +45,18 @@ class RedisWatch:
         self._patience = patience
 
     async def open(self) -> None:
-        """Connects, and sees that the server lets it listen: without a channel, nothing can be read.
+        """Connect, and check that the server permits subscriptions; without a channel, nothing can be read.
 
-        An operator whose server throws away what it has to keep is told so.
+        Warn the operator if the server may evict responses.
         """
-        # A user may not be allowed to ask.
+        # The user may lack the permission for INFO.
         with trouble_as_503(), suppress(NoPermissionError):
             _warn_of_eviction(await self._redis.info("memory"))
         await self.listen([self._own])
-        await self.heard()
+        await self.receive()
 
     async def close(self) -> None:
-        """Hangs up."""
+        """Close the connection."""
         with suppress(RedisError):
             await self._pubsub.aclose()  # type: ignore[no-untyped-call]
             await self._redis.aclose(close_connection_pool=True)
@@ -68,11 +71,11 @@ class RedisWatch:
             with trouble_as_503():
                 await self._pubsub.unsubscribe(*map(self._channel, names))
 
-    async def heard(self) -> str:
+    async def receive(self) -> str:
         silent = False
         while True:
             with trouble_as_503():
-                message = await self._pubsub.get_message(timeout=self._patience if silent else _SILENCE)
+                message = await self._pubsub.get_message(timeout=self._patience if silent else self._silence)
                 if message is None and not silent:
                     await self._pubsub.ping()
             if message is None and silent:
@@ -85,7 +88,7 @@ class RedisWatch:
         return f"{self._channels}{name}"
 
     def _name(self, message: dict[str, Any]) -> str | None:
-        """The name of which somebody else, or the server, has said something."""
+        """Return the name for which another process, or the server's confirmation, sent a message."""
         of_another = message["type"] == "message" and message["data"] != self._own.encode()
         if not (of_another or message["type"] == "subscribe"):
             return None

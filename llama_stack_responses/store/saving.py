@@ -1,4 +1,4 @@
-"""What one save writes, worked out from what is stored already."""
+"""Plan what one save writes, given what is already stored."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Plan:
 
     Attributes:
         ops, conditions: the commit.
-        released: the keys of content that loses a reference by it.
-        version: the response's version after it.
+        released: the keys of content that loses a reference by the commit.
+        version: the response's version after the commit.
     """
 
     ops: list[Op]
@@ -39,7 +39,7 @@ class Plan:
 
 
 class Saving:
-    """One call of `Archive.save`; its arguments are described there.
+    """One call of `Archive.save`, which documents the arguments.
 
     Args:
         joining: what the response adds to its conversation.
@@ -78,7 +78,7 @@ class Saving:
         self._history = outputs[-1] if outputs else self._input
 
     async def read(self, records: Records) -> dict[str, Record]:
-        """What there is of all that the response needs. Of the history that is one round trip, rarely two."""
+        """Read the stored records that the save needs: one round trip for the history, rarely two."""
         names = {self._base, self._history, *self._inputs[-_RECENT:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
         keys += [self._bucket, *(f"b/{name}" for name in self._field_names.values())]
@@ -92,7 +92,7 @@ class Saving:
         return known
 
     def plan(self, known: dict[str, Record], now: float, version: int | None) -> Plan:
-        """The commit that stores the response, given what `read` found.
+        """Return the commit that stores the response, given what `read` found.
 
         Raises:
             Conflict: the stored response does not have `version`.
@@ -121,16 +121,16 @@ class Saving:
         return Plan(ops, conditions, list(released.values()), (unchanged.version or 0) + 1)
 
     def _released(self, old: Entry, new: Entry, content: _Content) -> dict[str, str]:
-        """The keys of the references that the response no longer holds, each with the key of what may be unneeded now.
+        """Return the keys of the references that the response no longer holds, each with the key of the content.
 
-        The node that its new history stands on is needed, by that: it was the response's input, mostly.
+        The parent of its new history is left out: it is still referenced. It mostly was the response's input.
         """
         released = {key: name for key, name in old.references().items() if key not in new.references()}
         parent = content.parent(new.history) if released and new.history else None
         return {key: name for key, name in released.items() if name != f"n/{parent}"}
 
     def _keep_bucket(self, content: _Content) -> None:
-        # Commits that write one key wait for each other, so only the owner's first saves of the time write it.
+        # Commits that write one key wait for each other, so only the owner's first saves of a bucket write it.
         if found := content.known.get(self._bucket):
             content.conditions.append(VersionIs(self._bucket, found.version))
         else:
@@ -158,17 +158,18 @@ class Saving:
             content.keep_node(self._history, self._input, self._output)
 
     def _stem(self, content: _Content) -> tuple[str | None, Sequence[Json]]:
-        """The longest stored beginning of the history, and the input items behind it."""
+        """Return the longest stored prefix of the history, and the input items after it."""
         for index in range(len(self._inputs), 0, -1):
             if content.has(self._inputs[index - 1]):
                 return self._inputs[index - 1], self._items[index:]
         return self._base, self._items
 
     def _is_one_piece(self, rest: Sequence[Json]) -> bool:
-        """Whether input and output share a node, which saves a sixth of a chain's bytes.
+        """Return whether input and output share a node, which saves a sixth of a chain's bytes.
 
-        Not if the client sends the history itself: what it makes of our output may differ, and then the end of the
-        input is where its next history meets ours. Nor if another answer to a long input should find that stored.
+        They do not if the client sends the whole history itself: the client's copy of the output may differ, so its
+        next history may share only the part up to the end of the input. Nor do they if the input is long, so that
+        another response to the same input finds it stored.
         """
         continues = self._base is not None or begins_with_stand_in(self._items)
         return continues and len(codec.dumps(list(rest))) <= _SHORT
@@ -190,7 +191,7 @@ class Saving:
 
 
 class _Content:
-    """Immutable content that is to be there after a commit: what of it the commit must write, and on what terms."""
+    """Immutable content that must exist after a commit: collects the ops that write it, and the conditions."""
 
     def __init__(self, hasher: Hasher, known: Mapping[str, Record]) -> None:
         self._hasher = hasher
@@ -200,15 +201,15 @@ class _Content:
         self.conditions: list[Condition] = []
 
     def has(self, name: str) -> bool:
-        """Whether the node is there already."""
+        """Return whether the node already exists."""
         return f"n/{name}" in self.known
 
     def parent(self, name: str) -> str | None:
-        """The name of the node that the kept node `name` stands on."""
+        """Return the name of the parent of the kept node `name`."""
         return nodes.decode(self._kept[f"n/{name}"]).parent
 
     def keep(self, key: str, make: Callable[[], bytes]) -> bool:
-        """Has `key` there, and nobody to drop or write it meanwhile; whether the commit writes it."""
+        """Make sure that `key` exists after the commit, without a concurrent change; return if the commit writes it."""
         if key in self._kept:
             return False
         record = self.known.get(key)
@@ -219,7 +220,7 @@ class _Content:
         return record is None
 
     def keep_node(self, name: str, parent: str | None = None, items: Sequence[Json] = ()) -> None:
-        """Has the node `name` there, with `items` on `parent` if it is new."""
+        """Make sure that the node `name` exists after the commit; a new one gets `items` and `parent`."""
         on = self._kept[f"n/{parent}"] if parent else None
         if self.keep(f"n/{name}", lambda: nodes.extend(parent, on, items).encode()):
             if parent:
@@ -228,6 +229,6 @@ class _Content:
 
 
 def _changes(old: Entry | None, new: Entry) -> list[Op]:
-    """What takes the rows beside the record from `old` to `new`."""
+    """Return the ops that change the rows besides the record from `old` to `new`."""
     rows, gone = new.rows(), old.rows() if old else {}
     return [*(Delete(key) for key in gone if key not in rows), *(row for key, row in rows.items() if key not in gone)]

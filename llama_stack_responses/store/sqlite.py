@@ -5,33 +5,49 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, VersionIs, Write, after_prefix, writes_of
+from .records import (
+    Condition,
+    Conflict,
+    Delete,
+    Ensure,
+    Op,
+    Put,
+    Record,
+    VersionIs,
+    Write,
+    after_prefix,
+    until,
+    writes_of,
+)
 from .sqlite_file import File
-from .sqlite_inline import Inline
+from .sqlite_inline import SLOW_SECONDS, Inline
 from .sqlite_threads import Reader, Writer
-from .worker import Worker, job_of
+from .worker import ThreadPool, job_of
 
-_GET: Final = "SELECT key, value, version FROM records WHERE key = ? AND (expires_at IS NULL OR expires_at > ?)"
-# json_each: one statement for any number of keys stays prepared.
+# {value}: the value, or NULL in place of a large one; SQLite knows its length without reading it.
+_VALUE: Final = "value"
+_SMALL_VALUE: Final = "CASE WHEN length(value) <= 65536 THEN value END"
+_GET: Final = "SELECT key, {value}, version FROM records WHERE key = ? AND (expires_at IS NULL OR expires_at > ?)"
+# json_each: one prepared statement serves any number of keys. The join keeps the order of the keys.
 _GET_MANY: Final = """
-SELECT key, value, version FROM records
-WHERE key IN (SELECT value FROM json_each(?)) AND (expires_at IS NULL OR expires_at > ?)
+SELECT records.key, {value}, version FROM (SELECT value AS key FROM json_each(?)) AS asked CROSS JOIN records
+ON records.key = asked.key AND (expires_at IS NULL OR expires_at > ?)
 """
 _VERSIONS: Final = """
 SELECT key, version FROM records
 WHERE key IN (SELECT value FROM json_each(?)) AND (expires_at IS NULL OR expires_at > ?)
 """
 _RANGE: Final = """
-SELECT key, value, version FROM records
+SELECT key, {value}, version FROM records
 WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key LIMIT ?
 """
 _RANGE_REVERSE: Final = """
-SELECT key, value, version FROM records
+SELECT key, {value}, version FROM records
 WHERE key >= ? AND key < ? AND (expires_at IS NULL OR expires_at > ?) ORDER BY key DESC LIMIT ?
 """
 _EXISTS: Final = """
@@ -53,23 +69,24 @@ _SWEEP: Final = "DELETE FROM records WHERE id IN (SELECT id FROM records WHERE e
 _GROUP: Final = 256
 _FEW: Final = 32
 _ROW: Final = 64
-"""Bytes that take as long as it takes to find a row."""
+"""Bytes whose cost equals that of finding a row."""
 
 
 class SqliteRecords:
     """Records in an SQLite file, in WAL mode.
 
-    What is small is done in the event loop itself, the commits of one turn of it as one transaction. For the rest there
-    are threads: one writes, and makes one transaction of all commits that wait; a few read. Who reads sees whatever was
-    committed before it asked. Threads and files are made on first use.
+    Small reads and commits run in the event loop itself; the commits of one loop iteration share a transaction. Threads
+    do the rest: one writes, with one transaction for all waiting commits; a few read. A read sees everything that was
+    committed before it was requested. Threads and files are opened on first use.
 
     Args:
-        path: the file; it and its folder are created if need be, readable by this user alone.
-        synchronous: "normal" keeps every acknowledged commit when a process dies, and may lose the last ones with the
-            power; "full" keeps them then too, for one fsync a group of commits, which all are the thread's then.
+        path: the file; it and its folder are created if needed, readable by this user alone.
+        synchronous: "normal" keeps every acknowledged commit when a process dies, and may lose the last ones in a power
+            failure; "full" keeps them then too, for one fsync per group of commits, and all commits then run in the
+            thread.
         busy_timeout: seconds to wait for another process's lock.
-        readers: how many threads read.
-        clock: seconds since the epoch.
+        readers: number of threads that read.
+        clock: returns seconds since the epoch.
     """
 
     transactional: Final = True
@@ -82,19 +99,22 @@ class SqliteRecords:
         busy_timeout: float = 5.0,
         readers: int = 2,
         clock: Callable[[], float] = time.time,
+        slow_seconds: float = SLOW_SECONDS,
     ) -> None:
         file = partial(File, Path(path), synchronous)
         self._clock = clock
         self._waits_for_disk = synchronous == "full"
-        self._writer = Worker("records-writer", lambda: Writer(file(busy_timeout)), threads=1, group=_GROUP)
-        self._readers = Worker("records-reader", lambda: Reader(file(busy_timeout)), threads=readers, group=4)
-        self._inline = Inline(file(0), self._writer, time.monotonic)
+        self._writer = ThreadPool("records-writer", lambda: Writer(file(busy_timeout)), threads=1, group=_GROUP)
+        self._readers = ThreadPool("records-reader", lambda: Reader(file(busy_timeout)), threads=readers, group=4)
+        self._inline = Inline(file(0), self._writer, time.monotonic, slow_seconds)
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if not keys:
             return {}
-        rows = await self._read(partial(_get_many, keys, self._clock()), len(keys))
-        return {key: Record(value, version) for key, value, version in rows}
+        unique = list(dict.fromkeys(keys))
+        if len(unique) == 1:
+            return dict(await self._read(_GET, (unique[0], self._clock()), 1, most))
+        return dict(await self._read(_GET_MANY, (json.dumps(unique), self._clock()), len(unique), most))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         writes = writes_of(ops)
@@ -105,18 +125,27 @@ class SqliteRecords:
             self._inline.commit(job, _size(writes) + _ROW * len(conditions))
         await job.future
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
         sql = _RANGE_REVERSE if reverse else _RANGE
-        rows = await self._read(partial(_select, sql, (start, end, self._clock(), limit)), limit)
-        return [(key, Record(value, version)) for key, value, version in rows]
+        return await self._read(sql, (start, end, self._clock(), limit), limit, most)
 
-    async def _read(self, call: Callable[[sqlite3.Connection], list[tuple[Any, ...]]], most: int) -> list[Any]:
-        """The rows that the call finds, `most` of them at most."""
-        rows = self._inline.read(call) if most <= _FEW else None
-        return await self._readers.submit(call) if rows is None else rows
+    async def _read(
+        self, sql: str, parameters: tuple[Any, ...], count: int, most: int | None
+    ) -> list[tuple[str, Record]]:
+        """Return the records that the statement finds, at most `count`; a few small ones are read without a thread."""
+        if count <= _FEW:
+            small = self._inline.read(partial(_select, sql.format(value=_SMALL_VALUE), parameters))
+            if small is not None and all(value is not None for _, value, _ in small):
+                return list(until(_records(small), most))
+        found: list[tuple[str, Record]] = await self._readers.submit(
+            partial(_select_until, sql.format(value=_VALUE), parameters, most)
+        )
+        return found
 
     def watch(self) -> None:
-        """The file tells nobody of a change: to look into it is quick."""
+        """Return None: SQLite has no notifications between processes, and polling the file is cheap."""
 
     async def now(self) -> float:
         return self._clock()
@@ -127,7 +156,7 @@ class SqliteRecords:
 
     async def close(self) -> None:
         self._inline.close()
-        # The last connection to go moves the WAL into the file and removes it: that should be the writer's.
+        # The last connection to close moves the WAL into the file and deletes it: that should be the writer's.
         await self._readers.stop()
         await self._writer.stop()
 
@@ -140,10 +169,19 @@ def _select(sql: str, parameters: tuple[Any, ...], connection: sqlite3.Connectio
     return connection.execute(sql, parameters).fetchall()
 
 
-def _get_many(keys: Sequence[str], now: float, connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    if len(keys) == 1:
-        return _select(_GET, (keys[0], now), connection)
-    return _select(_GET_MANY, (json.dumps(keys), now), connection)
+def _select_until(
+    sql: str, parameters: tuple[Any, ...], most: int | None, connection: sqlite3.Connection
+) -> list[tuple[str, Record]]:
+    """Return records until their values reach `most` bytes in total; read no further value."""
+    cursor = connection.execute(sql, parameters)
+    try:
+        return list(until(_records(cursor), most))
+    finally:
+        cursor.close()
+
+
+def _records(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[str, Record]]:
+    return ((key, Record(value, version)) for key, value, version in rows)
 
 
 def _commit(ops: Sequence[Write], conditions: Sequence[Condition], now: float, connection: sqlite3.Connection) -> None:
@@ -169,7 +207,7 @@ def _failed(conditions: Sequence[Condition], now: float, connection: sqlite3.Con
 
 
 def _batches(ops: Sequence[Write], now: float) -> list[tuple[str, list[tuple[Any, ...]]]]:
-    """The statements for `ops`, in their order; neighbours of one kind share one."""
+    """Return the statements for `ops` in order; consecutive ops of one kind share a statement."""
     batches: list[tuple[str, list[tuple[Any, ...]]]] = []
     for op in ops:
         sql, row = _statement(op, now)
@@ -191,6 +229,6 @@ def _statement(op: Write, now: float) -> tuple[str, tuple[Any, ...]]:
 
 def _sweep(now: float, connection: sqlite3.Connection) -> int:
     swept = connection.execute(_SWEEP, (now,)).rowcount
-    # What deletes left free goes back to the file system, a bounded part of it at a time.
+    # Return pages that deletions freed to the file system, a limited number at a time.
     connection.execute("PRAGMA incremental_vacuum(1000)").fetchall()
     return swept

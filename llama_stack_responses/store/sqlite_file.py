@@ -1,4 +1,4 @@
-"""A connection to the SQLite file that holds records: how it is made, prepared and mended."""
+"""Open, prepare and repair a connection to the SQLite file of the records."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import Final
 
 from ..core.errors import ApiError
 from ..logs import get_logger
-from .worker import Job
+from .worker import Task
 
 logger = get_logger(__name__)
 
 SCHEMA: Final = 1
-"""The layout below, kept in the file's `user_version`."""
+"""Version of the layout below, stored in the file's `user_version`."""
 
-# An ordinary table with its own row numbers: in a WITHOUT ROWID table, values of some 2 KB would each leave most of an
-# overflow page empty. New rows go to the table's end, so its pages are full.
+# An ordinary rowid table: in a WITHOUT ROWID table, values of about 2 KB would each leave most of an overflow page
+# empty. New rows go to the table's end, so its pages are full.
 _SCHEMA: Final = """
 CREATE TABLE records(
   id INTEGER PRIMARY KEY, key TEXT UNIQUE NOT NULL, version INTEGER NOT NULL, expires_at REAL, value BLOB NOT NULL);
 CREATE INDEX records_expiry ON records(expires_at) WHERE expires_at IS NOT NULL;
 """
 WAL_BYTES: Final = 4 * 1024 * 1024
-"""How long the WAL may grow before it is moved into the file."""
+"""Size of the WAL in bytes above which it is moved into the file."""
 
 _MOMENT: Final = 50
-"""Milliseconds that all writers may wait until the WAL begins again."""
+"""Milliseconds that all writers may wait until the WAL restarts."""
 
 _TROUBLE: Final = {
     sqlite3.SQLITE_BUSY: "The response store is busy: another process holds its lock.",
@@ -51,10 +51,10 @@ _PASSING: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FU
 
 @dataclass(slots=True)
 class File:
-    """A connection to the file, opened when it is needed and again after it broke; one thread at a time uses it.
+    """A connection to the file, opened on demand and reopened after an error; used by one thread at a time.
 
     Attributes:
-        busy_timeout: seconds to wait for another's lock.
+        busy_timeout: seconds to wait for another connection's lock.
     """
 
     path: Path
@@ -68,23 +68,23 @@ class File:
         return self._connection
 
     def begin(self) -> None:
-        """Gives the connection the lock that a writer needs."""
+        """Take the writer lock."""
         self.connection().execute("BEGIN IMMEDIATE")
 
     def wal_size(self) -> int:
-        """Bytes in the WAL; what was moved into the file counts until the next write."""
+        """Return the bytes in the WAL; bytes that were moved into the file count until the next write."""
         try:
             return Path(f"{self.path}-wal").stat().st_size
         except OSError:
             return 0
 
     def move_wal(self) -> bool:
-        """Move the WAL into the file, so that it begins again; whether nobody was in the way for long."""
+        """Move the WAL into the file and restart it; return False if other connections prevented the restart."""
         connection = self.connection()
-        # Nobody has to wait for this.
+        # This blocks no other connection.
         connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        # A WAL begins again once nothing in it is new. Writers that never pause have to, for what came meanwhile, and
-        # for whoever reads it: for a moment they can, but who makes a copy of the file reads for minutes.
+        # The WAL restarts once all of it is in the file and unread. Under continuous writes this needs a pause of all
+        # writers, and the end of all reads. A short pause is acceptable, but a backup of the file reads for minutes.
         connection.execute(f"PRAGMA busy_timeout={_MOMENT}").fetchall()
         try:
             [(busy, _, _)] = connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchall()
@@ -95,7 +95,7 @@ class File:
     def roll_back(self) -> None:
         assert self._connection is not None
         try:
-            # Some errors, a full disk among them, have rolled back already.
+            # Some errors, such as a full disk, have rolled back already.
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
         except sqlite3.Error:
@@ -107,8 +107,8 @@ class File:
             with contextlib.suppress(sqlite3.Error):
                 connection.close()
 
-    def fail(self, jobs: Sequence[Job[sqlite3.Connection]], error: Exception) -> None:
-        """Answer `jobs` with 503 if the file or its disk is to blame, else with the error itself."""
+    def fail(self, jobs: Sequence[Task[sqlite3.Connection]], error: Exception) -> None:
+        """Fail `jobs` with 503 if the file or its disk is the cause, otherwise with the error itself."""
         message = _trouble(error)
         if message is None:
             for job in jobs:
@@ -136,46 +136,46 @@ class File:
 
 
 def _make_private(path: Path) -> None:
-    """Make an empty file that only this user may read, unless it is there."""
+    """Create an empty file that only this user may read, unless it exists."""
     if path.exists():
         return
-    # The file itself is never opened but by SQLite: closing it would drop all locks that this process has on it.
+    # Only SQLite may open the file itself: closing another descriptor would drop this process's POSIX locks on it.
     made, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
     os.close(made)
     try:
         with contextlib.suppress(FileExistsError):
             os.link(name, path)
     finally:
-        os.unlink(name)  # noqa: PTH108 - a name, as mkstemp gives it
+        os.unlink(name)  # noqa: PTH108 - a string, as mkstemp returns it
 
 
 def is_locked(error: Exception) -> bool:
-    """Whether another process, or another connection of this one, has the lock that was needed."""
+    """Return whether another process, or another connection of this one, holds the lock."""
     return isinstance(error, sqlite3.Error) and _primary(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 def _trouble(error: Exception) -> str | None:
-    """The sentence for a file or disk in trouble; None for any other error."""
+    """Return the message for an error of the file or disk; None for any other error."""
     if isinstance(error, OSError):
         return f"The response store's file cannot be opened: {(error.strerror or str(error)).lower()}."
     return _TROUBLE.get(_primary(error)) if isinstance(error, sqlite3.Error) else None
 
 
 def _primary(error: sqlite3.Error) -> int:
-    """SQLite's result code without what an extended one adds; 0 if the error is Python's own."""
+    """Return SQLite's primary result code, without the bits of an extended one; 0 if the error is Python's own."""
     code: int = getattr(error, "sqlite_errorcode", 0)
     return code & 0xFF
 
 
 def _prepare(connection: sqlite3.Connection, synchronous: str, busy_timeout: float) -> None:
     if _version(connection) == 0:
-        # It can be chosen only while the file is empty, which it is no longer once it is in WAL mode.
+        # This must be set while the file is empty; entering WAL mode writes to it.
         connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     _enter_wal_mode(connection, time.monotonic() + busy_timeout)
     connection.execute(f"PRAGMA synchronous={synchronous}")
-    # Who commits does not wait for the WAL to be moved into the file: the writer's thread does that between commits.
+    # Commits do not wait for a checkpoint: the writer's thread runs it between commits.
     connection.execute("PRAGMA wal_autocheckpoint=0")
-    # A WAL that begins again is cut to nothing: its size tells what is in it.
+    # Truncate a WAL when it restarts, so that its size tells how much it holds.
     connection.execute("PRAGMA journal_size_limit=0")
     if _version(connection) == 0:
         _create(connection)
@@ -193,7 +193,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _enter_wal_mode(connection: sqlite3.Connection, deadline: float) -> None:
-    """Waits itself: two processes that both change the mode of a new file get "locked" at once, without the timeout."""
+    """Enter WAL mode, with retries: SQLite's timeout does not apply when two processes change a new file's mode."""
     while True:
         try:
             connection.execute("PRAGMA journal_mode=WAL").fetchall()
@@ -207,7 +207,7 @@ def _enter_wal_mode(connection: sqlite3.Connection, deadline: float) -> None:
 def _create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        # Another process may have come first.
+        # Another process may have created it first.
         if _version(connection) == 0:
             for statement in _SCHEMA.strip().split(";\n"):
                 connection.execute(statement)

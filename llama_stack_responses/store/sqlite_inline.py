@@ -1,7 +1,7 @@
 """Small reads and commits on an SQLite file, done in the event loop itself.
 
-They are a tenth of a millisecond of work on what the system has in memory. A thread would take them off the loop, but
-beside a loop that never rests it waits for its turn with the interpreter, hundreds of times as long.
+Each takes a tenth of a millisecond on data that the system has cached. A thread would take them off the loop, but under
+a busy loop it waits for the interpreter lock, hundreds of times as long.
 """
 
 from __future__ import annotations
@@ -16,43 +16,47 @@ from typing import Any, Final
 from ..core.errors import ApiError
 from .sqlite_file import WAL_BYTES, File, is_locked
 from .sqlite_threads import work_off
-from .worker import Job, Worker
+from .worker import Task, ThreadPool
 
 _LARGE: Final = 128 * 1024
-_SLOW: Final = 0.05
+SLOW_SECONDS: Final = 0.05
+"""A call that takes longer shows a slow disk."""
+
 _REST: Final = 1.0
 _LONG: Final = 4
-"""How many times longer than it should be the WAL may become while it is moved."""
+"""Multiple of its normal size to which the WAL may grow while it is moved."""
 
 
 @dataclass(slots=True, eq=False)
 class _Turn:
-    """The commits of one turn of an event loop, and the bytes of their values."""
+    """The commits of one event loop iteration, and the size of their values in bytes."""
 
     loop: asyncio.AbstractEventLoop
-    jobs: list[Job[sqlite3.Connection]] = field(default_factory=list)
+    jobs: list[Task[sqlite3.Connection]] = field(default_factory=list)
     size: int = 0
 
 
 class Inline:
-    """A connection that event loops use, one at a time, and that waits for nothing.
+    """A connection that event loops use, one at a time, without waiting.
 
-    What it cannot do at once is the threads' to do, who can wait and who know what to say of an error: large ones,
-    any while another process has the lock or another loop the connection, and for a second whatever comes after the
-    disk failed or was slow.
+    It leaves to the threads, which can wait and report errors: large commits, any call while another process holds the
+    lock or another loop the connection, and every call for a second after the disk failed or was slow.
 
     Args:
-        file: does not wait for locks.
+        file: a file that does not wait for locks.
         writer: takes the commits that cannot be made at once.
-        clock: seconds.
+        clock: returns seconds.
+        slow_seconds: a call that takes longer shows a slow disk.
     """
 
     def __init__(
         self,
         file: File,
-        writer: Worker[sqlite3.Connection],
+        writer: ThreadPool[sqlite3.Connection],
         clock: Callable[[], float],
+        slow_seconds: float = SLOW_SECONDS,
     ) -> None:
+        self._slow_seconds = slow_seconds
         self._file = file
         self._writer = writer
         self._clock = clock
@@ -62,13 +66,13 @@ class Inline:
         self._moving: asyncio.Future[None] | None = None
 
     def read(self, call: Callable[[sqlite3.Connection], list[Any]]) -> list[Any] | None:
-        """What the call returns; None if it is for the threads."""
+        """Return the result of the call; None if it is left to the threads."""
         begun = self._clock()
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return None
         try:
             rows = call(self._file.connection())
-        except Exception as error:  # noqa: BLE001 - the threads meet it again, and say what it means
+        except Exception as error:  # noqa: BLE001 - the threads meet it again, and report it
             self._rest_after(error)
             return None
         finally:
@@ -76,11 +80,11 @@ class Inline:
         self._rest_if_slow(begun)
         return rows
 
-    def commit(self, job: Job[sqlite3.Connection], size: int) -> None:
-        """Makes the commit together with all others of this turn of the loop.
+    def commit(self, job: Task[sqlite3.Connection], size: int) -> None:
+        """Make the commit together with all others of this loop iteration.
 
         Args:
-            size: bytes of what it writes.
+            size: bytes that it writes.
         """
         turn = self._of(job.future.get_loop())
         if turn.size + size > _LARGE:
@@ -91,7 +95,7 @@ class Inline:
 
     def _of(self, loop: asyncio.AbstractEventLoop) -> _Turn:
         turn = self._turn
-        # A loop that ended before its turn did takes what was in it along.
+        # If a loop closed before its iteration ended, its pending jobs are lost with it.
         if turn is None or turn.loop is not loop:
             self._turn = turn = _Turn(loop)
             loop.call_soon(self._end, turn)
@@ -110,7 +114,7 @@ class Inline:
             for job in jobs:
                 self._writer.put(job)
 
-    def _made(self, jobs: list[Job[sqlite3.Connection]]) -> bool:
+    def _made(self, jobs: list[Task[sqlite3.Connection]]) -> bool:
         begun = self._clock()
         if begun < self._resting_until or not self._used.acquire(blocking=False):
             return False
@@ -133,25 +137,25 @@ class Inline:
 
     def _rest_if_slow(self, begun: float) -> None:
         now = self._clock()
-        if now - begun > _SLOW:
+        if now - begun > self._slow_seconds:
             self._resting_until = now + _REST
 
     def _keep_short(self) -> None:
-        """Has the WAL moved into the file; if it grows faster than that, the thread who does it is to commit."""
+        """Have the WAL moved into the file. If it still grows too long, leave commits to the thread for a while."""
         size = self._file.wal_size()
         if size > WAL_BYTES and not self._is_moving():
             self._moving = self._writer.submit(lambda _: None)
-            # The thread has logged what failed.
+            # The thread has logged the error.
             self._moving.add_done_callback(lambda moved: moved.cancelled() or moved.exception())
         if size > _LONG * WAL_BYTES:
             self._resting_until = self._clock() + _REST
 
     def _is_moving(self) -> bool:
-        # A loop that ended is not told.
+        # A closed loop never completes its futures.
         return self._moving is not None and not (self._moving.done() or self._moving.get_loop().is_closed())
 
     def close(self) -> None:
-        """Makes what waits in the running loop; the next call opens the file again."""
+        """Commit what waits in the running loop; the next call opens the file again."""
         turn = self._turn
         if turn is not None and turn.loop is asyncio.get_running_loop():
             self._end(turn)

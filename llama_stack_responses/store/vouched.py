@@ -1,4 +1,4 @@
-"""Foreground responses that are under way, as the store knows them: `v/<response>`, written by their worker."""
+"""Running foreground responses as the store knows them: `v/<response>`, written by their worker."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """A foreground response that is made, or whose worker died and is not yet known to be dead.
+    """A foreground response that is running, or whose worker died and whose lease has not yet been found expired.
 
     Attributes:
-        response: the response object as its `response.created` event had it, less very large fields.
-        owner: whose it is.
-        row: holds for as long as it is under way.
+        response: the response object of its `response.created` event, without very large fields.
+        owner: the owner of the response.
+        row: the condition that holds as long as it is running.
     """
 
     response: Json
@@ -28,7 +28,7 @@ class Vouched:
 
 
 async def find_vouched(records: Records, response_id: str) -> Vouched | None:
-    """The foreground response; None if there is none that is under way: one that has ended is stored."""
+    """Return the foreground response; None if it is not running. One that has ended is stored."""
     key = f"v/{response_id}"
     record = (await records.get_many([key])).get(key)
     if record is None:

@@ -1,8 +1,7 @@
-"""Threads that take jobs off one queue and answer in the event loop that asked.
+"""Threads that take jobs from one queue and return results to the event loop that submitted them.
 
-An executor would wake the loop once for every job and run each alone. Here a
-thread takes whatever waits, works it off as one group, and wakes the loop
-once: that is what makes a group of commits cost one transaction.
+An executor would wake the loop for every job and run each alone. Here a thread takes all waiting jobs, runs them as one
+group, and wakes the loop once, so a group of commits costs one transaction.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any, Protocol
 
 
 @dataclass(slots=True, eq=False)
-class Job[C]:
-    """One call, and what came of it. `call` gets what the handler works with, such as a connection."""
+class Task[C]:
+    """One call and its outcome. `call` gets the handler's resource, such as a connection."""
 
     call: Callable[[C], Any]
     future: asyncio.Future[Any]
@@ -27,7 +26,7 @@ class Job[C]:
     error: BaseException | None = field(default=None, init=False)
 
     def answer(self) -> None:
-        """Settle the future, in its loop; a caller that has gone is not told."""
+        """Settle the future, in its loop; do nothing if the caller is gone."""
         if self.future.done():
             return
         if self.error is not None:
@@ -36,29 +35,29 @@ class Job[C]:
             self.future.set_result(self.result)
 
 
-def job_of[C](call: Callable[[C], Any]) -> Job[C]:
-    """A job for whoever waits in the running loop."""
-    return Job(call, asyncio.get_running_loop().create_future())
+def job_of[C](call: Callable[[C], Any]) -> Task[C]:
+    """Return a job whose future belongs to the running loop."""
+    return Task(call, asyncio.get_running_loop().create_future())
 
 
 class Handler[C](Protocol):
-    """What one thread does with its jobs. Made, used and closed in that thread."""
+    """Runs the jobs of one thread. It is created, used and closed in that thread."""
 
-    def handle(self, jobs: list[Job[C]]) -> None:
+    def handle(self, jobs: list[Task[C]]) -> None:
         """Set each job's `result` or `error`."""
 
     def close(self) -> None:
-        """Give back what the handler holds."""
+        """Release the handler's resources."""
 
 
-class Worker[C]:
+class ThreadPool[C]:
     """Daemon threads over one queue; they start with the first job and end with `stop`.
 
     Args:
         name: the threads' name.
-        make: makes a thread's handler; must not fail.
-        threads: how many.
-        group: the most jobs that are handed to a handler at once.
+        make: creates a thread's handler; must not fail.
+        threads: number of threads.
+        group: maximum number of jobs that a handler gets at once.
     """
 
     def __init__(self, name: str, make: Callable[[], Handler[C]], *, threads: int, group: int) -> None:
@@ -66,23 +65,23 @@ class Worker[C]:
         self._make = make
         self._size = threads
         self._group = group
-        self._queue: SimpleQueue[Job[C] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Task[C] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def submit(self, call: Callable[[C], Any]) -> asyncio.Future[Any]:
-        """Queue a call; the future is of the running loop."""
+        """Queue a call; the future belongs to the running loop."""
         job = job_of(call)
         self.put(job)
         return job.future
 
-    def put(self, job: Job[C]) -> None:
+    def put(self, job: Task[C]) -> None:
         """Queue a job."""
         if not self._threads:
             self._start()
         self._queue.put(job)
 
     def _start(self) -> None:
-        # Each set of threads has its own queue, so that what ends one set cannot end the next.
+        # Each set of threads has its own queue, so that stopping one set cannot stop the next.
         self._queue = SimpleQueue()
         self._threads = [
             threading.Thread(target=self._run, args=(self._queue,), name=self._name, daemon=True)
@@ -92,14 +91,14 @@ class Worker[C]:
             thread.start()
 
     async def stop(self) -> None:
-        """Finish what is queued and end the threads."""
+        """Finish the queued jobs and end the threads."""
         threads, self._threads = self._threads, []
         for _ in threads:
             self._queue.put(None)
         for thread in threads:
             await asyncio.to_thread(thread.join)
 
-    def _run(self, queue: SimpleQueue[Job[C] | None]) -> None:
+    def _run(self, queue: SimpleQueue[Task[C] | None]) -> None:
         handler = self._make()
         running = True
         while running:
@@ -110,9 +109,9 @@ class Worker[C]:
         handler.close()
 
 
-def _take[C](queue: SimpleQueue[Job[C] | None], most: int) -> tuple[list[Job[C]], bool]:
-    """The jobs that wait, at least one unless the thread is to end, and whether it goes on."""
-    jobs: list[Job[C]] = []
+def _take[C](queue: SimpleQueue[Task[C] | None], most: int) -> tuple[list[Task[C]], bool]:
+    """Wait for jobs; return those queued, at least one unless the thread is to end, and whether it goes on."""
+    jobs: list[Task[C]] = []
     job = queue.get()
     while job is not None:
         jobs.append(job)
@@ -125,16 +124,16 @@ def _take[C](queue: SimpleQueue[Job[C] | None], most: int) -> tuple[list[Job[C]]
     return jobs, False
 
 
-def _answer[C](jobs: list[Job[C]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[Job[C]]] = {}
+def _answer[C](jobs: list[Task[C]]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[Task[C]]] = {}
     for job in jobs:
         by_loop.setdefault(job.future.get_loop(), []).append(job)
     for loop, of_loop in by_loop.items():
-        # A loop that was closed meanwhile has nobody left to tell.
+        # A loop that was closed meanwhile has no waiting caller.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(_answer_all, of_loop)
 
 
-def _answer_all[C](jobs: list[Job[C]]) -> None:
+def _answer_all[C](jobs: list[Task[C]]) -> None:
     for job in jobs:
         job.answer()

@@ -1,6 +1,6 @@
-"""What was said, in the form in which OpenTelemetry's GenAI conventions put it on a span.
+"""Messages in the form of span attributes of OpenTelemetry's GenAI conventions.
 
-It is nobody's business unless the operator says so. Media are named, never copied.
+They are private, so they are recorded only if the operator enables it. Media are named, never copied.
 """
 
 from __future__ import annotations
@@ -12,29 +12,29 @@ from typing import Any, Final
 type Json = Mapping[str, Any]
 
 SWITCH: Final = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
-"""The environment variable with which operators ask for it."""
+"""The environment variable with which operators enable it."""
 
 _YES: Final = frozenset({"true", "1", "span_only", "span_and_event"})
 
 
 def is_wanted(environment: Mapping[str, str]) -> bool:
-    """Whether the operator wants contents on spans."""
+    """Return whether the operator wants contents on spans."""
     return environment.get(SWITCH, "").strip().lower() in _YES
 
 
 def input_messages(messages: Sequence[Json]) -> str:
-    """The messages of a chat request, as JSON."""
+    """Return the messages of a chat request, as JSON."""
     return _dumps([{"role": message["role"], "parts": _parts_of_message(message)} for message in messages])
 
 
 def output_messages(items: Sequence[Json], finish_reason: str) -> str:
-    """The items that a model made in one round, as JSON."""
+    """Return the items that a model made in one round, as JSON."""
     parts = [part for item in items for part in _parts_of_item(item)]
     return _dumps([{"role": "assistant", "parts": parts, "finish_reason": finish_reason}])
 
 
 def plain(value: Any) -> str:
-    """Text as it is, and everything else as JSON."""
+    """Return text unchanged, and everything else as JSON."""
     return value if isinstance(value, str) else _dumps(value)
 
 
@@ -81,5 +81,5 @@ def _text(content: str) -> Json:
 
 
 def _dumps(value: Any) -> str:
-    """JSON in which a lone surrogate, which a model server can send, is escaped."""
+    """Return JSON in which an unpaired surrogate, which a model server can send, is escaped."""
     return json.dumps(value, ensure_ascii=True)

@@ -1,4 +1,4 @@
-"""What is measured: names, units and buckets, those of OpenTelemetry's GenAI conventions where they have one."""
+"""Metrics: names, units and buckets, those of OpenTelemetry's GenAI conventions where they exist."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _TOKENS: Final = tuple(4**power for power in range(14))
 
 
 class Instruments:
-    """The histograms of one meter.
+    """The instruments of one meter.
 
     Attributes:
-        tokens: of one model round, by `gen_ai.token.type`.
-        operation: of one model round or one tool call, whole.
-        first_chunk: from a model round's request to its first chunk.
-        request: of one response, whole.
-        first_token: from a response's begin to the first chunk of a model.
-        queue: that a background response waited for its server.
-        store: of one call of the store.
-        loop_delay: of the event loop, by which its heartbeats were late.
-        loop_holds: how often it was held for longer than is right.
+        tokens: tokens of a model round, by `gen_ai.token.type`.
+        operation: duration of a model round or a tool call.
+        first_chunk: time from a model round's request to its first chunk.
+        request: duration of a response.
+        first_token: time from a response's start to the first chunk of a model.
+        queue: time that a background response waited in the queue.
+        store: duration of a call of the store.
+        loop_delay: lateness of the event loop's heartbeats.
+        loop_holds: number of times that the event loop was blocked beyond the threshold.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -58,5 +58,5 @@ class Instruments:
             "llama_stack_responses.event_loop.delay", "Lateness of the event loop's heartbeats", _SECONDS_OF_LOOP
         )
         self.loop_holds = meter.create_counter(
-            "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was held for too long"
+            "llama_stack_responses.event_loop.holds", "{hold}", "Times that the event loop was blocked for too long"
         )

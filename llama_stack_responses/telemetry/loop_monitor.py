@@ -1,8 +1,8 @@
-"""Tells when the event loop was held, for how long, and by what code.
+"""Report when the event loop was blocked, for how long, and by which code.
 
-A heartbeat in the loop measures how late it is itself. A thread takes samples of the loop's stack while a heartbeat is
-overdue. A loop is not held while its thread waits for a processor, or while the whole process is stopped: the first is
-read from the kernel's scheduler statistics, the second shows in that neither this thread ran nor the loop's.
+A heartbeat in the loop measures its own lateness. A thread samples the loop's stack while a heartbeat is overdue. The
+loop does not count as blocked while its thread waits for a processor, or while the whole process is stopped. The first
+is read from the kernel's scheduler statistics; in the second case, neither this thread nor the loop's ran.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ from ..logs import get_logger
 logger = get_logger(__name__)
 
 _LONG: Final = 10.0
-"""Seconds after which a hold that has not ended is reported."""
+"""Seconds after which a hold is reported although it has not ended."""
 
 _BURST: Final = 20
 _REFILL: Final = 3.0
-"""Lines that are logged at once, and seconds until there may be one more."""
+"""Lines that may be logged in a burst, and seconds until one more is allowed."""
 
 _FRAMES: Final = 8
-"""Innermost frames of those that samples share that are named."""
+"""Maximum number of innermost shared frames that are reported."""
 
 _DEEPEST: Final = 200
 _SAMPLES: Final = 200
-"""Bounds on what is kept of a hold: frames of a sample, and samples."""
+"""Limits on what is kept of a hold: frames of a sample, and samples."""
 
 _OUTERMOST: Final = "Handle._run"
-"""asyncio's function that calls what the loop is to do."""
+"""asyncio's function that runs the loop's callbacks."""
 
 _PARTS: Final = 3
-"""Last parts of a file's path that are named."""
+"""Number of last parts of a file's path that are reported."""
 
 
 type Stack = list[tuple[str, int]]
-"""Frames, the outermost first: `file function`, and the line in it."""
+"""Frames, the outermost first: `file function`, and its current line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """A time in which the event loop did nothing else.
+    """A period in which the event loop was blocked.
 
     Attributes:
-        seconds: how long it was.
+        seconds: its duration.
         ran: whether the loop's thread computed rather than waited.
-        stack: the innermost frames, `file:line function`, that half of the samples share; empty if there is no sample.
+        stack: the innermost frames, `file:line function`, that half of the samples share; empty without samples.
         share: how many samples share them, such as `3 of 4`.
     """
 
@@ -77,12 +77,20 @@ class LoopMonitor:
     """Monitors one event loop.
 
     Args:
-        threshold: seconds from which on a hold is reported.
-        on_delay: is called in the loop with the lateness in seconds of each heartbeat, some in a second.
-        on_hold: is called in the loop with the seconds of each hold.
+        threshold: seconds from which a hold is reported.
+        on_delay: called in the loop with the lateness in seconds of each heartbeat, several times per second.
+        on_hold: called in the loop with the seconds of each hold.
+        report_after: report a block that has lasted this many seconds before it ends.
     """
 
-    def __init__(self, threshold: float, on_delay: Callable[[float], None], on_hold: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        threshold: float,
+        on_delay: Callable[[float], None],
+        on_hold: Callable[[float], None],
+        report_after: float = _LONG,
+    ) -> None:
+        self._report_after = report_after
         self._threshold = threshold
         self._interval = threshold / 2
         self._on_delay = on_delay
@@ -93,7 +101,7 @@ class LoopMonitor:
         self._running = threading.Event()
 
     def start(self) -> None:
-        """Begins, for the running event loop."""
+        """Start monitoring the running event loop."""
         self._loop = asyncio.get_running_loop()
         self._ident = threading.get_ident()
         self._queued = _QueuedTime(threading.get_native_id())
@@ -102,7 +110,7 @@ class LoopMonitor:
         threading.Thread(target=self._watch, name="event-loop-monitor", daemon=True).start()
 
     def stop(self) -> None:
-        """Ends it."""
+        """Stop monitoring."""
         if self._running.is_set():
             self._running.clear()
             self._timer.cancel()
@@ -134,25 +142,25 @@ class LoopMonitor:
             time.sleep(self._interval)
             now, last = time.monotonic(), self._last
             if now - began < self._threshold:
-                # Later than that, this thread was stopped itself, and knows nothing of the loop.
+                # After a longer sleep, this thread itself was stopped, and cannot judge the loop.
                 self._alive += now - began
             overdue = now - last - self._interval
             if overdue > self._interval and self._loop.is_running():
                 self._sample(last)
-            if overdue > _LONG and reported != last and self._alive - self._before[2] > _LONG:
+            if overdue > self._report_after and reported != last and self._alive - self._before[2] > self._report_after:
                 reported = last
-                logger.error("the event loop is held for more than %g s: %s", _LONG, _shared(self._samples)[0])
+                logger.error("event loop blocked for more than %g s: %s", self._report_after, _shared(self._samples)[0])
             with suppress(Empty):
                 lines.log(self._holds.get_nowait())
 
     def _sample(self, last: float) -> None:
         stack, samples = _stack(sys._current_frames().get(self._ident)), self._samples
-        if self._last == last and len(samples) < _SAMPLES:  # else the hold ended meanwhile
+        if self._last == last and len(samples) < _SAMPLES:  # otherwise the hold has ended meanwhile
             samples.append(stack)
 
 
 class _QueuedTime:
-    """For how long a thread of this process was ready to run and had no processor; 0 where the system does not say."""
+    """The time for which a thread of this process was runnable without a processor; 0 if it is unknown."""
 
     def __init__(self, native_id: int) -> None:
         self._file: BufferedReader | None = None
@@ -160,19 +168,19 @@ class _QueuedTime:
             self._file = Path(f"/proc/self/task/{native_id}/schedstat").open("rb")  # noqa: SIM115 (it stays open)
 
     def seconds(self) -> float:
-        """Since the thread began (proc(5), `/proc/PID/schedstat`)."""
+        """Return the seconds since the thread's start (proc(5), `/proc/PID/schedstat`)."""
         if self._file is None or self._file.closed:
             return 0.0
         return int(os.pread(self._file.fileno(), 64, 0).split()[1]) / 1e9
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         if self._file:
             self._file.close()
 
 
 class _Lines:
-    """Logs holds, and no more lines than somebody reads."""
+    """Logs holds, at a limited rate."""
 
     def __init__(self) -> None:
         self._left = float(_BURST)
@@ -180,7 +188,7 @@ class _Lines:
         self._omitted = 0
 
     def log(self, hold: Hold) -> None:
-        """Logs a hold, or counts it for the next line."""
+        """Log a hold, or count it for the next line."""
         now = time.monotonic()
         self._left = min(self._left + (now - self._last) / _REFILL, _BURST)
         self._last = now
@@ -190,23 +198,23 @@ class _Lines:
         self._left -= 1
         more = f"; {self._omitted} more before it" if self._omitted else ""
         self._omitted = 0
-        logger.warning("the event loop was held for %s%s", hold, more)
+        logger.warning("event loop was blocked for %s%s", hold, more)
 
 
 def held_seconds(late: float, ran: float, queued: float, alive: float) -> float:
-    """For how long the loop was held by what it did, of the time by which a heartbeat is late.
+    """Return how long the loop was blocked by its own work, given the lateness of a heartbeat.
 
     Args:
         late: seconds.
-        ran: of that time, how long the loop's thread had a processor.
-        queued: how long it waited for one.
-        alive: how long the monitor's thread ran as it should: the process was not stopped.
+        ran: the part of that time in which the loop's thread had a processor.
+        queued: the part in which it waited for one.
+        alive: the part in which the monitor's thread ran normally, so the process was not stopped.
     """
     return min(late - queued, max(ran, alive - queued))
 
 
 def _shared(samples: list[Stack]) -> tuple[str, str]:
-    """The frames that at least half of the samples share, the innermost first, and how many do."""
+    """Return the frames that at least half of the samples share, the innermost first, and their number."""
     shared: list[str] = []
     those = samples
     while ahead := Counter(stack[len(shared)][0] for stack in those if len(stack) > len(shared)):

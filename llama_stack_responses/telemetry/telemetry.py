@@ -1,8 +1,8 @@
 """Spans and metrics of responses, model rounds, tool calls, the queue and the store.
 
-They go to the providers that the process has, which `opentelemetry-instrument` or the host sets up. Where nobody did,
-the API's own do nothing. What was said stays out unless the operator asks for it, and the texts of errors too, since
-they may quote it.
+They go to the process's providers, which `opentelemetry-instrument` or the host sets up. Without a setup, the API's
+defaults do nothing. Messages are left out unless the operator enables them, and so are the texts of errors, which may
+quote messages.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "top_k": "gen_ai.request.top_k",
     "top_p": "gen_ai.request.top_p",
 }
-"""What a chat request says of how to answer, and the attribute that shows it."""
+"""Settings of a chat request, and their span attributes."""
 
 
 class Operation:
-    """Something that is being done.
+    """An operation in progress.
 
     Args:
-        span: shows it.
-        labels: tell its metrics apart: few values each.
-        wants_content: whether what is said goes onto the span.
+        span: the operation's span.
+        labels: the attributes of its metrics, of low cardinality.
+        wants_content: whether messages are recorded on the span.
     """
 
     _heard = False
@@ -67,39 +67,39 @@ class Operation:
         self._began = perf_counter()
 
     def failed(self, error: BaseException) -> None:
-        """Says that it ended with an error; one that was only cancelled did nothing wrong."""
+        """Record that it ended with an error; cancellation does not set the span's error status."""
         kind = _kind(error)
         self._span.set_attribute("error.type", kind)
         if isinstance(error, Exception):
             self._span.set_status(Status(StatusCode.ERROR))
         self._labels = {**self._labels, "error.type": kind}
         if not self._heard and _is_clients(error):
-            # There may be no such model, nor its provider, and clients can ask for as many of these as they like.
+            # The model and its provider may not exist, and clients could create any number of labels.
             known = {name: value for name, value in self._labels.items() if name != "gen_ai.request.model"}
             self._labels = {**known, "gen_ai.provider.name": _ANY_PROVIDER}
 
     @property
     def labels(self) -> Labels:
-        """What tells its metrics apart, its error included."""
+        """The attributes of its metrics, including its error."""
         return self._labels
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since its start."""
         return perf_counter() - self._began
 
 
 class ResponseOperation(Operation):
-    """A response, from the first thing that its server does for it to its last item."""
+    """A response, from the server's first work on it to its last item."""
 
     def hear(self) -> None:
-        """Says that a model has begun to answer."""
+        """Record that a model has begun to answer."""
         if not self._heard:
             self._heard = True
             self._instruments.first_token.record(self.seconds, self._labels)
 
     def ended(self, response: Json, status: str, rounds: int) -> None:
-        """Says how it ended."""
+        """Record how it ended."""
         self._span.set_attribute("llama_stack_responses.status", status)
         self._span.set_attribute("llama_stack_responses.rounds", rounds)
         if usage := response["usage"]:
@@ -111,19 +111,19 @@ class RoundOperation(Operation):
     """A model round.
 
     Attributes:
-        whole: the response that it is a part of.
+        whole: the response that it is part of.
     """
 
     whole: ResponseOperation
 
     def asked(self, request: Json) -> None:
-        """Says what the model is asked."""
+        """Record the request to the model."""
         self._span.set_attributes(_settings(request))
         if self._wants_content:
             self._span.set_attribute("gen_ai.input.messages", content.input_messages(request["messages"]))
 
     def hear(self, chunk: Any) -> None:
-        """Is shown a chunk now and then, the first among them, which alone counts."""
+        """Record the first chunk; later calls have no effect."""
         if self._heard:
             return
         self._heard = True
@@ -136,7 +136,7 @@ class RoundOperation(Operation):
                 self._span.set_attribute(f"gen_ai.response.{name}", value)
 
     def ended(self, finish: Finish, items: Sequence[Json]) -> None:
-        """Says how it ended, and what items it made."""
+        """Record how it ended, and the items that it made."""
         usage, span = finish.usage, self._span
         span.set_attributes(
             {
@@ -158,23 +158,23 @@ class ToolOperation(Operation):
     """A call of a tool."""
 
     def asked(self, arguments: str) -> None:
-        """Says what the tool is told."""
+        """Record the arguments."""
         if self._wants_content:
             self._span.set_attribute("gen_ai.tool.call.arguments", arguments)
 
     def ended(self, output: Any) -> None:
-        """Says what the model is told."""
+        """Record the output for the model."""
         if self._wants_content:
             self._span.set_attribute("gen_ai.tool.call.result", content.plain(output))
 
 
 class Telemetry:
-    """The one owner of tracer and instruments.
+    """The owner of the tracer and the instruments.
 
     Args:
-        tracers: where spans go; the process's own place by default.
-        meters: the same for metrics.
-        environment: says whether contents are wanted.
+        tracers: provider of tracers; defaults to the process's.
+        meters: provider of meters; defaults to the process's.
+        environment: environment variables that may enable contents.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Telemetry:
         self._wants_content = content.is_wanted(environment)
 
     def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:
-        """A response that is made within the block."""
+        """Trace a response that is made within the block."""
         labels = _labels("invoke_agent", response["model"])
         more: dict[str, AttributeValue] = {
             "gen_ai.response.id": response["id"],
@@ -202,7 +202,7 @@ class Telemetry:
 
     @contextmanager
     def round(self, model: str, whole: ResponseOperation) -> Iterator[RoundOperation]:
-        """A model round, of this response, that is made within the block."""
+        """Trace a model round of this response that is made within the block."""
         name, labels, measured = f"chat {model}", _labels("chat", model), self._instruments.operation
         with self._doing(RoundOperation, name, SpanKind.CLIENT, labels, {}, measured) as operation:
             operation.whole = whole
@@ -210,9 +210,9 @@ class Telemetry:
 
     @contextmanager
     def tool(self, call: ServerCall, item_type: str) -> Iterator[ToolOperation]:
-        """A call of a tool, shown as an item of this type, that is run within the block."""
+        """Trace a tool call within the block, which an item of this type shows."""
         name = f"execute_tool {call.name}"
-        # Without the name: that of an MCP server's tool is its client's word.
+        # Without the tool's name: that of an MCP server's tool is chosen by the client.
         labels = {"gen_ai.operation.name": "execute_tool", "llama_stack_responses.item.type": item_type}
         more = {
             "gen_ai.tool.name": call.name,
@@ -226,7 +226,7 @@ class Telemetry:
 
     @contextmanager
     def storing(self, operation: str) -> Iterator[None]:
-        """A call of the store that is made within the block."""
+        """Time a call of the store that is made within the block."""
         began, labels = perf_counter(), {"llama_stack_responses.store.operation": operation}
         try:
             yield
@@ -237,13 +237,13 @@ class Telemetry:
             self._instruments.store.record(perf_counter() - began, labels)
 
     def waited(self, seconds: float) -> None:
-        """Says how long a background response waited for its server."""
+        """Record how long a background response waited in the queue."""
         self._instruments.queue.record(max(0.0, seconds))
 
     def monitor_loop(self, threshold: float) -> LoopMonitor:
-        """Measures the running event loop from now on; holds of more than `threshold` seconds are logged.
+        """Start to monitor the running event loop; holds of more than `threshold` seconds are logged.
 
-        It has to be stopped.
+        The caller has to stop the returned monitor.
         """
         delay, holds = self._instruments.loop_delay, self._instruments.loop_holds
         monitor = LoopMonitor(threshold, delay.record, lambda _: holds.add(1))
@@ -287,7 +287,7 @@ def _settings(request: Json) -> dict[str, AttributeValue]:
 
 
 def _is_clients(error: BaseException) -> bool:
-    """Whether clients can have as many of this error as they like: they asked for what is wrong, or left."""
+    """Return whether clients can cause any number of these errors: by invalid requests, or by disconnecting."""
     if isinstance(error, ApiError):
         return error.status < 500 and error.status != 429
     return not isinstance(error, Exception)

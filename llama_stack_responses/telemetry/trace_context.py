@@ -1,4 +1,4 @@
-"""The trace that a piece of work belongs to, as W3C headers: how it comes in, goes on, and is kept for later."""
+"""W3C trace context: extract it from headers, propagate it, and store it for later."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 _HEADERS: Final = TraceContextTextMapPropagator()
 _LONGEST: Final = 512
-"""Characters of a header: what everybody passes on, by the W3C's word."""
+"""Maximum characters of a header: as many as W3C Trace Context asks everyone to propagate of `tracestate`."""
 
 
 def trace_headers() -> dict[str, str]:
-    """The headers that take the current trace on; none if there is no trace.
+    """Return the headers that propagate the current trace; none without a trace.
 
-    Only `traceparent` and `tracestate`: what else a client has put into its baggage is nobody else's business.
+    Only `traceparent` and `tracestate`: a client's baggage may be private.
     """
     headers: dict[str, str] = {}
     _HEADERS.inject(headers)
@@ -26,7 +26,7 @@ def trace_headers() -> dict[str, str]:
 
 @contextmanager
 def within(headers: Mapping[str, str]) -> Iterator[None]:
-    """Has the block belong to the trace that these headers name, and to no other."""
+    """Run the block in the trace that these headers name, and in no other."""
     known = {name: headers[name] for name in _HEADERS.fields if len(headers.get(name, "")) in range(1, _LONGEST + 1)}
     token = context.attach(_HEADERS.extract(known, trace.set_span_in_context(trace.INVALID_SPAN)))
     try:
@@ -36,5 +36,5 @@ def within(headers: Mapping[str, str]) -> Iterator[None]:
 
 
 def is_traced() -> bool:
-    """Whether there is a current trace, as there is where the operator has the host's HTTP server instrumented."""
+    """Return whether there is a current trace, as when the operator has instrumented the host's HTTP server."""
     return trace.get_current_span().get_span_context().is_valid

@@ -1,4 +1,4 @@
-"""What the model can call: the functions of all tools, each under a name of its own."""
+"""The functions of all tools, each under a unique name for the model."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from .tool import Function, Json, Tool
 
 
 class Catalog:
-    """The functions of some tools.
+    """The functions of a list of tools.
 
-    The names that clients gave stay as they are. Where another function has the name of one of those, or of another, it
-    gets a name like it. Of two that the client knows by the same name, the first one counts.
+    Names that clients gave stay unchanged. Any other function whose name is taken gets a similar one. If a client uses
+    the same name twice, the first function counts.
 
     Attributes:
-        functions: by the name by which the model calls them, in the order of the tools.
-        names: those names, by the namespace, if any, and the name by which the client knows them.
+        functions: functions by their name for the model, in the order of the tools.
+        names: names for the model, by namespace (if any) and the name that the client uses.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
@@ -31,7 +31,7 @@ class Catalog:
                 self._add(number, each, taken)
 
     def chosen(self, entries: Iterable[Json]) -> Collection[str]:
-        """The names of the functions that entries of a `tool_choice` mean."""
+        """Return the names of the functions that entries of a `tool_choice` refer to."""
         meant = [
             (number, name)
             for entry in entries
@@ -41,7 +41,7 @@ class Catalog:
         return [self._name_of[each] for each in meant if each in self._name_of]
 
     def name_of(self, number: int, name: str) -> str:
-        """The name by which the model calls the function that the tool at `number` calls `name`."""
+        """Return the model's name of the function that the tool at index `number` calls `name`."""
         return self._name_of[number, name]
 
     def _add(self, number: int, function: Function, taken: set[str]) -> None:

@@ -1,4 +1,4 @@
-"""The tools that there are, by their type in a request."""
+"""All tools, by their type in a request."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What hosted tools work with; what the stack does not have is None, and the tools that need it are refused.
+    """Dependencies of hosted tools. A dependency that the stack lacks is None, and tools that need it are unavailable.
 
     Attributes:
-        who: the user who asks.
+        who: returns the current user.
         uploaded: reads uploaded files.
-        runtime: the stack's own tools, its web search among them.
+        runtime: the stack's own tools, such as web search.
         pages: opens web pages.
-        browses: whether a model has learned to search with a browser.
-        vector_stores: where files are searched.
-        containers: where code runs.
-        mcp: speaks with MCP servers.
-        unavailable: what becomes of tools that lack what they need.
+        browses: whether a model was trained to search with a browser.
+        vector_stores: searches files.
+        containers: runs code.
+        mcp: the MCP client.
+        unavailable: how a request for an unavailable tool is handled.
     """
 
     who: Callable[[], Owner]
@@ -65,22 +65,22 @@ class Services:
 
     @property
     def site(self) -> Site | None:
-        """Where tools find containers."""
+        """Access to containers, if there are any."""
         return Site(self.containers, self.who, self.uploaded) if self.containers else None
 
     async def close(self) -> None:
-        """Ends what runs for tools."""
+        """End the containers."""
         if self.containers:
             await self.containers.close()
 
 
 def tool_makers(services: Services) -> Makers:
-    """All tools: those that the client runs, and those that this stack can run."""
+    """Return the factories of all tools: client tools, and the hosted tools that this stack can run."""
     return {**client_tools(), **_hosted_tools(services)}
 
 
 def client_tools() -> Makers:
-    """Those that the client runs: they need nothing of the server."""
+    """Return the factories of client tools, which need nothing of the server."""
     return {
         "function": FunctionTool,
         "custom": CustomTool,
@@ -107,18 +107,18 @@ def _hosted_tools(services: Services) -> Makers:
 
 
 def _web_search_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
-    """Makes the tool as the model knows it."""
+    """Return the factory of the web search, in the form that the model knows."""
 
     def made(declared: Json, request: CreateRequest) -> Tool:
         face = Browser if services.browses(request.model) else WebSearch
-        opener = partial(services.pages.open, owner=services.who().identity) if services.pages else None
+        opener = partial(services.pages.open, owner=services.who()) if services.pages else None
         return face(declared, request, SearchServices(services.runtime, opener, services.unavailable))
 
     return made
 
 
 def _shell_maker(services: Services) -> Callable[[Json, CreateRequest], Tool]:
-    """Makes the tool for either place: the client's machine, or a container of this server."""
+    """Return the factory of the shell, which runs on the client's machine or in a container of this server."""
 
     def made(declared: Json, request: CreateRequest) -> Tool:
         environment = declared.get("environment") or {"type": "local"}

@@ -1,4 +1,4 @@
-"""What the loop needs of a tool."""
+"""The interface between the generation loop and a tool."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from llama_stack_responses.core.stream.citing import Citation
 
 Json = dict[str, Any]
 Output = str | list[Json]
-"""What the model is told of a call: text, or content parts (`input_text`, `input_image`, `input_file`)."""
+"""A tool's output for the model: text, or content parts (`input_text`, `input_image`, `input_file`)."""
 
 
 class ToolError(Exception):
-    """A call that did not work out; the message is for the model.
+    """A failed call; the message is for the model.
 
     Args:
-        message: what the model is told.
-        fields: what the call's item says of it.
+        message: text for the model.
+        fields: fields of the call's item.
     """
 
     def __init__(self, message: str, fields: Mapping[str, Any] | None = None) -> None:
@@ -31,58 +31,58 @@ class ToolError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a call.
+    """The result of a call.
 
     Attributes:
-        output: what the model is told.
-        fields: what the call's item says at its end.
+        output: the output for the model.
+        fields: the final fields of the call's item.
     """
 
     output: Output
     fields: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Stagehand(Protocol):
-    """Shows the client what a tool does."""
+class ItemReporter(Protocol):
+    """A reporter of a tool's progress to the client, as output items."""
 
     def advance(self, index: int, stage: Stage) -> None:
-        """Says how far an open item is."""
+        """Report the stage of an open item."""
         ...
 
     def begin(self, form: ItemForm, fields: Json) -> int:
-        """Opens an item of the tool's own; returns its place in the output."""
+        """Open an item of the tool's own; return its index in the output."""
         ...
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> None:
-        """Closes such an item."""
+        """Close an item opened by `begin`."""
         ...
 
     def show(self, form: ItemForm, fields: Json) -> None:
-        """Adds an item that is whole."""
+        """Add a complete item."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A call that a tool is to run.
+    """A call for a tool to run.
 
     Attributes:
-        call: what the model called.
-        item: the call's item, as it is so far.
-        stagehand: shows the client what comes of it.
+        call: the model's call.
+        item: the call's item in its current state.
+        reporter: reports progress to the client.
     """
 
     call: ServerCall
     item: Json
-    stagehand: Stagehand
+    reporter: ItemReporter
 
     def advance(self, stage: Stage) -> None:
-        """Says how far the call is."""
+        """Report the stage of the call."""
         assert self.call.index is not None
-        self.stagehand.advance(self.call.index, stage)
+        self.reporter.advance(self.call.index, stage)
 
     def arguments(self) -> Json:
-        """The arguments, as the object that they are to be.
+        """Return the arguments, which must be a JSON object.
 
         Raises:
             ToolError: they are not.
@@ -102,12 +102,11 @@ class Function:
 
     Attributes:
         chat: its entry in a chat request's `tools`, of type `function` or `custom`.
-        kind: how a call of it looks to the client.
-        run: runs a call that the server has to answer; None when the client does. It raises `ToolError` when the call
-            does not work out.
-        repeatable: whether a call that may have run already may be run once more.
-        origin: the namespace, if any, and the name by which the client knows it, if it gave it one.
-        deferred: whether the model sees it only after a search for tools, where there is one.
+        kind: how its calls appear to the client.
+        run: runs a call on the server and raises `ToolError` if it fails; None if the client runs it.
+        repeatable: whether a call that may have run may be repeated.
+        origin: the namespace (if any) and name that the client uses; None if the client did not name it.
+        deferred: whether it is hidden from the model until a tool search, if there is one.
     """
 
     chat: Json
@@ -119,11 +118,11 @@ class Function:
 
     @property
     def name(self) -> str:
-        """The name by which the model calls it."""
+        """The function name for the model."""
         return str(self.chat[self.chat["type"]]["name"])
 
     def renamed(self, name: str) -> Function:
-        """The function under another name."""
+        """Return the function under another name."""
         form = self.chat["type"]
         return replace(self, chat={**self.chat, form: {**self.chat[form], "name": name}})
 
@@ -132,52 +131,52 @@ class Tool(Protocol):
     """An entry of a request's `tools`."""
 
     def functions(self) -> Sequence[Function]:
-        """What the model can call of it, as far as that is known."""
+        """Return the functions that the model can call, as far as they are known."""
         ...
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """The names of those functions that an entry of a `tool_choice` means."""
+        """Return the names of the functions that an entry of a `tool_choice` refers to."""
         ...
 
 
 @runtime_checkable
 class NeedsPreparation(Protocol):
-    """A tool that has to ask somebody what its functions are, or to know what was said before."""
+    """A tool that must request its functions from a server, or restore state from the conversation."""
 
-    def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> Coroutine[Any, Any, None]:
-        """Asks; `items` are the conversation so far, in which the answer may stand.
+    def prepare(self, items: Sequence[Json], reporter: ItemReporter) -> Coroutine[Any, Any, None]:
+        """Prepare the tool. `items` is the conversation so far, which may contain the functions or state.
 
         Raises:
-            ApiError: the response cannot be made without it.
+            ApiError: the response cannot be created.
         """
         ...
 
 
 @runtime_checkable
 class FindsTools(Protocol):
-    """A tool that finds others, which the model does not see before."""
+    """A tool that finds other tools, which the model does not see before."""
 
     def found(self) -> Sequence[Json]:
-        """Those that were found, as entries of a request's `tools`."""
+        """Return the found tools, as entries of a request's `tools`."""
         ...
 
 
 @runtime_checkable
 class Cites(Protocol):
-    """A tool whose results the model cites by markers."""
+    """A tool whose results the model cites with markers."""
 
     def cite(self, key: str, place: str) -> Citation | None:
-        """What a marker with this key cites; `place` is what stands behind its dagger."""
+        """Return the citation for a marker with this key; `place` is the text after its dagger."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DueCall:
-    """A call that the model made in an earlier response, and that is to be run now.
+    """A call of an earlier response that is due in this one.
 
     Attributes:
-        name: of the function.
-        kind: how it looks to the client now.
+        name: function name.
+        kind: how it appears to the client now.
     """
 
     name: str
@@ -187,28 +186,28 @@ class DueCall:
 
 @runtime_checkable
 class HasDueCalls(Protocol):
-    """A tool whose calls may have to wait for the next response."""
+    """A tool whose calls may be deferred to the next response."""
 
     def due(self, items: Sequence[Json]) -> Sequence[DueCall]:
-        """Its calls that the client has allowed; `items` are the history and the input.
+        """Return its calls that the client has approved; `items` are the history and the input.
 
         Raises:
-            ApiError: 400, for one that the tool cannot run.
+            ApiError: 400, the tool cannot run a call.
         """
         ...
 
 
 @runtime_checkable
 class HoldsConnections(Protocol):
-    """A tool that keeps something open from call to call."""
+    """A tool that keeps a connection open between calls."""
 
     def release(self) -> None:
-        """Lets go of it: the response has ended."""
+        """Release the connection at the end of the response."""
         ...
 
 
 def chat_function(name: str, description: str | None, parameters: Json | None, **more: Any) -> Json:
-    """An entry of a chat request's `tools`."""
+    """Create an entry of a chat request's `tools`."""
     function: Json = {"name": name, "parameters": parameters or {"type": "object", "properties": {}}}
     if description is not None:
         function["description"] = description

@@ -1,4 +1,4 @@
-"""The tools of one response: what the model sees of them, and which of its calls go through."""
+"""The tools of one response: what the model sees of them, and which calls are accepted."""
 
 from __future__ import annotations
 
@@ -15,37 +15,47 @@ from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.calls import CallKind, ServerCall
 from llama_stack_responses.core.stream.citing import Citation, Citing
 
-from ..concurrency import at_once
+from ..concurrency import gather_or_cancel
 from ..core.unavailable_tools import Unavailable
 from .catalog import Catalog
-from .tool import Cites, DueCall, FindsTools, Function, HasDueCalls, HoldsConnections, NeedsPreparation, Stagehand, Tool
+from .tool import (
+    Cites,
+    DueCall,
+    FindsTools,
+    Function,
+    HasDueCalls,
+    HoldsConnections,
+    ItemReporter,
+    NeedsPreparation,
+    Tool,
+)
 
 Json = dict[str, Any]
 Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
-"""What makes a tool of an entry of a request's `tools`, and of what else the request says, by the entry's type."""
+"""Tool factories by the type of an entry of `tools`; they take the entry and the whole request."""
 
 _NONE_TO_CALL: Final = "'tool_choice' demands a call of a tool, and this stack has none of those that it allows."
 
 REFUSED: Final = Unavailable()
 
 _CARRIERS: Final = ("tool_search_output", "additional_tools")
-"""The items that bring tools with them."""
+"""The items that contain tools."""
 
 
 class Toolset:
     """The tools that a request declares.
 
-    Calls that its `tool_choice` does not allow do not go through, whatever the model does, and a tool that is chosen by
-    its name is called once. Without `parallel_tool_calls`, the first call of a round counts. Of the calls of hosted
-    tools, the first `max_tool_calls` go through.
+    Calls that `tool_choice` does not allow are rejected, whatever the model does, and a tool chosen by name is called
+    once. Without `parallel_tool_calls`, only the first call of a round is accepted. Of hosted tools, the first
+    `max_tool_calls` calls are accepted.
 
     Args:
-        request: what the client asked for.
-        makers: the tools that there are.
-        unavailable: what becomes of others.
+        request: the request.
+        makers: the available tools.
+        unavailable: how a request for an unavailable tool is handled.
 
     Raises:
-        ApiError: 400 for a tool that this stack does not have.
+        ApiError: 400, this stack does not have a tool.
     """
 
     def __init__(self, request: CreateRequest, makers: Makers, unavailable: Unavailable = REFUSED) -> None:
@@ -65,27 +75,27 @@ class Toolset:
         self.hosted_calls = 0
         self._index()
 
-    async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
-        """Has the tools find out what functions they have.
+    async def prepare(self, items: Sequence[Json], reporter: ItemReporter) -> None:
+        """Let the tools determine their functions.
 
         Args:
-            items: the history and the input, and what there is of the output; tools may stand among them.
+            items: the history, the input and the output so far; they may contain tools.
 
         Raises:
-            ApiError: the response cannot be made with these tools.
+            ApiError: the response cannot be created with these tools.
         """
         self._load([tool for item in items if item["type"] in _CARRIERS for tool in item["tools"]])
         if asking := [tool for tool in self._tools if isinstance(tool, NeedsPreparation)]:
-            await at_once(tool.prepare(items, stagehand) for tool in asking)
+            await gather_or_cancel(tool.prepare(items, reporter) for tool in asking)
             self._index()
         if self._must_call and not self._allowed:
             raise bad_request(_NONE_TO_CALL, "tool_choice")
 
     def due(self, items: Sequence[Json]) -> list[DueCall]:
-        """The calls of earlier responses that are to be run now, before the model goes on.
+        """Return the calls of earlier responses that must run before the model continues.
 
         Raises:
-            ApiError: 400, for one that cannot be run.
+            ApiError: 400, a call cannot be run.
         """
         calls = [
             replace(call, name=self._catalog.name_of(number, call.name))
@@ -97,34 +107,35 @@ class Toolset:
         return calls
 
     def release(self) -> None:
-        """Lets go of what the tools hold: the response has ended."""
+        """Release the tools' connections at the end of the response."""
         for tool in self._tools:
             if isinstance(tool, HoldsConnections):
                 tool.release()
 
     @property
     def names(self) -> Mapping[tuple[str | None, str], str]:
-        """What the model calls the functions that the client knows by a namespace, if any, and a name."""
+        """Function names for the model, by namespace (if any) and the name that the client uses."""
         return self._catalog.names
 
     def offer(self) -> tuple[list[Json], str | None]:
-        """The `tools` of a chat request, and its `tool_choice`."""
+        """Return the `tools` and the `tool_choice` of a chat request."""
         self._in_round = 0
         for tool in self._tools:
             if isinstance(tool, FindsTools):
                 self._load(tool.found())
-        # A list of allowed tools leaves all visible, which keeps the prompt's prefix cached, and calls are held to it.
-        # Where a call is required, only the list is visible: the model server forces a call of any visible tool.
+        # With `allowed_tools`, all tools stay visible, which keeps the prompt's prefix cached, and other calls are
+        # rejected.
+        # If a call is required, only the allowed are visible: the model server forces a call of any visible tool.
         seen = [each.chat for each in self._functions.values() if self._is_seen(each)]
         if self.hosted_calls and self._choice is not None:
-            return seen, "auto"  # the model has called what it had to, and may answer now
+            return seen, "auto"  # the model has made the required call, and may answer now
         if not isinstance(self._choice, dict):
             return seen, self._choice
-        # Not every server knows a choice by name; all that can force a call at all know this one.
+        # Not every server supports a choice by name; all that can force a call support this.
         return seen, "required" if self._by_name else str(self._choice["mode"])
 
     def citing(self) -> Citing | None:
-        """What makes citations of the markers in a round's text; None where no tool's results are cited."""
+        """Return the converter of citation markers in a round's text; None if no tool is cited."""
         citable = [tool for tool in self._tools if isinstance(tool, Cites)]
 
         def cite(key: str, place: str) -> Citation | None:
@@ -133,7 +144,7 @@ class Toolset:
         return Citing(cite) if citable else None
 
     def kind_of(self, name: str) -> CallKind | None:
-        """How a call that the model begins looks to the client; None when it does not go through."""
+        """Return how a call appears to the client, at its beginning; None to reject the call."""
         if name not in self._allowed or (self._in_round and not self._parallel):
             return None
         kind = self._functions[name].kind
@@ -145,11 +156,11 @@ class Toolset:
         return kind
 
     def function(self, name: str) -> Function:
-        """The function of a call that went through."""
+        """Return the function of an accepted call."""
         return self._functions[name]
 
     def refusal(self, call: ServerCall) -> str:
-        """What the model is told of a call that did not go through."""
+        """Return the error for the model about a rejected call."""
         names = ", ".join(sorted(self._allowed)) or "none"
         function = self._functions.get(call.name)
         if function is None:
@@ -165,7 +176,7 @@ class Toolset:
         return f"The tool '{call.name}' may not be called in this turn. Tools that may be called: {names}."
 
     def misread(self, call: ServerCall) -> str | None:
-        """What the model is told of a call whose arguments will not do; None where they do."""
+        """Return the error for the model about invalid arguments; None if they are valid."""
         whole = self._functions[call.name].kind.whole
         if whole is None or whole(call.arguments) is not None:
             return None
@@ -178,11 +189,11 @@ class Toolset:
 
     @cached_property
     def _known(self) -> set[bytes]:
-        """What each of the tools is made from; few requests ask."""
+        """The encoded entries of the declared tools; computed on demand, since few requests need them."""
         return set(map(_same, self._request.tools))
 
     def _load(self, entries: Sequence[Json]) -> None:
-        """Has tools seen that were found, declared ones or others."""
+        """Make tools visible that were found, whether declared before or not."""
         known = len(self._tools)
         for entry in entries:
             tool = self._made(entry, "input")
@@ -215,5 +226,5 @@ class Toolset:
 
 
 def _same(entry: Json) -> bytes:
-    """What two entries have in common that declare the same tool."""
+    """Return a key that is equal for two entries of the same tool."""
     return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)

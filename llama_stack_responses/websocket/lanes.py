@@ -1,4 +1,4 @@
-"""The requests of a connection: those of one lane one after the other, those of several side by side."""
+"""The requests of a connection: sequential within a lane, concurrent across lanes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _NAME: Final = re.compile("[A-Za-z0-9_.-]{1,256}")
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """Bounds on what a connection asks for.
+    """Limits of the requests of a connection.
 
     Attributes:
-        at_once: requests that are worked on.
-        waiting: requests that wait, beside those.
-        waiting_bytes: size of all these requests.
-        names: lanes that are named, over the life of the connection.
+        at_once: maximum requests that are processed at the same time.
+        waiting: maximum requests that wait in addition.
+        waiting_bytes: maximum size of all these requests.
+        names: maximum different lane names over the lifetime of the connection.
     """
 
     at_once: int
@@ -41,11 +41,11 @@ class _Request:
 
 
 class Lanes:
-    """Takes requests and has each worked on when it is its turn.
+    """Queues requests and processes those of each lane in order.
 
     Args:
-        limits: how much is taken.
-        work: is called with the lane and the request; raises nothing.
+        limits: limits of the requests.
+        work: processes a request of a lane; it must not raise.
     """
 
     def __init__(self, limits: LaneLimits, work: Callable[[str | None, Json], Awaitable[None]]) -> None:
@@ -60,17 +60,17 @@ class Lanes:
 
     @property
     def busy(self) -> bool:
-        """Whether any request is not done."""
+        """Whether any request is unfinished."""
         return bool(self._tasks)
 
     def put(self, lane: str | None, event: Json, size: int, done: Callable[[], None]) -> None:
-        """Takes a request of `size` bytes; None is the lane without a name.
+        """Queue a request of `size` bytes; the lane None has no name.
 
         Args:
-            done: is called when the request has been worked on, or will not be any more.
+            done: called when the request has been processed or dropped.
 
         Raises:
-            ApiError: 429 when there are too many; 400 when the lane is one too many.
+            ApiError: 429 if there are too many requests; 400 if there are too many lane names.
         """
         self._check(lane, size)
         self._count += 1
@@ -114,12 +114,12 @@ class Lanes:
         request.done()
 
     async def finish(self) -> None:
-        """Waits until all requests are done."""
+        """Wait until all requests are done."""
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     def abandon(self) -> None:
-        """Ends the work on all of them."""
+        """Cancel all running requests and drop those that wait."""
         for task in self._tasks:
             task.cancel()
         for queue in self._queues.values():
@@ -128,7 +128,7 @@ class Lanes:
 
 
 def lane_of(event: Json) -> str | None:
-    """The lane that a request names.
+    """Return the lane of a request, or None for the lane without a name.
 
     Raises:
         ApiError: 400 `invalid_stream_id`.

@@ -1,4 +1,4 @@
-"""One connection that a client talks on, turn after turn: its events in, the server's events out."""
+"""The session of one WebSocket connection: the client's events in, the server's events out."""
 
 from __future__ import annotations
 
@@ -7,43 +7,44 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..admission import Reservation
 from ..config import Limits
 from ..core.errors import ApiError, bad_request
 from ..core.owner import Owner
 from ..core.schema.shapes import DEFAULT_LIMITS, At, boolean
 from ..core.stream.events import Event
 from ..core.stream.socket_events import refused
-from ..generation.connection_options import OnConnection
+from ..generation.connection_options import ConnectionOptions
 from ..generation.run import Run
 from ..inputs.connection_memory import Chains
 from ..logs import get_logger
-from ..service.responses import PATIENCE, OpenAIResponsesImpl
+from ..service.responses import OpenAIResponsesImpl
 from .lanes import LaneLimits, Lanes, lane_of
 from .steering import Steering, Successor, steered
 
 Json = dict[str, Any]
 Send = Callable[[list[Event], str | None], Awaitable[None]]
-"""Sends events that belong to a lane."""
+"""Sends events of a lane."""
 
 logger = get_logger(__name__)
 
 _ENVELOPE: Final = frozenset({"type", "stream_id", "generate", "stream", "background"})
-"""What a request has beside the fields of one over HTTP, and what of those has no meaning here."""
+"""Fields of a request that are specific to the WebSocket, and fields of an HTTP request without meaning here."""
 _SILENCE: Final = 3600.0
-"""Seconds after which a response that says nothing is looked after. The connection is kept alive by its pings."""
+"""Timeout of one read from the event buffer, in seconds. Pings keep the connection alive."""
 
 
 class Unreachable(Exception):  # noqa: N818 (nothing went wrong here)
-    """The client takes no more events."""
+    """The client accepts no more events."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, as the host sees it.
+    """The user of a connection, as identified by the host.
 
     Attributes:
         owner: the user.
-        keys: the keys of their own for providers.
+        keys: the user's own API keys for providers.
     """
 
     owner: Owner
@@ -51,22 +52,29 @@ class Caller:
 
 
 class Session:
-    """What a connection remembers, runs and waits for.
+    """The state of a connection: remembered histories, running responses and queued requests.
 
     Args:
-        impl: makes the responses.
-        caller: who connected.
-        admit: asks the host whether, and for whom, one more response may be made. Raises `ApiError` if not.
+        impl: creates the responses.
+        caller: the user who connected.
+        admit: asks the host whether, and for which user, another response may be created. Raises `ApiError` if not.
         send: sends events. Raises `Unreachable`.
+        lease: creates the reservation for the data held for one response.
     """
 
     def __init__(
-        self, impl: OpenAIResponsesImpl, caller: Caller, admit: Callable[[], Awaitable[Caller]], send: Send
+        self,
+        impl: OpenAIResponsesImpl,
+        caller: Caller,
+        admit: Callable[[], Awaitable[Caller]],
+        send: Send,
+        lease: Callable[[], Reservation],
     ) -> None:
         self._impl = impl
         self._caller = caller
         self._admit = admit
         self._send = send
+        self._lease = lease
         limits = impl.config.limits.websocket
         self._chains = Chains(limits.remembered_bytes)
         self._lanes = Lanes(_lane_limits(impl.config.limits), self._work)
@@ -76,24 +84,24 @@ class Session:
 
     @property
     def too_old(self) -> ApiError:
-        """What is said of a request that comes when the connection has been open for as long as one may be."""
+        """The error for a request that arrives after the connection's maximum lifetime."""
         minutes = f"{self._impl.config.limits.websocket.lifetime_seconds / 60:g}"
         message = f"This connection has been open for {minutes} minutes, and may not be for longer. Open a new one."
         return bad_request(message, code="websocket_connection_limit_reached")
 
     @property
     def idle_seconds(self) -> float:
-        """For how long nothing was asked and nothing made."""
+        """Seconds without a request or a running response."""
         return 0.0 if self._lanes.busy else asyncio.get_running_loop().time() - self._active_at
 
     async def hear(self, event: Json, size: int, done: Callable[[], None]) -> None:
-        """Takes an event of the client's, of `size` bytes.
+        """Handle an event of the client, of `size` bytes.
 
         Args:
-            done: is called when the event is no longer held.
+            done: called when the event is no longer held.
 
         Raises:
-            Unreachable: the client cannot be told what became of it.
+            Unreachable: the answer cannot be sent to the client.
         """
         self._active_at = asyncio.get_running_loop().time()
         lane: str | None = None
@@ -120,15 +128,15 @@ class Session:
                 done()
 
     async def finish(self) -> None:
-        """Waits until everything that was asked for is done; a server that ends has told it to end."""
+        """Wait until all requests are done. When the server shuts down, the shutdown ends their responses."""
         await self._lanes.finish()
 
     def retire(self) -> None:
-        """From now on nothing is begun any more: the connection has been open for as long as one may be."""
+        """Refuse further requests: the connection has reached its maximum lifetime."""
         self._retired = True
 
     def abandon(self) -> None:
-        """Ends everything: the client has gone."""
+        """Cancel everything: the client has disconnected."""
         self._lanes.abandon()
 
     async def _work(self, lane: str | None, event: Json) -> None:
@@ -136,12 +144,12 @@ class Session:
             if error := await self._problem(lane, event):
                 await self._send([refused(error)], lane)
         except Unreachable:
-            return  # whoever sends knows it, and ends the session
+            return  # the connection detects it in `send` and ends the session
         finally:
             self._active_at = asyncio.get_running_loop().time()
 
     async def _problem(self, lane: str | None, event: Json) -> ApiError | None:
-        """Answers a request, if it can be answered."""
+        """Process a request. Return the error, or None on success."""
         try:
             await self._answer(lane, event)
         except ApiError as error:
@@ -151,12 +159,12 @@ class Session:
             raise
         except Exception:
             self._forget_parent(event)
-            logger.exception("a response on a connection failed")
+            logger.exception("response on a WebSocket connection failed")
             return ApiError(500, "The server had an error while processing your request.")
         return None
 
     def _forget_parent(self, body: Json) -> None:
-        """Drops what the connection remembers of the response that a failed request continued, as OpenAI does.
+        """Drop the remembered history of the response that a failed request continued, as OpenAI does.
 
         Source: OpenAI's guide to the WebSocket mode, on `previous_response_id`.
         """
@@ -165,7 +173,7 @@ class Session:
             self._chains.forget(parent)
 
     async def _answer(self, lane: str | None, event: Json) -> None:
-        """Makes the response that the client asked for, and those that follow it by themselves."""
+        """Create the response that the client requested, and the successors that steering triggers."""
         if event.get("background"):
             raise bad_request(
                 "Unsupported parameter: 'background' is not supported on a WebSocket. Ask for it over HTTP.",
@@ -191,30 +199,31 @@ class Session:
     async def _turn(
         self, lane: str | None, body: Json, *, generate: bool = True, commits: str | None = None
     ) -> Successor | None:
-        """Makes one response and sends its events.
+        """Run one response and send its events.
 
         Args:
             commits: the response whose queued input is in `body`.
 
         Raises:
-            ApiError: it could not be begun, and nothing was said of it.
+            ApiError: the response could not be started; no event of it was sent.
         """
-        if self._impl.closing.begun:
+        if self._impl.shutdown_coordinator.begun:
             raise ApiError(503, "The server is shutting down. Connect again.", retry_after=1)
         if self._retired:
             raise self.too_old
         caller = await self._admitted()
-        connection = OnConnection(self._chains, generate)
-        with self._impl.access.acting_for(caller.owner, caller.keys):
-            run = await self._impl.go_on(body | {"stream": True}, connection)
-        try:
-            await run.begin(PATIENCE)
-            if commits:
-                self._steering.committed(commits)
-            self._steering.began(run.response["id"], lane, body, connection.boundary)
-            await self._stream(run, lane)
-        finally:
-            run.abandon()
+        connection = ConnectionOptions(self._chains, generate)
+        with self._lease() as lease:
+            with self._impl.access.acting_for(caller.owner, caller.keys):
+                run = await self._impl.go_on(body | {"stream": True}, connection, lease.take)
+            try:
+                await run.begin()
+                if commits:
+                    self._steering.committed(commits)
+                self._steering.began(run.response["id"], lane, body, connection.stop_point)
+                await self._stream(run, lane)
+            finally:
+                run.abandon()
         if run.error:
             self._forget_parent(body)
         told, following = self._steering.ended(run.response)
@@ -228,7 +237,7 @@ class Session:
         return now
 
     async def _stream(self, run: Run, lane: str | None) -> None:
-        while (events := await run.outbox.take(_SILENCE)) is not None:
+        while (events := await run.event_buffer.take(_SILENCE)) is not None:
             if run.error:
                 events = [_nested(event, run.error) for event in events]
             await self._send(events, lane)

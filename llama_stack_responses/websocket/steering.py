@@ -1,4 +1,4 @@
-"""The input that steers the responses of one connection, from its acceptance until a response begins with it."""
+"""Steering input for the responses of one connection, from its acceptance to the response that begins with it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..core.schema.shapes import DEFAULT_LIMITS, At, missing
 from ..core.schema.steer_input import as_items, check_steer, required_input
 from ..core.stream.events import Event
 from ..core.stream.socket_events import steer_accepted, steer_failed, steer_pending
-from ..generation.stop_point import Boundary
+from ..generation.stop_point import StopPoint
 
 Json = dict[str, Any]
 
 _KNOWN: Final = 256
-"""Responses that ended and of which it is known how, at most."""
+"""Maximum responses whose final status is remembered."""
 _OVERHEAD: Final = 512
-"""Bytes that a steer takes beside its input."""
+"""Bytes that a steer takes in addition to its input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Steer:
 
     Attributes:
         id: its own id.
-        target: the response that it is to steer.
-        input: as the client sent it.
-        size: in bytes.
+        target: id of the response to steer.
+        input: the input in the client's form.
+        size: size in bytes.
     """
 
     id: str
@@ -41,13 +41,13 @@ class Steer:
     size: int
 
     def named(self) -> Json:
-        """How events name it."""
+        """Return the fields that identify it in events."""
         return {"id": self.id, "previous_response_id": self.target}
 
 
 @dataclass(frozen=True, slots=True)
 class Successor:
-    """A response that is to begin by itself.
+    """A response that starts without a request of the client.
 
     Attributes:
         body: its request.
@@ -60,21 +60,21 @@ class Successor:
 
 @dataclass(slots=True)
 class _Target:
-    """A response of this connection, and what waits for its end."""
+    """A response of this connection, and the input queued until its end."""
 
     lane: str | None
     body: Json
-    boundary: Boundary
+    stop_point: StopPoint
     status: str = "in_progress"
     queue: list[Steer] = field(default_factory=list)
 
 
 class Steering:
-    """Queues input for responses, and says what becomes of it when they end.
+    """Queues input for responses, and decides how it is used when they end.
 
     Args:
-        most: how much may be queued for one response.
-        most_bytes: size of all that is queued.
+        most: maximum inputs in the queue of one response.
+        most_bytes: maximum size of all queued input.
     """
 
     def __init__(self, most: int, most_bytes: int) -> None:
@@ -84,18 +84,18 @@ class Steering:
         self._targets: OrderedDict[str, _Target] = OrderedDict()
         self._numbers = count()
 
-    def began(self, response_id: str, lane: str | None, body: Json, boundary: Boundary) -> None:
-        """Says that a response can be steered from now on; `body` is its request, whose settings successors inherit."""
-        self._targets[response_id] = _Target(lane, body, boundary)
+    def began(self, response_id: str, lane: str | None, body: Json, stop_point: StopPoint) -> None:
+        """Register a response that can now be steered; successors inherit the settings of its request `body`."""
+        self._targets[response_id] = _Target(lane, body, stop_point)
         settled = [key for key, each in self._targets.items() if each.status != "in_progress" and not each.queue]
         for key in settled[: max(0, len(self._targets) - _KNOWN)]:
             del self._targets[key]
 
     def steer(self, event: Json) -> tuple[Event, str | None]:
-        """Takes a `response.steer` event; what to tell the client, and in which lane.
+        """Handle a `response.steer` event. Return the event for the client, and its lane.
 
         Raises:
-            ApiError: 400, if it does not even say what it is to steer and how.
+            ApiError: 400 if the target or the input is missing.
         """
         target_id, given = event.get("previous_response_id"), event.get("input")
         if not isinstance(target_id, str):
@@ -110,12 +110,12 @@ class Steering:
         assert target is not None
         steer = Steer(new_id("steer"), target_id, given, size)
         target.queue.append(steer)
-        target.boundary.wanted = True
+        target.stop_point.wanted = True
         self._bytes += size
         return steer_accepted(next(self._numbers), steer.named()), target.lane
 
     def _problem(self, event: Json, target: _Target | None, size: int) -> tuple[str, str] | None:
-        """The code and the message for input that is not taken."""
+        """Return the code and the message if the input is not accepted."""
         try:
             check_steer(event)
         except ApiError as error:
@@ -133,7 +133,7 @@ class Steering:
         return None
 
     def ended(self, response: Json) -> tuple[list[Event], Successor | None]:
-        """What to tell the client when a response has ended, and the response that follows by itself."""
+        """Return the events for the client when a response has ended, and its successor if there is one."""
         target = self._targets[response["id"]]
         target.status = response["status"]
         body, target.body = target.body, {}
@@ -143,32 +143,32 @@ class Steering:
             return [steer_pending(next(self._numbers), each.named(), required) for each in target.queue], None
         steers = self.committed(response["id"])
         if target.status == "completed" or (response["incomplete_details"] or {}).get("reason") == "steered":
-            # With the version of its prompt that this one had, whatever has become of the prompt since.
+            # The successor keeps the version of the prompt, even if the prompt has changed since.
             inherited = body | {"prompt": response["prompt"], "previous_response_id": response["id"], "input": []}
             return [], Successor(steered(inherited, steers), steers)
         return self.failed(steers, "response_not_active", f"The response has ended as {target.status}."), None
 
     def queued(self, response_id: Any, lane: str | None) -> list[Steer]:
-        """The input that a request which goes on from this response in this lane begins with."""
+        """Return the input that a request continuing this response in this lane begins with."""
         target = self._targets.get(response_id) if isinstance(response_id, str) else None
         return list(target.queue) if target and target.lane == lane and target.status == "completed" else []
 
     def committed(self, response_id: str) -> list[Steer]:
-        """Takes what was queued for this response out of the queue."""
+        """Remove the queued input of this response from the queue, and return it."""
         target = self._targets[response_id]
         steers, target.queue = target.queue, []
         self._bytes -= sum(steer.size for steer in steers)
         return steers
 
     def failed(self, steers: list[Steer], code: str, message: str) -> list[Event]:
-        """Gives accepted input back."""
+        """Return the events that hand accepted input back to the client."""
         return [
             steer_failed(next(self._numbers), each.named() | {"input": each.input}, code, message) for each in steers
         ]
 
 
 def steered(body: Json, steers: list[Steer]) -> Json:
-    """The request with this input before its own."""
+    """Return the request with this input before its own."""
     given = body.get("input")
     if not steers or not isinstance(given, str | list | None):
         return body

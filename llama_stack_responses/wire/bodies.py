@@ -1,40 +1,39 @@
-"""Request bodies: read within bounds on size, time and memory, and decoded within a bound on values."""
+"""Request bodies: reading with limits on size, time and memory, and decoding with a limit on values."""
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
 
 import orjson
 from fastapi import Request
+from starlette.types import Scope
 
-from llama_stack_responses.admission import Admission, Lease, Quota
+from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.json_values import VALUE_BYTES, count_values
 from llama_stack_responses.core.owner import Owner
 
 from .exchange import exchange_of
+from .headers import body_length
 
 _SLOWEST: Final = 16_384
-"""Bytes a second: a body that comes in faster may take as long as it likes."""
+"""Bytes per second. A body that arrives faster has no time limit."""
 
 _SMALL: Final = 65_536
-"""Bytes up to which a body is decoded at once; counting the values of a larger one is a thread's work."""
-
-_NUMBER: Final = re.compile("[0-9]{1,18}")
+"""Bytes up to which a body is decoded at once. The values of a larger body are counted in a thread first."""
 
 
 class Bodies:
     """Reads the bodies of requests.
 
-    What is read counts as held by the user who sent it until the answer has gone out.
+    A body counts as held by the user who sent it until the answer has been sent.
 
     Args:
         limits: sizes, times and counts.
-        who: the user who sent the request that is being served.
+        who: returns the user of the current request.
     """
 
     def __init__(self, limits: Limits, who: Callable[[], Owner]) -> None:
@@ -48,24 +47,32 @@ class Bodies:
         """Bytes that all requests hold now."""
         return self._admission.held
 
-    def lease(self, owner: Owner | None = None) -> Lease:
-        """What a request of this user holds, by default of the user who asks; it must be released."""
+    def lease(self, owner: Owner | None = None) -> Reservation:
+        """Return an empty reservation for this user, by default the current one. The caller must release it."""
         return self._admission.lease(owner or self._who())
 
+    def hold(self, request: Request) -> Callable[[int], object]:
+        """Return a function that counts bytes of stored data as held for the request.
+
+        The function raises `ApiError` 429 or 503 if too much is held.
+        """
+        return exchange_of(request.scope).lease(self.lease).take
+
     async def read(self, request: Request) -> bytes:
-        """The body.
+        """Return the body.
 
         Raises:
-            ApiError: 413, it is larger than a body may be; 408, it came in too slowly; 429 or 503, too much is held.
-            ClientDisconnect: the client left.
+            ApiError: 413 if it is too large; 408 if it arrives too slowly; 429 or 503 if too much is held.
+            ClientDisconnect: the client disconnected.
         """
         return b"".join([piece async for piece in self.pieces(request, self._limits.request_bytes)])
 
     async def json(self, request: Request, *, optional: bool = False) -> dict[str, Any]:
-        """The body as the JSON object that it must be; an `optional` one may be empty.
+        """Return the body, decoded as a JSON object. An empty body is allowed if `optional`.
 
         Raises:
-            ApiError: also 400, it is not JSON, no object, or holds too many values.
+            ApiError: as from `read`; 400 if the body is not a JSON object or holds too many values.
+            ClientDisconnect: the client disconnected.
         """
         body = await self.read(request)
         if optional and not body:
@@ -73,27 +80,27 @@ class Bodies:
         return await self.decode(body, exchange_of(request.scope).lease(self.lease))
 
     async def pieces(self, request: Request, limit: int) -> AsyncIterator[bytes]:
-        """The body as it comes, none of it past `limit` bytes.
+        """Yield the body in pieces as it arrives, up to `limit` bytes.
 
         Raises:
             ApiError: as from `read`.
-            ClientDisconnect: the client left.
+            ClientDisconnect: the client disconnected.
         """
-        _check_length(request, limit)
+        check_length(request.scope, limit)
         lease = exchange_of(request.scope).lease(self.lease)
         size = 0
         async for piece in self._in_time(request):
             size += len(piece)
             if size > limit:
-                raise _too_large(limit)
+                raise too_large(limit)
             lease.take(len(piece))
             yield piece
 
-    async def decode(self, body: bytes, lease: Lease) -> dict[str, Any]:
-        """A JSON object that a client sent; what it takes in memory goes onto `lease`.
+    async def decode(self, body: bytes, lease: Reservation) -> dict[str, Any]:
+        """Decode a JSON object that a client sent, and count the memory of its values on `lease`.
 
         Raises:
-            ApiError: 400, it is not JSON, no object, or holds too many values; 429 or 503, too much is held.
+            ApiError: 400 if it is not a JSON object or holds too many values; 429 or 503 if too much is held.
         """
         most = self._limits.bodies.json_values
         if len(body) > min(most, _SMALL):
@@ -121,19 +128,28 @@ class Bodies:
             yield piece
 
 
-def _check_length(request: Request, limit: int) -> None:
-    """Refuses a body that is too large by its own account."""
-    length = request.headers.get("content-length", "0")
-    if _NUMBER.fullmatch(length) and int(length) > limit:
-        raise _too_large(limit)
+def check_length(scope: Scope, limit: int) -> None:
+    """Refuse a body whose `content-length` is over the limit.
+
+    Raises:
+        ApiError: 413.
+    """
+    length = body_length(scope)
+    if length is not None and length > limit:
+        raise too_large(limit)
 
 
-def _too_large(limit: int) -> ApiError:
+def too_large(limit: int) -> ApiError:
+    """Return the error for a body that is larger than `limit` bytes."""
     return ApiError(413, f"The request's body is larger than {limit} bytes.", code="request_too_large")
 
 
 def decode(body: bytes) -> dict[str, Any]:
-    """The body as the JSON object that it is to be."""
+    """Decode a JSON object.
+
+    Raises:
+        ApiError: 400 if the body is not a JSON object.
+    """
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:

@@ -25,7 +25,7 @@ _MINUTES: Final = 60.0
 
 
 def containers_router(containers: Containers, who: Callable[[], Owner], traffic: Traffic) -> APIRouter:
-    """The routes for these containers; `who` says who asks."""
+    """Return the routes for these containers; `who` returns the user of the current request."""
     routes = _Routes(containers, who, traffic)
     router = APIRouter(prefix="/v1/containers", tags=["Containers"], route_class=routes_within(traffic))
 
@@ -118,7 +118,7 @@ class _Routes:
 
 
 def _page(request: Request, data: list[dict[str, Any]]) -> Response:
-    """The page that is asked for; `data` is everything, the newest first."""
+    """Return the requested page of `data`, which holds all entries, newest first."""
     query = Query(request)
     limit = query.integer("limit", 1, MAX_PAGE) or 20
     if query.order() == "asc":
@@ -137,7 +137,7 @@ def _no_file(file_id: str) -> ApiError:
 
 
 def _container(entry: Entry) -> dict[str, Any]:
-    """A container as `openai.types.ContainerCreateResponse` has it."""
+    """Return a container in the form of `openai.types.ContainerCreateResponse`."""
     return {
         "id": entry.id,
         "object": "container",
@@ -151,7 +151,7 @@ def _container(entry: Entry) -> dict[str, Any]:
 
 
 def _file(entry: Entry, file: File) -> dict[str, Any]:
-    """A file as `openai.types.containers.FileListResponse` has it."""
+    """Return a file in the form of `openai.types.containers.FileListResponse`."""
     return {
         "id": file.id,
         "object": "container.file",

@@ -1,4 +1,4 @@
-"""The routes below `/v1/responses` that are about a conversation's length and make no response."""
+"""The routes below `/v1/responses` that count tokens and compact a conversation, without creating a response."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .traffic import Traffic
 
 
 def context_router(counting: Counting, compaction: Compaction, traffic: Traffic) -> APIRouter:
-    """The routes, within the bounds of `traffic`."""
+    """Return the routes, with the limits of `traffic`."""
     router = APIRouter(prefix="/v1/responses", tags=["Responses"], route_class=routes_within(traffic))
 
     def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ def context_router(counting: Counting, compaction: Compaction, traffic: Traffic)
 def _count(counting: Counting, bodies: Bodies) -> Handler:
     async def count_input_tokens(request: Request) -> Response:
         body = await bodies.json(request)
-        return Json(await counting.count(body))
+        return Json(await counting.count(body, bodies.hold(request)))
 
     return count_input_tokens
 
@@ -44,6 +44,6 @@ def _count(counting: Counting, bodies: Bodies) -> Handler:
 def _compact(compaction: Compaction, bodies: Bodies) -> Handler:
     async def compact_conversation(request: Request) -> Response:
         body = await bodies.json(request)
-        return FinishedAsJson(compaction.compact(body), {})
+        return FinishedAsJson(compaction.compact(body, bodies.hold(request)), {})
 
     return compact_conversation

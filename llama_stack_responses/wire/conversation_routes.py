@@ -26,7 +26,7 @@ from .traffic import Traffic
 
 
 def conversations_router(conversations: Conversations, traffic: Traffic) -> APIRouter:
-    """The routes for these conversations."""
+    """Return the routes for these conversations."""
     routes = _Routes(conversations, traffic)
     router = APIRouter(prefix="/v1/conversations", tags=["Conversations"], route_class=routes_within(traffic))
 

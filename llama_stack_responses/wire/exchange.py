@@ -1,4 +1,4 @@
-"""One HTTP request and its answer: what they hold, and whether the client still reads and writes."""
+"""One HTTP request and its answer: the resources they hold, and a time limit for clients that do not read."""
 
 from __future__ import annotations
 
@@ -9,33 +9,30 @@ from typing import Any, Final, Self
 
 from starlette.types import Message, Receive, Scope, Send
 
-from llama_stack_responses.admission import Lease
+from llama_stack_responses.admission import Reservation
+
+from .headers import has_large_body
 
 _KEY: Final = "llama_stack_responses.exchange"
-"""Where in a request's scope its exchange stands."""
-
-_DRAINED: Final = 65_536
-"""Bytes of an unread body that the server may read and drop to keep a connection."""
-
-_DIGITS: Final = 18
-"""Digits of a length that a server may have let through without a look."""
+"""Key of the exchange in the scope of its request."""
 
 _LOOKS: Final = 4
-"""How often within the time that a client may take nothing it is looked whether it takes something."""
+"""Checks per `unread_seconds` for whether the client reads."""
 
 
 class Exchange:
-    """A request and its answer. As a context manager, it gives back what it holds.
+    """A request and its answer. As a context manager, it releases the resources that they hold.
 
-    The head of the answer says the request's id and how long it took until then. A client that reads nothing for too
-    long loses its connection, and then everything that waits for it ends as if the client had left. So does one that
-    is refused while most of its body is still to come: the server would read that to its end.
+    It adds the request id and the processing time to the answer's headers. It breaks off the connection of a client
+    that reads nothing for too long; everything that waits for that client then ends as if the client had disconnected.
+    It closes the connection after an answer that is sent before a large body has arrived completely, because the server
+    would otherwise read that body to its end.
 
     Args:
-        scope, receive, send: the request's.
-        request_id: its id.
-        unread_seconds: how long the client may take nothing of what it is sent.
-        break_off: ends the connection of a scope without waiting for the client.
+        scope, receive, send: those of the request.
+        request_id: the id of the request.
+        unread_seconds: maximum time for which the client may read nothing.
+        break_off: closes the connection of a scope without waiting for the client.
     """
 
     def __init__(
@@ -57,9 +54,9 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._began = perf_counter()
         self._waits_since: float | None = None
-        self._unread = _has_large_body(scope)
-        self._lease: Lease | None = None
-        self._held: list[Lease] = []
+        self._unread = has_large_body(scope)
+        self._lease: Reservation | None = None
+        self._held: list[Reservation] = []
         self._timer = self._loop.call_later(unread_seconds / _LOOKS, self._look)
         self.started = False
         scope[_KEY] = self
@@ -72,29 +69,29 @@ class Exchange:
         for lease in self._held:
             lease.release()
 
-    def lease(self, make: Callable[[], Lease]) -> Lease:
-        """What the request's body holds, until its answer has gone out; `make` makes the lease of the first call."""
+    def lease(self, make: Callable[[], Reservation]) -> Reservation:
+        """Return the reservation for the request's body, held until the answer has been sent; `make` creates it."""
         self._lease = self._lease or self.hold(make())
         return self._lease
 
-    def hold(self, lease: Lease) -> Lease:
-        """Releases the lease when the answer has gone out."""
+    def hold(self, lease: Reservation) -> Reservation:
+        """Release this reservation when the answer has been sent."""
         self._held.append(lease)
         return lease
 
     def break_off(self) -> None:
-        """Ends the connection at once: what was sent so far is not the whole answer."""
+        """Close the connection at once, so that the client can tell that the answer is incomplete."""
         self._break_off(self._scope)
 
     async def receive(self) -> Message:
-        """The next message of the client."""
+        """Return the next message of the client."""
         message = await self._receive()
         if not message.get("more_body"):
             self._unread = False
         return message
 
     async def send(self, message: Message) -> None:
-        """Sends a message of the answer."""
+        """Send a message of the answer."""
         if message["type"] == "http.response.start":
             self._begin(message)
         self._waits_since = self._loop.time()
@@ -117,13 +114,7 @@ class Exchange:
 
 
 def exchange_of(scope: Scope) -> Exchange:
-    """The exchange that a request belongs to."""
+    """Return the exchange of a request."""
     found: Any = scope[_KEY]
     assert isinstance(found, Exchange)
     return found
-
-
-def _has_large_body(scope: Scope) -> bool:
-    headers = dict(scope["headers"])
-    length = headers.get(b"content-length", b"0")
-    return b"transfer-encoding" in headers or len(length) > _DIGITS or int(length) > _DRAINED

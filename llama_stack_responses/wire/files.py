@@ -1,4 +1,4 @@
-"""Files as answers: sent in blocks that a thread reads, as fast as the client takes them."""
+"""Files as answers, sent in blocks that a thread reads at the speed of the client."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from .responses import gone
 
 
 class FileInBlocks(Response):
-    """Sends an open file, and closes it. What becomes of its name meanwhile does not matter.
+    """Sends an open file and closes it. The file may be renamed or deleted meanwhile.
 
     Args:
-        file: read from its beginning.
-        size: bytes of it that are sent. If it has become shorter, the connection is broken off.
-        headers: what else the answer has in its head.
+        file: an open file, read from its beginning.
+        size: number of bytes to send. If the file has become shorter, the connection is broken off.
+        headers: additional headers of the answer.
     """
 
     media_type = "application/octet-stream"

@@ -1,4 +1,4 @@
-"""The one file of a `multipart/form-data` body (RFC 7578), written to a temporary file while it comes in."""
+"""The file of a `multipart/form-data` body (RFC 7578), written to a temporary file as it arrives."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 from .bodies import Bodies
 
 _PARTS: Final = 16
-"""Fields of a form, the file among them."""
+"""Maximum fields of a form, including the file."""
 
 _HEAD: Final = 8_192
-"""Bytes of the head of one part."""
+"""Maximum bytes of the head of one part."""
 
 _FRAME: Final = 2 * _PARTS * _HEAD
-"""Bytes that a form may have besides its file."""
+"""Maximum bytes of a form in addition to its file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Upload:
     """A file that a client sent.
 
     Attributes:
-        name: what the client calls it.
-        content: what is in it, to be read from its beginning; it has no name on the disk.
+        name: file name given by the client.
+        content: an unnamed temporary file, positioned at its beginning.
     """
 
     name: str
@@ -42,18 +42,18 @@ class Upload:
 
 @asynccontextmanager
 async def uploaded(request: Request, bodies: Bodies, limit: int) -> AsyncIterator[Upload]:
-    """The field `file` of a form, of at most `limit` bytes; it is gone with the block.
+    """Yield the field `file` of a form, of at most `limit` bytes. The file is deleted when the block ends.
 
     Raises:
-        ApiError: 400, there is no such file, or the body is no form; 413, it is too large; 408, 429, 503 as from
+        ApiError: 400 if the body is not a form or has no such file; 413 if it is too large; 408, 429, 503 as from
             `Bodies.pieces`.
-        ClientDisconnect: the client left.
+        ClientDisconnect: the client disconnected.
     """
     boundary = _boundary(request)
     with TemporaryFile() as content:
         form = _Form(boundary, content, limit)
         async for piece in bodies.pieces(request, limit + _FRAME):
-            # A piece that is made to look like boundaries takes the parser a while, and a disk takes its time.
+            # In a thread: a piece that imitates boundaries is slow to parse, and disk writes may block.
             await asyncio.to_thread(form.feed, piece)
         name = form.end()
         content.seek(0)
@@ -69,11 +69,11 @@ def _boundary(request: Request) -> bytes:
 
 
 class _Form:
-    """Parses a form, and keeps the content of its file alone.
+    """Parses a form and keeps the content of its file only.
 
     Args:
-        content: where that is written.
-        limit: bytes of the file, at most.
+        content: file to which that content is written.
+        limit: maximum bytes of the file.
     """
 
     def __init__(self, boundary: bytes, content: IO[bytes], limit: int) -> None:
@@ -99,12 +99,12 @@ class _Form:
             self._parser = MultipartParser(boundary, heard)
 
     def feed(self, piece: bytes) -> None:
-        """Takes the next bytes of the body; works and writes to the disk, so this is for a thread."""
+        """Parse the next bytes of the body. This computes and writes to the disk: call it in a thread."""
         with _well_formed():
             self._parser.write(piece)
 
     def end(self) -> str:
-        """The file's name."""
+        """Return the file's name, after the last piece."""
         if not self._ended:
             raise _malformed()
         if self._name is None:

@@ -1,4 +1,4 @@
-"""What of a request's head goes on: its id and its trace."""
+"""The request id, the trace context and the body's length in the headers of a request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.logs import about
 from llama_stack_responses.telemetry.trace_context import is_traced, within
 
+_DRAINED: Final = 65_536
+"""Bytes of an unread body that the server may read and discard to keep the connection open."""
+_LENGTH: Final = re.compile(b"[0-9]{1,18}")
 _REQUEST_ID: Final = re.compile("[A-Za-z0-9._:-]{1,128}")
 
 
 def request_id(scope: Scope) -> str:
-    """The request's `x-request-id`, if it has one that can stand in a log as it is; a new one if not."""
+    """Return the request's `x-request-id` if there is one that is safe to log, otherwise a new id."""
     match Headers(scope=scope).getlist("x-request-id"):
         case [given] if _REQUEST_ID.fullmatch(given):
             return given
@@ -27,9 +30,22 @@ def request_id(scope: Scope) -> str:
 
 @contextmanager
 def known(scope: Scope, request_id: str) -> Iterator[None]:
-    """Has the block belong to the client's trace, and its log lines name the request.
+    """Join the client's trace within the block, and add the request id to its log lines.
 
-    Where the operator has the host's HTTP server instrumented, the trace is there already.
+    If the operator instruments the host's HTTP server, the trace is already active.
     """
     with nullcontext() if is_traced() else within(Headers(scope=scope)), about(x_request_id=request_id):
         yield
+
+
+def body_length(scope: Scope) -> int | None:
+    """Return the size of the request's body in bytes, or None if the headers do not declare it."""
+    headers = dict(scope["headers"])
+    length = headers.get(b"content-length", b"0")
+    return int(length) if b"transfer-encoding" not in headers and _LENGTH.fullmatch(length) else None
+
+
+def has_large_body(scope: Scope) -> bool:
+    """Return whether the request's body is, or may be, too large to be read and discarded."""
+    length = body_length(scope)
+    return length is None or length > _DRAINED

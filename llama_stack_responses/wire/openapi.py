@@ -1,6 +1,6 @@
-"""What answers hold, as JSON Schema: the part of the API's description that the code does not know by itself.
+"""JSON Schemas of the answers: the part of the OpenAPI document that cannot be derived from the code.
 
-Nothing here refers to anything else in the document, so that nothing can dangle. Objects may get more fields.
+The schemas contain no references, so none can dangle. Objects may have additional fields.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ _OBJECT: Final[Schema] = {"type": "object"}
 
 
 def an_id(prefix: str) -> Schema:
-    """An id that begins like this."""
+    """Return the schema of an id with this prefix."""
     return {"type": "string", "pattern": f"^{prefix}_"}
 
 
 def whole(**fields: Schema) -> Schema:
-    """An object that has all of these fields."""
+    """Return the schema of an object in which all these fields are required."""
     return {"type": "object", "properties": fields, "required": list(fields)}
 
 
 def constant(value: str) -> Schema:
-    """This string."""
+    """Return the schema of this string."""
     return {"type": "string", "const": value}
 
 
 def one_of(*values: str) -> Schema:
-    """One of these strings."""
+    """Return the schema of one of these strings."""
     return {"type": "string", "enum": list(values)}
 
 
 def page(entry: Schema) -> Schema:
-    """A page of a list."""
+    """Return the schema of a page of a list."""
     data = {"type": "array", "items": entry}
     ends = or_null(TEXT)
     return whole(object=constant("list"), data=data, first_id=ends, last_id=ends, has_more=YES_OR_NO)
 
 
 def deleted(kind: str) -> Schema:
-    """What says that something is gone."""
+    """Return the schema of the confirmation of a deletion."""
     return whole(id=TEXT, object=constant(kind), deleted={"type": "boolean", "const": True})
 
 
 ERROR: Final = whole(error=whole(message=TEXT, type=TEXT, param=or_null(TEXT), code=or_null(TEXT)))
 
 _TYPED: Final[Schema] = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
-"""One of many kinds of objects, which its type tells."""
+"""An object whose `type` identifies its kind."""
 
 _ITEM: Final[Schema] = {"type": "object", "properties": {"type": TEXT, "id": TEXT}, "required": ["type"]}
 
@@ -109,7 +109,7 @@ RESPONSE: Final = whole(
     tool_usage=or_null(_OBJECT),
     usage=or_null(_USAGE),
 )
-"""A response: every field is always there."""
+"""A response; every field is always present."""
 
 ITEM: Final = whole(type=TEXT, id=TEXT)
 
@@ -173,7 +173,7 @@ PAGING: Final[Mapping[str, Schema]] = {
     "after": {"type": "string", "maxLength": 512, "description": "The last id of the page before."},
     "order": {**one_of("asc", "desc"), "default": "desc"},
 }
-"""What every list can be asked for."""
+"""The query parameters of every list."""
 
 INCLUDE: Final[Mapping[str, Schema]] = {"include": {"type": "array", "items": one_of(*INCLUDABLE)}}
 
@@ -194,16 +194,17 @@ def described(
     streams: bool = False,
     optional: bool = False,
 ) -> dict[str, Any]:
-    """How a route is described, for `add_api_route`.
+    """Return the keyword arguments of `add_api_route` that describe a route.
 
     Args:
-        answer: what it answers when all is well.
-        body: what it is sent, as JSON, or as a form.
-        example: of the body.
-        query: its parameters, by name.
-        media: what kind of answer that is.
-        streams: whether the answer may be events.
-        optional: whether the body may be left out.
+        answer: schema of the successful answer.
+        body: schema of the request body, if there is one.
+        example: an example of the body.
+        query: schemas of the query parameters, by name.
+        media: media type of the answer.
+        form: whether the body is a form instead of JSON.
+        streams: whether the answer may be an event stream.
+        optional: whether the body may be omitted.
     """
     content: dict[str, Any] = {media: {"schema": answer}}
     if streams:
@@ -215,5 +216,5 @@ def described(
         told["requestBody"] = {"required": not optional, "content": {kind: sent}}
     if query:
         told["parameters"] = [{"name": name, "in": "query", "schema": schema} for name, schema in query.items()]
-    # FastAPI would add JSON to what else there is.
+    # Without a response class, FastAPI would add JSON to the media types of the answer.
     return {"openapi_extra": told, **({} if media == "application/json" else {"response_class": Response})}

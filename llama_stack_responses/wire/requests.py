@@ -1,4 +1,4 @@
-"""How requests are read, and what all routes have in common."""
+"""Handling of requests that all routes share."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _MAX_HEADERS: Final = 65_536
 _MAX_TEXT: Final = 512
 _FAILED: Final = "%s %r failed"
 _CLIENT_LEFT: Final = 499
-"""The status of an answer that nobody gets, as nginx logs it."""
+"""The status of an answer after the client has disconnected, as nginx logs it."""
 _NUMBER: Final = re.compile("[0-9]{1,15}")
 
 
 class ErrorsAsJson(APIRoute):
-    """A route whose errors have OpenAI's form, and whose answers have OpenAI's headers."""
+    """A route that returns errors in OpenAI's format and adds OpenAI's headers to its answers."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         errors = {"description": "An error.", "content": {"application/json": {"schema": ERROR}}}
@@ -46,10 +46,10 @@ class ErrorsAsJson(APIRoute):
         super().__init__(path, endpoint, **options)
 
     traffic: ClassVar[Traffic]
-    """What the routes of a router share; `routes_within` makes a class that has it."""
+    """The limits that the routes of a router share; `routes_within` creates a class with them."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request."""
+        """Handle a request."""
         own_id, traffic = request_id(scope), self.traffic
         exchange = Exchange(
             scope,
@@ -65,7 +65,7 @@ class ErrorsAsJson(APIRoute):
             except ClientDisconnect:
                 _client_left(scope)
             except Exception:
-                # Past this, the web server would have the traceback drawn.
+                # If it went on to the web server, that would format the whole traceback.
                 logger.exception(_FAILED, scope["method"], scope["path"])
                 await _end(scope, exchange)
 
@@ -89,7 +89,7 @@ class ErrorsAsJson(APIRoute):
 
 
 def routes_within(bounds: Traffic) -> type[ErrorsAsJson]:
-    """The class of routes that share these bounds."""
+    """Return a class of routes that share these limits."""
 
     class Route(ErrorsAsJson):
         traffic = bounds
@@ -102,12 +102,12 @@ def _client_left(scope: Scope) -> None:
 
 
 def _failure() -> Response:
-    """The answer to a request that failed for a reason that is not the client's to know."""
+    """Return the answer to a request that failed for an internal reason."""
     return failure(ApiError(500, "The server had an error while processing your request."))
 
 
 async def _end(scope: Scope, exchange: Exchange) -> None:
-    """Ends the answer to a request that failed: with a 500, or without its end if it has begun."""
+    """End the answer to a request that failed: with a 500, or by breaking off an answer that has begun."""
     if exchange.started:
         exchange.break_off()
     else:
@@ -121,13 +121,13 @@ def _check_headers(request: Request) -> None:
 
 
 class Query:
-    """The query of a request, read as OpenAI reads it."""
+    """The query parameters of a request, parsed as OpenAI parses them."""
 
     def __init__(self, request: Request) -> None:
         self._query = request.query_params
 
     def text(self, name: str) -> str | None:
-        """The value, or None when it is missing or empty."""
+        """Return the value, or None if it is missing or empty."""
         value = self._query.get(name) or None
         if value and len(value) > _MAX_TEXT:
             message = f"Invalid '{name}': expected at most {_MAX_TEXT} characters."
@@ -135,14 +135,14 @@ class Query:
         return value
 
     def flag(self, name: str) -> bool:
-        """`true` or `false`; false when it is missing."""
+        """Return the value of `true` or `false`; False if it is missing."""
         value = self._query.get(name, "false").lower()
         if value not in ("true", "false"):
             raise bad_request(f"Invalid value for '{name}': expected 'true' or 'false'.", name, "invalid_value")
         return value == "true"
 
     def several(self, name: str, supported: Collection[str]) -> list[str]:
-        """The values of a list, written as `name=a&name=b` or `name[]=a&name[]=b`; each is one of `supported`."""
+        """Return the values of a list, written `name=a&name=b` or `name[]=a&name[]=b`; each is one of `supported`."""
         values = [*self._query.getlist(name), *self._query.getlist(f"{name}[]")]
         for value in values:
             if value not in supported:
@@ -151,7 +151,7 @@ class Query:
         return values
 
     def integer(self, name: str, low: int, high: int | None) -> int | None:
-        """A whole number from `low` to `high`, or None when it is missing."""
+        """Return an integer from `low` to `high`, or None if it is missing."""
         if (value := self._query.get(name)) is None:
             return None
         if not _NUMBER.fullmatch(value) or int(value) < low or (high is not None and int(value) > high):
@@ -160,7 +160,7 @@ class Query:
         return int(value)
 
     def order(self) -> Order:
-        """`asc` or `desc`; OpenAI's default is the newest first."""
+        """Return `asc` or `desc`; the default is OpenAI's, newest first."""
         value = self._query.get("order", "desc")
         if value not in ("asc", "desc"):
             raise bad_request("Invalid value for 'order': expected 'asc' or 'desc'.", "order", "invalid_value")
@@ -168,14 +168,17 @@ class Query:
 
 
 def asked_of_items(request: Request) -> Query:
-    """The query. What an item has beyond the usual was asked for when it was made, and is shown to all who look."""
+    """Return the query of a request for items.
+
+    `include` is only validated. Additional parts of an item are chosen when it is created, and are always returned.
+    """
     query = Query(request)
     query.several("include", INCLUDABLE)
     return query
 
 
 def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
-    """A page of a list, in OpenAI's form."""
+    """Return a page of a list in OpenAI's format."""
     return Json(
         {
             "object": "list",
@@ -188,13 +191,13 @@ def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
 
 
 def add_nothing(router: APIRouter) -> None:
-    """Has our words for whatever is below the router's prefix and none of its routes; is added behind them."""
+    """Add a fallback for paths below the router's prefix that have no route. Call it after adding the routes."""
     for path in ("", "/{rest:path}"):
         router.add_api_route(path, nothing(router), methods=METHODS, include_in_schema=False)
 
 
 def nothing(router: APIRouter) -> Handler:
-    """What answers whatever is no route of `router`, or not with this method."""
+    """Return the handler of requests that match no route of `router`, or none with this method."""
 
     async def answer_what_is_no_route(request: Request) -> Response:
         method, path = request.method, request.url.path
@@ -211,12 +214,12 @@ def nothing(router: APIRouter) -> Handler:
 
 
 def _methods(router: APIRouter, scope: Scope) -> list[str]:
-    """Those that the routes of this path take."""
+    """Return the methods that the routes of this path accept."""
     routes = [route for route in router.routes if route.matches(scope)[0] is Match.PARTIAL]
     return sorted({method for route in routes if isinstance(route, APIRoute) for method in route.methods or ()})
 
 
 def _without_slash(scope: Scope) -> Response:
-    """Sends the client to the path that it must have meant."""
+    """Redirect the client to the path without the trailing slash."""
     path, query = scope["raw_path"].rstrip(b"/").decode("latin-1"), scope["query_string"].decode("latin-1")
     return Response(status_code=307, headers={"location": f"{path}?{query}" if query else path})

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.schema.request import request_schema
-from llama_stack_responses.service.responses import Kept, OpenAIResponsesImpl
+from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
 
 from .container_routes import containers_router
 from .context_routes import context_router
@@ -20,7 +20,7 @@ from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, de
 from .requests import MAX_PAGE, Handler, Query, add_nothing, asked_of_items, page_of, routes_within
 from .responses import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
 from .traffic import Traffic
-from .websocket import Gate, socket_route
+from .websocket import ConnectionAuthorizer, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
 _CREATE: Final = described(
@@ -31,10 +31,10 @@ _CREATE: Final = described(
 )
 
 
-def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
-    """The Responses API's routes for one implementation; `gate` guards the WebSocket.
+def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer) -> APIRouter:
+    """Return the routes of the Responses API for `impl`; `gate` authorizes WebSocket connections.
 
-    Has no side effects: the host calls it more than once.
+    It has no side effects: the host calls it more than once.
     """
 
     @asynccontextmanager
@@ -43,7 +43,7 @@ def create_router(impl: OpenAIResponsesImpl, gate: Gate) -> APIRouter:
         yield
 
     router = APIRouter(lifespan=lifespan)
-    # First: what it calls its routes could be ids of responses.
+    # These come first: the names of their routes would match as ids of responses.
     traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off)
     router.include_router(context_router(impl.counting, impl.compaction, traffic))
     router.include_router(_responses(impl, traffic))
@@ -77,15 +77,15 @@ def _create(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
         body = await traffic.bodies.json(request)
         if body.get("stream"):
             traffic.hold_stream(request.scope)
-        made = await impl.create(body, _idempotency_key(request))
-        if isinstance(made, Kept):
+        made = await impl.create(body, _idempotency_key(request), traffic.bodies.hold(request))
+        if isinstance(made, DetachedResponse):
             return await _kept(impl, traffic, made, stream=bool(body.get("stream")))
         return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
 
     return create_response
 
 
-async def _kept(impl: OpenAIResponsesImpl, traffic: Traffic, made: Kept, *, stream: bool) -> Response:
+async def _kept(impl: OpenAIResponsesImpl, traffic: Traffic, made: DetachedResponse, *, stream: bool) -> Response:
     response_id = made.response["id"]
     headers = {"idempotent-replayed": "true"} if made.replayed else {}
     if stream:
@@ -166,6 +166,7 @@ def _input_items(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
             limit=query.integer("limit", 1, MAX_PAGE) or 20,
             after=query.text("after"),
             order=query.order(),
+            hold=traffic.bodies.hold(request),
         )
         return traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
 

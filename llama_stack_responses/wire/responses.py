@@ -1,4 +1,4 @@
-"""The two ways in which a response goes out: as a stream of events, and as one JSON object."""
+"""The two forms of a response: a stream of events, and one JSON object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.logs import get_logger
-from llama_stack_responses.service.responses import PATIENCE, LetGo
+from llama_stack_responses.service.responses import ServerClosing
 
 from . import sse
 from .json_blocks import BLOCK, dumps
@@ -22,7 +22,7 @@ from .json_blocks import BLOCK, dumps
 logger = get_logger(__name__)
 
 KEEP_ALIVE_AFTER: Final = 15.0
-"""Seconds of silence after which a stream shows that it lives."""
+"""Seconds of silence after which a stream sends a keep-alive comment."""
 
 
 class Json(Response):
@@ -47,11 +47,11 @@ class Json(Response):
 
 
 def failure(error: ApiError) -> Json:
-    """The HTTP form of an error."""
+    """Return the HTTP answer for an error."""
     after = error.retry_after
-    headers = {"retry-after": f"{after:g}"} if after is not None else {}
-    # OpenAI's clients try again by themselves after a 409, which they take for a lock that is about to be free, and
-    # after a 503: they would make twice what may be made already.
+    headers = {"retry-after": f"{after:.12g}"} if after is not None else {}
+    # OpenAI's clients retry after a 409, which they regard as a short lock, and after a 503. A retry could create a
+    # second response where one may already exist.
     final = error.status == 409 or isinstance(error, OutcomeUnknown)
     headers |= {"x-should-retry": "false"} if final else {}
     return Json(error.body(), error.status, headers)
@@ -74,7 +74,7 @@ class RunAsJson(Response):
 
 
 class RunAsEvents(Response):
-    """Sends a response's events as they come, several that are ready together in one write."""
+    """Sends a response's events as they occur. Events that are ready together are sent in one write."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(media_type="text/event-stream", headers=_stream_headers())
@@ -83,15 +83,15 @@ class RunAsEvents(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with _abandoned_with_client(self._run, receive):
             try:
-                await self._run.begin(PATIENCE)
+                await self._run.begin()
             except ApiError as error:
                 await failure(error)(scope, receive, send)
                 return
             await send({"type": "http.response.start", "status": 200, "headers": self._head()})
-            while (events := await self._run.outbox.take(KEEP_ALIVE_AFTER)) is not None:
+            while (events := await self._run.event_buffer.take(KEEP_ALIVE_AFTER)) is not None:
                 for block in _frames(events):
                     await _send_more(send, block)
-            # Without [DONE] if the end is unknown: what was sent is not the whole stream.
+            # No [DONE] if the outcome is unknown: the stream is incomplete.
             await send({"type": "http.response.body", "body": b"" if self._run.unknown else sse.DONE})
 
     def _head(self) -> list[tuple[bytes, bytes]]:
@@ -99,11 +99,11 @@ class RunAsEvents(Response):
 
 
 class FinishedAsJson(Response):
-    """Waits for a response that needs nobody to wait for it, and sends it whole; ends when the client leaves.
+    """Waits for a response that outlives its request, and sends it whole; ends when the client disconnects.
 
     Args:
         finished: waits for the response.
-        headers: what else the answer has in its head.
+        headers: additional headers of the answer.
     """
 
     def __init__(self, finished: Coroutine[Any, Any, Any], headers: dict[str, str]) -> None:
@@ -129,17 +129,17 @@ class FinishedAsJson(Response):
 
 
 def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | None = None) -> Response:
-    """The events of a response that may still be made, as they come; an empty batch keeps the stream alive."""
+    """Return a stream of the events of a response that may still run; an empty batch sends a keep-alive comment."""
 
     async def frames() -> AsyncIterator[bytes]:
         try:
             async for events in batches:
                 for block in _frames(events):
                     yield block
-        except LetGo:
-            return  # Without [DONE]: its reader has to come back for the rest.
+        except ServerClosing:
+            return  # No [DONE]: the client has to reconnect for the rest.
         except ApiError as error:
-            logger.warning("the readers of a response were left alone: %s", error)
+            logger.warning("could not read the events of a response, closing its stream: %s", error)
             return
         yield sse.DONE
 
@@ -147,12 +147,12 @@ def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | N
 
 
 def _frames(events: list[Event]) -> Iterable[bytes]:
-    """Events as blocks of bytes; none of them is a sign of life."""
+    """Return the events as blocks of bytes; for no events, a keep-alive comment."""
     return sse.pieces(events) if events else (sse.KEEP_ALIVE,)
 
 
 def _stream_headers() -> dict[str, str]:
-    # Without the second one, nginx collects the events until its buffer is full.
+    # Without `x-accel-buffering`, nginx buffers the events until its buffer is full.
     return {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -162,7 +162,7 @@ async def _send_more(send: Send, body: bytes) -> None:
 
 @contextmanager
 def _abandoned_with_client(run: Run, receive: Receive) -> Iterator[None]:
-    """Ends the run as soon as the client is gone, and in any case when the block is left early."""
+    """Abandon the run when the client disconnects or the block ends."""
     watcher = asyncio.ensure_future(gone(receive))
     watcher.add_done_callback(lambda _: run.abandon())
     try:
@@ -172,6 +172,6 @@ def _abandoned_with_client(run: Run, receive: Receive) -> Iterator[None]:
 
 
 async def gone(receive: Receive) -> None:
-    """Waits until the client has left."""
+    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

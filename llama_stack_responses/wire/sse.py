@@ -1,4 +1,4 @@
-"""Server-sent events as bytes."""
+"""Server-sent events as bytes (WHATWG HTML, section "Server-sent events")."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from .json_blocks import BLOCK, dumps
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"
 _LINE_SEPARATORS: Final = tuple((chr(code).encode(), b"\\u%04x" % code) for code in (0x85, 0x2028, 0x2029))
-"""Characters beyond ASCII at which Python's `str.splitlines` and others end a line, in UTF-8 and as JSON escapes."""
+"""Non-ASCII line ends of Python's `str.splitlines` and similar functions, in UTF-8 and as JSON escapes."""
 
 
 def encode(events: Iterable[dict[str, Any]]) -> bytes:
-    """The frames of several events as one piece: `event:` with the type, `data:` with the JSON."""
+    """Return the frames of several events as one piece: `event:` with the type, `data:` with the JSON."""
     frames = b"".join([b"event: %b\ndata: %b\n\n" % (event["type"].encode(), dumps(event)) for event in events])
     return frames if frames.isascii() else _without_line_separators(frames)
 
 
 def _without_line_separators(frames: bytes) -> bytes:
-    """The frames with Unicode line ends, which stand in strings only, escaped: some clients split lines at them."""
+    """Escape Unicode line separators, which occur in strings only: some clients split lines at them."""
     for separator, escaped in _LINE_SEPARATORS:
         if separator in frames:
             frames = frames.replace(separator, escaped)
@@ -29,13 +29,13 @@ def _without_line_separators(frames: bytes) -> bytes:
 
 
 def pieces(events: Sequence[dict[str, Any]]) -> Iterable[bytes]:
-    """The same as one piece, or as blocks if that would be large."""
+    """Return the frames of several events as one piece, or as blocks if that would be large."""
     whole = encode(events)
     return (whole,) if len(whole) <= 2 * BLOCK else _blocks(events)
 
 
 def _blocks(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """The frames in pieces of about a block, each made when the one before it has been taken."""
+    """Yield the frames in blocks; each is encoded after the previous one has been taken."""
     frames: list[bytes] = []
     size = 0
     for event in events:

@@ -1,4 +1,4 @@
-"""What all routes share: how much of what clients send and are sent is held, and for how long."""
+"""The limits that all routes share: on the data held for requests and answers, and on slow clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from llama_stack_responses.admission import Admission, Lease, Quota
+from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.owner import Owner
 
@@ -20,16 +20,16 @@ _SMALL: Final = 65_536
 
 
 class Traffic:
-    """The bounds on requests and answers.
+    """The limits of requests and answers.
 
     Attributes:
         bodies: reads the bodies of requests.
-        request_bytes: size of one body, and of one uploaded file.
-        unread_seconds: how long a client may take nothing of what it is sent.
-        break_off: ends the connection of a request's scope without waiting for the client.
+        request_bytes: maximum size of one body, and of one uploaded file.
+        unread_seconds: maximum time for which a client may read nothing.
+        break_off: closes the connection of a request's scope without waiting for the client.
 
     Args:
-        who: the user who sent the request that is being served.
+        who: returns the user of the current request.
     """
 
     def __init__(self, limits: Limits, who: Callable[[], Owner], break_off: Callable[[Scope], None]) -> None:
@@ -43,48 +43,48 @@ class Traffic:
         self._downloads = Admission(Quota("downloads", answers.downloads, answers.downloads_per_user))
         self._answers = Admission(Quota("large answers", answers.total_bytes, answers.bytes_per_user))
 
-    def stream(self, owner: Owner | None = None) -> Lease:
-        """One open stream of a user, by default of the user who asks; it must be released.
+    def stream(self, owner: Owner | None = None) -> Reservation:
+        """Reserve one open stream for a user, by default the current one. The caller must release it.
 
         Raises:
-            ApiError: 429 or 503, there are too many.
+            ApiError: 429 or 503 if there are too many.
         """
         return self._streams.lease(owner or self._who()).take(1)
 
     def hold_stream(self, scope: Scope) -> None:
-        """Counts the answer to a request as a stream until it has gone out.
+        """Count the answer to a request as a stream until it has been sent.
 
         Raises:
-            ApiError: 429 or 503, there are too many.
+            ApiError: 429 or 503 if there are too many.
         """
         exchange_of(scope).hold(self.stream())
 
     def hold_download(self, scope: Scope) -> None:
-        """Counts the answer to a request as a download until it has gone out.
+        """Count the answer to a request as a download until it has been sent.
 
         Raises:
-            ApiError: 429 or 503, there are too many.
+            ApiError: 429 or 503 if there are too many.
         """
         exchange_of(scope).hold(self._downloads.lease(self._who())).take(1)
 
     def hold_bytes(self, scope: Scope, size: int) -> None:
-        """Counts the bytes of an answer as held until it has gone out, unless it is small.
+        """Count the bytes of an answer as held until it has been sent, unless it is small.
 
         Raises:
-            ApiError: 429 or 503, there are too many.
+            ApiError: 429 or 503 if too much is held.
         """
         if size > _SMALL:
             exchange_of(scope).hold(self.large_answer()).take(size)
 
-    def large_answer(self) -> Lease:
-        """What large answers to the user who asks hold; it must be released."""
+    def large_answer(self) -> Reservation:
+        """Return an empty reservation for large answers to the current user. The caller must release it."""
         return self._answers.lease(self._who())
 
     def stored(self, scope: Scope, answer: Json) -> Json:
-        """An answer that can be asked for again, with its bytes counted until it has gone out.
+        """Return an answer that can be requested again, and count its bytes until it has been sent.
 
         Raises:
-            ApiError: 429 or 503, there are too many.
+            ApiError: 429 or 503 if too much is held.
         """
         self.hold_bytes(scope, len(answer.body))
         return answer

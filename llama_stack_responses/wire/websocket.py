@@ -29,13 +29,13 @@ logger = get_logger(__name__)
 
 
 class Refused(Exception):  # noqa: N818 (an answer, as the host words it)
-    """The host's answer to a request that it does not let through.
+    """The host refused a request.
 
     Args:
-        status: the HTTP status.
-        headers: the answer's headers.
-        body: its body.
-        error: the same for a connection that stands.
+        status: the HTTP status of its answer.
+        headers: the headers of its answer.
+        body: the body of its answer.
+        error: the same as an error event for an open connection.
     """
 
     def __init__(self, status: int, headers: Mapping[str, str], body: bytes, error: ApiError) -> None:
@@ -46,21 +46,21 @@ class Refused(Exception):  # noqa: N818 (an answer, as the host words it)
         self.error = error
 
 
-class Gate(Protocol):
-    """The host's say in who comes in."""
+class ConnectionAuthorizer(Protocol):
+    """Authorizes WebSocket connections through the host."""
 
     async def admit(self, scope: Scope, method: str) -> Caller:
-        """Who asks, if the host would let them make a request with this method and the headers of this handshake.
+        """Return the caller, if the host would accept a request with this method and the headers of this handshake.
 
         Raises:
-            Refused: it would not.
+            Refused: the host would not.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """Why a connection ends: the code and the reason of the close message; None if nobody would hear them."""
+    """Code and reason of the close message; the code is None if the client has already disconnected."""
 
     code: int | None
     reason: str = ""
@@ -73,8 +73,10 @@ _OLD: Final = _End(1001, "The connection has been open for as long as one may be
 _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 
-def socket_route(impl: OpenAIResponsesImpl, gate: Gate, traffic: Traffic) -> Callable[[WebSocket], Awaitable[None]]:
-    """What answers a WebSocket handshake; connections and messages are bounded by `traffic`."""
+def socket_route(
+    impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, traffic: Traffic
+) -> Callable[[WebSocket], Awaitable[None]]:
+    """Return the handler of WebSocket handshakes; `traffic` limits connections and messages."""
 
     async def talk(websocket: WebSocket) -> None:
         impl.start()
@@ -101,7 +103,12 @@ class _Talk:
     """One connection."""
 
     def __init__(
-        self, impl: OpenAIResponsesImpl, gate: Gate, bodies: Bodies, websocket: WebSocket, caller: Caller
+        self,
+        impl: OpenAIResponsesImpl,
+        gate: ConnectionAuthorizer,
+        bodies: Bodies,
+        websocket: WebSocket,
+        caller: Caller,
     ) -> None:
         self._impl = impl
         self._gate = gate
@@ -112,12 +119,12 @@ class _Talk:
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[_End] = loop.create_future()
         self._aging = loop.call_later(self._limits.lifetime_seconds, self._grow_old)
-        self._session = Session(impl, caller, self._admit, self._send)
+        self._session = Session(impl, caller, self._admit, self._send, lambda: bodies.lease(self._owner))
 
     async def run(self) -> None:
         reading = asyncio.create_task(self._read())
         try:
-            with self._impl.closing.guest(lambda: self._end(_SHUTDOWN)):
+            with self._impl.shutdown_coordinator.register(lambda: self._end(_SHUTDOWN)):
                 end = await self._ended
                 if end is _SHUTDOWN:
                     await self._session.finish()
@@ -135,7 +142,7 @@ class _Talk:
         self._end(_OLD)
 
     async def _say_goodbye(self, reading: asyncio.Task[None]) -> None:
-        """Lets what is made come to its end, unless the client leaves before."""
+        """Wait until the running responses end or the client disconnects, then send the error about the lifetime."""
         finishing = asyncio.create_task(self._session.finish())
         await asyncio.wait([finishing, reading], return_when=asyncio.FIRST_COMPLETED)
         with suppress(Unreachable):
@@ -147,7 +154,7 @@ class _Talk:
 
     async def _close(self, end: _End) -> None:
         if end.code is not None:
-            with suppress(RuntimeError, WebSocketDisconnect):  # the client was faster
+            with suppress(RuntimeError, WebSocketDisconnect):  # the client closed first
                 await self._websocket.close(end.code, end.reason)
 
     async def _admit(self) -> Caller:
@@ -163,12 +170,12 @@ class _Talk:
                     self._end(_TOO_BIG)
                     return
                 await self._hear(message)
-                # The next one may be there already, and thousands more: nobody else would have a turn before the last.
+                # Thousands of messages may be buffered already: without this, they would block the event loop.
                 await asyncio.sleep(0)
         except Unreachable:
             return
         except Exception:
-            logger.exception("a connection could not be read")
+            logger.exception("could not read from a WebSocket connection")
             self._end(_End(1011, "The server had an error."))
 
     async def _hear(self, message: bytes) -> None:
@@ -185,7 +192,7 @@ class _Talk:
         await self._session.hear(event, len(message), lease.release)
 
     async def _next(self) -> bytes | None:
-        """The next message; None when there will be none."""
+        """Return the next message, or None if there are no more."""
         while (left := self._limits.idle_seconds - self._session.idle_seconds) > 0:
             try:
                 async with asyncio.timeout(left):
@@ -201,10 +208,10 @@ class _Talk:
         return None
 
     async def _send(self, events: list[Event], lane: str | None) -> None:
-        """Sends events, each as a message of its own.
+        """Send each event as a message.
 
         Raises:
-            Unreachable: nobody takes them, and the connection ends.
+            Unreachable: the client takes no events, and the connection ends.
         """
         named = {} if lane is None else {"stream_id": lane}
         loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""The backends that the contract holds for. A new one joins by a line in `BACKENDS`."""
+"""The backends that the contract applies to. Add a new one to `BACKENDS`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llama_stack_responses.store.redis import RedisRecords
 from llama_stack_responses.store.sqlite import SqliteRecords
 
 SECONDS: Final = 60.0
-"""That a server may take for an answer on a busy machine."""
+"""How long a server may take for an answer on a busy machine."""
 
 
 @dataclass
@@ -38,22 +38,22 @@ class Clock:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a backend keeps what it keeps: nobody else's folder, and nobody else's part of a server.
+    """Where a backend stores its records: a separate folder, and a separate part of a server.
 
     Attributes:
-        url_of: the address of the test run's server of a kind, which is started when it is first asked for.
+        url_of: returns the address of the test run's server of a kind, and starts it on first use.
     """
 
     folder: Path
     url_of: Callable[[str], str]
 
     def fresh(self) -> Place:
-        """A part of it that nobody has used."""
+        """Return an unused part of this place."""
         return Place(Path(mkdtemp(dir=self.folder)), self.url_of)
 
     @property
     def name(self) -> str:
-        """The folder as a word."""
+        """The folder as an identifier."""
         return "".join(letter if letter.isalnum() else "_" for letter in str(self.folder))
 
 
@@ -62,12 +62,12 @@ type Capability = Literal["bulk", "work", "wakes"]
 
 @dataclass(frozen=True)
 class Backend:
-    """How to open a backend at a place, and what it can do beside the records that all have.
+    """How to open a backend at a place, and its capabilities beyond those that all backends have.
 
     Attributes:
-        capabilities: "bulk": it takes thousands of calls in a second or so; "work": work can be handed out over it;
-            "wakes": a commit wakes who watches in other processes.
-        persistent: a second opening has what the first wrote.
+        capabilities: "bulk": it handles thousands of calls in about a second; "work": it is transactional, so it can
+            hold a job queue; "wakes": a commit notifies subscribers in other processes.
+        persistent: records are still there after reopening.
     """
 
     name: str
@@ -85,7 +85,7 @@ def _postgres(place: Place, clock: Clock) -> Records:
 
 
 def schema_of(place: Place) -> str:
-    """A name that PostgreSQL takes."""
+    """Return a name that PostgreSQL accepts."""
     return f"s{blake2b(place.name.encode(), digest_size=8).hexdigest()}"
 
 

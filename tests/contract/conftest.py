@@ -16,16 +16,16 @@ from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 
 SERVERS: Final[dict[str, Callable[[Path], AbstractContextManager[DatabaseServer]]]] = {
-    # Nothing here asks what a server that dies has kept.
+    # No test here checks what a killed server has kept.
     "redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
     "postgres": lambda folder: Postgres(folder, "fsync=off", "synchronous_commit=off"),
-    # Its own: the host's ranges go through all keys of a server.
+    # A separate server: the host's ranges go through all keys of a server.
     "host-redis": lambda folder: Valkey(folder, "--appendfsync", "no"),
 }
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Runs each test over the backends that have the capability that it, or its module, is marked to need."""
+    """Run each test on the backends that have the capability required by its `needs` mark, or its module's."""
     if "backend" in metafunc.fixturenames:
         needs = metafunc.definition.get_closest_marker("needs")
         able = [each for each in BACKENDS if needs is None or needs.args[0] in each.capabilities]
@@ -39,7 +39,7 @@ def clock() -> Clock:
 
 @pytest.fixture(scope="session")
 def url_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """Addresses of real servers, by kind. They start with the first test that asks and end with the run."""
+    """Return the addresses of real servers by kind. Each starts on first use and ends with the test run."""
     urls: dict[str, str] = {}
 
     with ExitStack() as running:
@@ -62,7 +62,7 @@ def place(tmp_path: Path, url_of: Callable[[str], str]) -> Iterator[Place]:
 
     yield Place(tmp_path, url)
     if "host-redis" in asked:
-        # What a test leaves there is in the way of each range of the next.
+        # Leftovers of a test would slow down every range of the next test.
         with Redis.from_url(url_of("host-redis")) as client:
             client.flushall()
 

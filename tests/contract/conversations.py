@@ -1,4 +1,4 @@
-"""Responses, as an archive gets them."""
+"""Responses as an archive receives them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llama_stack_responses.store.archive import Archive
 type Json = dict[str, Any]
 
 CREATED = 1_790_000_000
-"""When the responses are made, and what the tests' clock begins with."""
+"""When the responses are created, and the initial time of the tests' clock."""
 
 
 def new_id(prefix: str) -> str:
@@ -37,12 +37,12 @@ def assistant(text: str, **fields: Any) -> Json:
 
 
 async def stored_item(archive: Archive, owner: Owner, item_id: str) -> Json | None:
-    """The item of this id that is stored for this owner."""
+    """Return the item of this id that is stored for this owner."""
     return {found: item async for found, item in archive.find_items(owner, [item_id])}.get(item_id)
 
 
 def response(*output: Json, **fields: Any) -> Json:
-    """A response object with every field that OpenAI's has."""
+    """Return a response object with every field that OpenAI's has."""
     return {
         "id": new_id("resp"),
         "object": "response",
@@ -90,7 +90,7 @@ def response(*output: Json, **fields: Any) -> Json:
 
 
 class Prose:
-    """Text that compresses about as little as a language does: random words, of 2,000."""
+    """Text that compresses about as little as natural language: random words from a list of 2,000."""
 
     def __init__(self, seed: int = 7) -> None:
         self._random = random.Random(seed)
@@ -98,7 +98,7 @@ class Prose:
         self._words = ["".join(self._random.choices(letters, k=self._random.randint(2, 11))) for _ in range(2000)]
 
     def text(self, size: int) -> str:
-        """`size` characters."""
+        """Return `size` characters."""
         words: list[str] = []
         while sum(map(len, words)) + len(words) < size:
             words.append(self._random.choice(self._words))

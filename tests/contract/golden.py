@@ -1,7 +1,7 @@
-"""A store that holds a row of every kind, and what the product reads from it.
+"""A store that holds a row of every kind, and the values that the product reads from it.
 
-`golden/records.json` holds the rows as this version wrote them, in base64, and what it read. Every later version must
-read the same from these bytes. To add a file for a new format:
+`golden/records.json` holds the rows as this version wrote them, in base64, and the values read back. Every later
+version must read the same from these bytes. To add a file for a new format:
 
     python -m tests.contract.golden > tests/contract/golden/<name>.json
 """
@@ -22,15 +22,16 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.core.thoughts import Thought
-from llama_stack_responses.jobs.event_log import Journal
-from llama_stack_responses.jobs.foreground_leases import Vouchers
-from llama_stack_responses.jobs.notifier import Bell
-from llama_stack_responses.jobs.queue import Held, Jobs
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.foreground_leases import StoredLeases
+from llama_stack_responses.jobs.heartbeat import Heartbeat
+from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.jobs.queue import JobQueue, Lease
 from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.sealing.reasoning import PrivateReasoning
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
-from llama_stack_responses.service.idempotency import Claim, Keys
+from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store.archive import Archive, StoredResponse
 from llama_stack_responses.store.conversations import Conversation, stand_in
 from llama_stack_responses.store.memory import MemoryRecords
@@ -55,14 +56,14 @@ _EVENTS: Final[list[Json]] = [
     {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_job", "status": "queued"}},
     {"type": "response.queued", "sequence_number": 1, "response": {"id": "resp_job", "status": "queued"}},
 ]
-_CLAIM: Final = Claim.of(ALICE, "key", {"model": "m", "input": "hi"})
+_CLAIM: Final = IdempotencyClaim.of(ALICE, "key", {"model": "m", "input": "hi"})
 _THOUGHTS: Final = [Thought("First this, then that.", "signature", "call_1")]
 _SUMMARY: Final = Summary("Up to here.", [{"type": "input_text", "text": "And now?"}])
 _KEYS: Final[Json] = {"token": "the user's own"}
 
 
 async def fill(records: Records, clock: Clock) -> None:
-    """Writes a row of every kind."""
+    """Write a row of every kind."""
     archive = Archive(records, clock=clock)
     await _write_chain(archive)
     await _write_conversations(archive)
@@ -97,7 +98,7 @@ async def _write_conversations(archive: Archive) -> None:
 
 
 async def _write_interrupted_deletes(records: Records, clock: Clock) -> None:
-    """What a server leaves that ends just after it has deleted a response and a conversation."""
+    """Write what remains of a server that dies just after deleting a response and a conversation."""
     interrupted = Interrupted(records)
     archive = Archive(interrupted, clock=clock)
     await archive.save(response(id="resp_4"), owner=ALICE, base=None, input_items=[user("gone", id="msg_9")])
@@ -109,32 +110,36 @@ async def _write_interrupted_deletes(records: Records, clock: Clock) -> None:
 
 
 async def _write_jobs(archive: Archive, records: Records) -> None:
-    jobs, journal, secrets = Jobs(records, limit=9), Journal(records, Bell()), JobSecrets(_SEALER)
+    jobs, event_log, secrets = JobQueue(records, limit=9), EventLog(records, Notifier()), JobSecrets(_SEALER)
     for response_id in ("resp_job", "resp_waits"):
         body, sealed = secrets.seal(_BODY, _KEYS, response_id, ALICE)
         async with jobs.enqueued(response_id, ALICE, body, sealed) as ops:
             queued = response(id=response_id, status="queued", background=True)
-            rows = [*ops, *journal.batch(response_id, _EVENTS)]
-            await archive.save(queued, owner=ALICE, base=None, input_items=[user("hi", id="msg_11")], beside=rows)
+            rows = [*ops, *event_log.batch(response_id, _EVENTS)]
+            await archive.save(queued, owner=ALICE, base=None, input_items=[user("hi", id="msg_11")], extra_ops=rows)
         await jobs.noted()
-    await jobs.breathe("worker_1")
-    held = await jobs.claim("worker_1")
-    assert held is not None
-    async for _ in journal.follow(held.response_id, -1, 0.0, _no, partial(_fence, held)):
+    await jobs.heartbeat("worker_1")
+    lease = await jobs.claim("worker_1")
+    assert lease is not None
+    async for _ in event_log.follow(lease.response_id, -1, 0.0, _no, partial(_fence, lease)):
         break
-    await records.commit(journal.expire("resp_ended", CREATED + 60))
-    vouchers = Vouchers(records, archive, "worker_1")
+    await records.commit(event_log.expire("resp_ended", CREATED + 60))
+    foreground_leases = StoredLeases(records, archive, "worker_1", Heartbeat(jobs, "worker_1"))
     made = response(id="resp_5", status="in_progress")
-    await vouchers.vouch(made, owner=ALICE, base=None, input_items=[user("hi", id="msg_12")])
+    await foreground_leases.acquire(made, owner=ALICE, base=None, input_items=[user("hi", id="msg_12")])
 
 
 async def _claim_key(records: Records) -> None:
-    put, free = await Keys(records).take(_CLAIM, "resp_1")
+    put, free = await IdempotencyKeys(records).take(_CLAIM, "resp_1")
     await records.commit([put], [free])
 
 
+ADDED: Final = ("held_events",)
+"""Fields of a checkpoint that the first format does not have."""
+
+
 class Interrupted:
-    """Records of a server that ends after a number of commits."""
+    """Records of a server that dies after a number of commits."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -154,8 +159,13 @@ async def _no() -> bool:
     return False
 
 
-async def _fence(held: Held) -> Condition:
-    return held.fence
+async def _fence(lease: Lease) -> Condition:
+    return lease.fence
+
+
+def _as_before(work: Json) -> Json:
+    """Leave out the fields that were added since, while they have their default."""
+    return {name: value for name, value in work.items() if value or name not in ADDED}
 
 
 async def _stored(archive: Archive, response_id: str) -> StoredResponse:
@@ -165,7 +175,7 @@ async def _stored(archive: Archive, response_id: str) -> StoredResponse:
 
 
 async def read(records: Records, clock: Clock) -> Json:
-    """What the product reads from the rows that `fill` wrote."""
+    """Return the values that the product reads from the rows written by `fill`."""
     archive = Archive(records, clock=clock)
     return {
         "responses": [await _read_response(archive, f"resp_{number}") for number in (1, 2, 3)],
@@ -178,7 +188,7 @@ async def read(records: Records, clock: Clock) -> Json:
         "jobs": [await _read_job(records, name) for name in ("resp_job", "resp_waits")],
         "next job": await _next_job(records),
         "under way": await _read_vouched(archive),
-        "key": await Keys(records).find(_CLAIM),
+        "key": await IdempotencyKeys(records).find(_CLAIM),
     }
 
 
@@ -208,22 +218,22 @@ async def _read_conversation(archive: Archive) -> Json:
 
 
 async def _read_job(records: Records, response_id: str) -> Json:
-    jobs, journal = Jobs(records, limit=9), Journal(records, Bell())
-    held, work = await jobs.find(response_id), await jobs.work(response_id)
-    assert held is not None
+    jobs, event_log = JobQueue(records, limit=9), EventLog(records, Notifier())
+    lease, work = await jobs.find(response_id), await jobs.checkpoint(response_id)
+    assert lease is not None
     assert work is not None
-    body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, held.job.owner)
+    body, keys = JobSecrets(_SEALER).open(work.body, work.sealed, response_id, lease.job.owner)
     return {
-        "job": asdict(held.job) | {"owner": held.job.owner.encode()},
-        "work": asdict(work) | {"body": body, "sealed": None},
+        "job": asdict(lease.job) | {"owner": lease.job.owner.encode()},
+        "work": _as_before(asdict(work)) | {"body": body, "sealed": None},
         "keys": keys,
-        "events": await journal.read(response_id, -1),
+        "events": await event_log.read(response_id, -1),
     }
 
 
 async def _next_job(records: Records) -> str | None:
-    held = await Jobs(records, limit=9).claim("worker_2")
-    return held.response_id if held else None
+    lease = await JobQueue(records, limit=9).claim("worker_2")
+    return lease.response_id if lease else None
 
 
 async def _read_vouched(archive: Archive) -> Json:
@@ -233,15 +243,15 @@ async def _read_vouched(archive: Archive) -> Json:
 
 
 async def clean_up(records: Records, clock: Clock) -> None:
-    """Ends what dead servers left, and finishes interrupted deletions, as a living server does."""
+    """Fail the responses of dead servers, and finish interrupted deletions, as a live server does."""
     archive = Archive(records, clock=clock)
-    await Vouchers(records, archive, "worker_2").bury()
-    await Journal(records, Bell()).sweep()
+    await StoredLeases(records, archive, "worker_2", Heartbeat(JobQueue(records, 9), "worker_2")).fail_abandoned()
+    await EventLog(records, Notifier()).sweep()
     await archive.sweep()
 
 
 def seals() -> dict[str, str]:
-    """A seal of each kind, by what it holds."""
+    """Return a sealed value of each kind, by name."""
     _, job = JobSecrets(_SEALER).seal(_BODY, _KEYS, "resp_job", ALICE)
     assert job is not None
     return {
@@ -252,7 +262,7 @@ def seals() -> dict[str, str]:
 
 
 def open_seals(sealed: Mapping[str, str]) -> bool:
-    """Whether the seals open to what `seals` put in."""
+    """Return whether the sealed values open to the inputs of `seals`."""
     body, keys = JobSecrets(_SEALER).open(_BODY, sealed["job"], "resp_job", ALICE)
     thoughts = PrivateReasoning(_SEALER, ALICE).read({"encrypted_content": sealed["reasoning"]})
     summary = PrivateSummaries(_SEALER, ALICE).read({"encrypted_content": sealed["summary"]})

@@ -1,14 +1,14 @@
-"""What any backend of `Records` must be like."""
+"""A model of `Records` that every backend has to match."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llama_stack_responses.store.records import Condition, Delete, Empty, Op, Put, Record, Wake
+from llama_stack_responses.store.records import Condition, Delete, Empty, Notify, Op, Put, Record
 
 
 class Model:
-    """`Records` as a dict, written for plainness alone."""
+    """`Records` as a dict, written for simplicity only."""
 
     def __init__(self) -> None:
         self.rows: dict[str, tuple[Record, float | None]] = {}
@@ -29,7 +29,7 @@ class Model:
         return [condition for condition in conditions if not holds(condition)]
 
     def apply(self, op: Op) -> None:
-        if isinstance(op, Wake):
+        if isinstance(op, Notify):
             return
         old = self.live().get(op.key)
         if isinstance(op, Delete):
@@ -38,7 +38,7 @@ class Model:
             self.rows[op.key] = (Record(op.value, old.version + 1 if old else 1), op.expires_at)
 
     def commit(self, ops: Sequence[Op], conditions: Sequence[Condition]) -> bool:
-        """Whether the commit was made."""
+        """Return whether the commit was made."""
         if self.failed(conditions):
             return False
         for op in ops:

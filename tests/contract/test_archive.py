@@ -1,4 +1,4 @@
-"""What an archive keeps, and what it costs, over every backend."""
+"""The content that an archive keeps, and its cost in calls and bytes, on every backend."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ DAY = 86_400
 
 
 class Counting:
-    """Passes calls on to `records` and counts them.
+    """Forward calls to `records` and count them.
 
-    `interrupt` has the commit after so many fail, as a kill would; `jitter` lets others run before each call;
-    `meanwhile` says what somebody else does before the commit of this number.
+    Every commit after the first `interrupt` ones fails, as after a kill. `jitter` lets other tasks run before each
+    call. `meanwhile` holds the concurrent actions to run before a commit, by its number.
     """
 
     def __init__(self, records: Records) -> None:
@@ -52,10 +52,10 @@ class Counting:
         for _ in range(self.jitter.randrange(4) if self.jitter else 0):
             await asyncio.sleep(0)
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         await self.pause()
         self.reads += 1
-        return await self._records.get_many(keys)
+        return await self._records.get_many(keys, most=most)
 
     async def now(self) -> float:
         return await self._records.now()
@@ -77,7 +77,7 @@ class Counting:
         self.bytes += sum(0 if isinstance(op, Delete) else len(op.value) for op in writes_of(ops))
 
     def watch(self) -> None:
-        """Nobody waits here."""
+        """Return None: no test here waits for notifications."""
 
     async def sweep(self, now: float) -> int:
         return await self._records.sweep(now)
@@ -99,7 +99,7 @@ def archive(counting: Counting, clock: Clock) -> Archive:
 async def turn(
     archive: Archive, base: StoredResponse | None, question: str, answer: str, owner: Owner = ALICE, **fields: Any
 ) -> StoredResponse:
-    """Saves a response that continues `base`, and loads it."""
+    """Save a response that continues `base`, and load it."""
     made = response(assistant(answer), previous_response_id=base.response["id"] if base else None, **fields)
     history = base.history if base else None
     await archive.save(made, owner=owner, base=history, input_items=[user(question)])
@@ -134,7 +134,7 @@ async def nothing_left(records: Records) -> bool:
     return [key for key in await keys(records) if not key.startswith("x/")] == []
 
 
-async def test_a_response_comes_back_as_it_was(archive: Archive) -> None:
+async def test_saved_response_is_loaded_unchanged(archive: Archive) -> None:
     items = [user("one", id=None), {"type": "function_call_output", "call_id": "call_1", "output": "{}"}]
     made = response(
         {"id": "rs_1", "type": "reasoning", "summary": [], "content": None, "encrypted_content": "x" * 300},
@@ -172,7 +172,7 @@ async def test_input_and_output_may_be_empty(archive: Archive, asked: int, said:
 
 
 @pytest.mark.parametrize("field", ADDED_FIELDS)
-async def test_response_of_an_earlier_version_has_the_fields_added_since(archive: Archive, field: str) -> None:
+async def test_response_of_earlier_version_gets_fields_added_since(archive: Archive, field: str) -> None:
     kept = response(assistant("4"))
     earlier = {name: value for name, value in kept.items() if name != field}
     await archive.save(earlier, owner=ALICE, base=None, input_items=[user("2 + 2?")])
@@ -183,7 +183,7 @@ async def test_response_of_an_earlier_version_has_the_fields_added_since(archive
     assert listed.response == kept
 
 
-async def test_own_inputs_are_what_each_request_added(archive: Archive) -> None:
+async def test_own_inputs_are_inputs_of_each_request(archive: Archive) -> None:
     stored = await chain(archive, 3)
     prose = Prose()
     said = [prose.text(20) for _ in range(6)]
@@ -194,7 +194,7 @@ async def test_own_inputs_are_what_each_request_added(archive: Archive) -> None:
     assert await archive.own_inputs([long]) == [[]]
 
 
-async def test_a_history_is_the_whole_chain_in_order(archive: Archive) -> None:
+async def test_history_is_whole_chain_in_order(archive: Archive) -> None:
     stored = await chain(archive, 40)
     prose = Prose()
     said = [prose.text(20) for _ in range(80)]
@@ -204,12 +204,13 @@ async def test_a_history_is_the_whole_chain_in_order(archive: Archive) -> None:
     assert await archive.history(None) == []
 
 
-async def test_a_thousand_turns_take_few_trips(archive: Archive, counting: Counting) -> None:
+@pytest.mark.extended
+async def test_history_of_thousand_turns_takes_few_reads(archive: Archive, counting: Counting) -> None:
     base, said = None, []
     for index in range(1000):
         made = response(assistant(f"a{index}"))
         await archive.save(made, owner=ALICE, base=base, input_items=[user(f"q{index}", id=None), user("n" * 2100)])
-        # Long inputs have nodes of their own: this is the longest chain that as many turns make.
+        # Long inputs have their own nodes: this is the longest chain that this many turns create.
         stored = await archive.load(made["id"])
         assert stored is not None
         base = stored.history
@@ -222,7 +223,7 @@ async def test_a_thousand_turns_take_few_trips(archive: Archive, counting: Count
     assert (counting.reads, counting.commits) == (1, 1)
 
 
-async def test_a_hundred_turns_of_two_kilobytes_are_kept_in_little_more(clock: Clock, tmp_path: Path) -> None:
+async def test_hundred_turns_take_little_more_space_than_their_text(clock: Clock, tmp_path: Path) -> None:
     archive, prose, base, content = Archive(SqliteRecords(tmp_path / "records.db"), clock=clock), Prose(), None, 0
     for _ in range(100):
         base = await turn(archive, base, prose.text(600), prose.text(1400))
@@ -232,7 +233,7 @@ async def test_a_hundred_turns_of_two_kilobytes_are_kept_in_little_more(clock: C
     assert 0.5 * content < size_of(tmp_path) <= 1.5 * content
 
 
-async def test_the_same_tools_and_instructions_are_kept_once(archive: Archive, counting: Counting) -> None:
+async def test_repeated_tools_and_instructions_are_stored_once(archive: Archive, counting: Counting) -> None:
     prose = Prose()
     fields: Json = {"instructions": prose.text(10_000), "tools": [{"type": "function", "name": prose.text(20_000)}]}
     first = await turn(archive, None, "q", "a", **fields)
@@ -246,7 +247,7 @@ async def test_the_same_tools_and_instructions_are_kept_once(archive: Archive, c
 
 
 async def resend(archive: Archive, history: list[Json], prose: Prose, sent: Any) -> list[Json]:
-    """One turn of a client that sends its whole history, each output as `sent` makes it."""
+    """Run one turn of a client that sends its whole history, with each output transformed by `sent`."""
     asked, made = user(prose.text(600), id=None), response(assistant(prose.text(1400)))
     await archive.save(made, owner=ALICE, base=None, input_items=[*history, asked])
     stored = await archive.load(made["id"])
@@ -274,10 +275,11 @@ def rewritten(item: Json) -> Json:
     return {**in_fewer_words(item), "phase": None}
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("sent", "bound"), [(as_it_was, 1.0), (in_fewer_words, 1.0), (without_id, 1.0), (rewritten, 1.8)]
 )
-async def test_a_resent_history_is_kept_once(archive: Archive, counting: Counting, sent: Any, bound: float) -> None:
+async def test_resent_history_is_stored_once(archive: Archive, counting: Counting, sent: Any, bound: float) -> None:
     prose = Prose()
     history: list[Json] = []
     for _ in range(40):
@@ -288,7 +290,7 @@ async def test_a_resent_history_is_kept_once(archive: Archive, counting: Countin
     assert counting.reads <= 1 + 2 + math.ceil(math.log(82, 4)) + 1
 
 
-async def test_a_resent_history_is_found_however_it_was_stored(archive: Archive, counting: Counting) -> None:
+async def test_resent_history_is_found_however_it_was_stored(archive: Archive, counting: Counting) -> None:
     stored = await chain(archive, 30, size=500)
     items = await archive.history(stored[-1].history)
     counting.bytes = 0
@@ -300,7 +302,7 @@ async def test_a_resent_history_is_found_however_it_was_stored(archive: Archive,
     assert texts(await archive.history(after.history)) == [*texts(items), *(f"q{n}" for n in range(50)), "end"]
 
 
-async def test_two_answers_to_one_question_share_what_was_before(archive: Archive, counting: Counting) -> None:
+async def test_two_answers_to_same_question_share_history(archive: Archive, counting: Counting) -> None:
     prose = Prose()
     base = await turn(archive, None, prose.text(5000), prose.text(5000))
     long = prose.text(5000)
@@ -313,7 +315,7 @@ async def test_two_answers_to_one_question_share_what_was_before(archive: Archiv
         assert texts(history) == [*texts(await archive.history(base.history)), long, word]
 
 
-async def test_the_same_answer_twice_keeps_the_ids_of_both(archive: Archive, counting: Counting) -> None:
+async def test_identical_answers_keep_separate_ids(archive: Archive, counting: Counting) -> None:
     base = await turn(archive, None, "q", "a")
     twice = [await turn(archive, base, "same", "same") for _ in range(2)]
     ids = [each.response["output"][0]["id"] for each in twice]
@@ -328,7 +330,7 @@ async def test_the_same_answer_twice_keeps_the_ids_of_both(archive: Archive, cou
     assert await nothing_left(counting)
 
 
-async def test_approval_request_of_equal_words_keeps_its_id_in_each_history(archive: Archive) -> None:
+async def test_identical_approval_requests_keep_separate_ids(archive: Archive) -> None:
     requests = [
         {"id": new_id("mcpr"), "type": "mcp_approval_request", "server_label": "s", "name": "add", "arguments": "{}"}
         for _ in range(2)
@@ -343,7 +345,7 @@ async def test_approval_request_of_equal_words_keeps_its_id_in_each_history(arch
 
 
 @pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
-async def test_owners_share_nothing(archive: Archive, counting: Counting, stranger: Owner) -> None:
+async def test_owners_share_no_content(archive: Archive, counting: Counting, stranger: Owner) -> None:
     hers, his = await turn(archive, None, "q", "a"), await turn(archive, None, "q", "a", stranger)
     assert hers.history != his.history
     assert (await archive.list(stranger, limit=9, after=None, order="asc", model=None)).items == [his]
@@ -353,24 +355,24 @@ async def test_owners_share_nothing(archive: Archive, counting: Counting, strang
     assert texts(await archive.history(his.history)) == ["q", "a"]
 
 
-async def test_items_are_found_by_their_ids(archive: Archive) -> None:
+async def test_items_are_found_by_id(archive: Archive) -> None:
     stored = await chain(archive, 3)
     for item in await archive.history(stored[-1].history):
         assert await stored_item(archive, ALICE, item["id"]) == item
     assert await stored_item(archive, ALICE, "msg_unknown") is None
 
 
-async def test_items_of_one_record_are_read_at_once(archive: Archive, counting: Counting) -> None:
+async def test_items_of_one_record_are_read_together(archive: Archive, counting: Counting) -> None:
     items = [user(f"{number}") for number in range(250)]
     await archive.save(response(), owner=ALICE, base=None, input_items=items)
     counting.reads = 0
     ids = [item["id"] for item in items]
     assert {found: item async for found, item in archive.find_items(ALICE, ids)} == {item["id"]: item for item in items}
-    # A hundred ids at a time, and for each hundred the record that holds them.
+    # A hundred ids at a time, and one read of the record for each hundred.
     assert counting.reads == 6
 
 
-async def test_a_known_id_does_not_take_over_an_item(archive: Archive) -> None:
+async def test_repeated_item_id_does_not_replace_first_item(archive: Archive) -> None:
     first, second = user("first"), user("second")
     second["id"] = first["id"]
     made = [response(assistant("a")) for _ in range(2)]
@@ -381,7 +383,7 @@ async def test_a_known_id_does_not_take_over_an_item(archive: Archive) -> None:
     assert await stored_item(archive, ALICE, first["id"]) == first
 
 
-async def test_a_deleted_response_is_gone_and_its_children_still_stand(archive: Archive, counting: Counting) -> None:
+async def test_deleted_response_is_gone_and_its_successors_stay(archive: Archive, counting: Counting) -> None:
     first, second, third = await chain(archive, 3)
     whole = await archive.history(third.history)
     assert await archive.delete(second.response["id"])
@@ -396,8 +398,9 @@ async def test_a_deleted_response_is_gone_and_its_children_still_stand(archive: 
     assert await nothing_left(counting)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))), ids=str)
-async def test_whatever_the_order_of_deletion_nothing_is_left(
+async def test_deletion_in_any_order_leaves_no_records(
     archive: Archive, counting: Counting, order: tuple[int, ...]
 ) -> None:
     tools: Json = {"tools": [{"type": "function", "name": "x" * 300}]}
@@ -415,7 +418,8 @@ async def test_whatever_the_order_of_deletion_nothing_is_left(
     assert await nothing_left(counting)
 
 
-async def test_the_last_of_a_long_chain_takes_it_along_in_few_commits(archive: Archive, counting: Counting) -> None:
+@pytest.mark.extended
+async def test_deleting_end_of_long_chain_takes_few_commits(archive: Archive, counting: Counting) -> None:
     stored = await chain(archive, 300)
     for each in stored[:-1]:
         await archive.delete(each.response["id"])
@@ -426,7 +430,8 @@ async def test_the_last_of_a_long_chain_takes_it_along_in_few_commits(archive: A
     assert await nothing_left(counting)
 
 
-async def test_a_sweep_finishes_what_a_kill_interrupted(archive: Archive, counting: Counting) -> None:
+@pytest.mark.extended
+async def test_sweep_finishes_interrupted_deletion(archive: Archive, counting: Counting) -> None:
     async def delete_both(first: StoredResponse, second: StoredResponse) -> None:
         await archive.delete(first.response["id"])
         await archive.delete(second.response["id"])
@@ -450,11 +455,12 @@ async def test_a_sweep_finishes_what_a_kill_interrupted(archive: Archive, counti
         assert await nothing_left(counting)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", range(3))
-async def test_saving_and_deleting_at_once_loses_and_leaks_nothing(
+async def test_concurrent_saves_and_deletes_lose_and_leak_nothing(
     archive: Archive, counting: Counting, seed: int
 ) -> None:
-    """Few words, so that responses share nodes and fields; several at once, so that one drops what another takes up."""
+    """A small vocabulary makes responses share nodes and fields, so that one task drops content that another reuses."""
     chance = counting.jitter = random.Random(seed)
     expected: dict[str, list[str]] = {}
 
@@ -484,7 +490,7 @@ async def test_saving_and_deleting_at_once_loses_and_leaks_nothing(
     assert await nothing_left(counting)
 
 
-async def test_a_sweep_finishes_a_save_that_let_go_of_something(archive: Archive, counting: Counting) -> None:
+async def test_sweep_finishes_interrupted_save_that_released_content(archive: Archive, counting: Counting) -> None:
     stored = await turn(archive, None, "q", "a", instructions="i" * 500)
     counting.interrupt = counting.commits + 1
     with pytest.raises(InterruptedError):
@@ -496,9 +502,7 @@ async def test_a_sweep_finishes_a_save_that_let_go_of_something(archive: Archive
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-async def test_content_that_is_taken_up_while_it_is_dropped_stays(
-    archive: Archive, counting: Counting, at: int
-) -> None:
+async def test_content_reused_during_deletion_stays(archive: Archive, counting: Counting, at: int) -> None:
     first = await turn(archive, None, "q", "a", instructions="i" * 500)
     again = response(assistant("a"), instructions="i" * 500)
 
@@ -517,7 +521,7 @@ async def test_content_that_is_taken_up_while_it_is_dropped_stays(
 
 
 @pytest.mark.parametrize("at", [1, 2, 3])
-async def test_content_let_go_by_two_of_whom_one_is_killed_is_dropped(
+async def test_content_released_by_two_with_one_killed_is_dropped(
     archive: Archive, counting: Counting, at: int
 ) -> None:
     first, second = [await turn(archive, None, "q", "a", instructions="i" * 500) for _ in range(2)]
@@ -535,7 +539,7 @@ async def test_content_let_go_by_two_of_whom_one_is_killed_is_dropped(
     assert await nothing_left(counting)
 
 
-async def test_a_response_saved_or_deleted_by_two_at_once_leaks_nothing(archive: Archive, counting: Counting) -> None:
+async def test_concurrent_saves_and_delete_of_one_response_leak_nothing(archive: Archive, counting: Counting) -> None:
     stored = await turn(archive, None, "q", "a")
 
     async def save(answer: str) -> None:
@@ -550,7 +554,7 @@ async def test_a_response_saved_or_deleted_by_two_at_once_leaks_nothing(archive:
     assert await nothing_left(counting)
 
 
-async def test_a_response_whose_base_is_gone_stands_on_its_own(archive: Archive) -> None:
+async def test_response_with_deleted_base_keeps_its_whole_history(archive: Archive) -> None:
     base = await turn(archive, None, "q", "a")
     items = await archive.history(base.history)
     await archive.delete(base.response["id"])
@@ -562,7 +566,7 @@ async def test_a_response_whose_base_is_gone_stands_on_its_own(archive: Archive)
     assert texts(await archive.history(stored.input)) == ["q", "a", "next"]
 
 
-async def test_a_history_that_is_gone_is_a_bad_request(archive: Archive) -> None:
+async def test_deleted_history_is_bad_request(archive: Archive) -> None:
     base = await turn(archive, None, "q", "a")
     await archive.delete(base.response["id"])
     with pytest.raises(ApiError) as error:
@@ -570,7 +574,7 @@ async def test_a_history_that_is_gone_is_a_bad_request(archive: Archive) -> None
     assert (error.value.status, error.value.code) == (400, "previous_response_not_found")
 
 
-async def test_a_response_may_be_saved_again(archive: Archive, counting: Counting) -> None:
+async def test_response_can_be_saved_again(archive: Archive, counting: Counting) -> None:
     base = await turn(archive, None, "q", "a")
     made = response(status="in_progress", instructions="i" * 500)
     save: Json = {"owner": ALICE, "base": base.history, "input_items": [user("next")]}
@@ -590,7 +594,7 @@ async def test_a_response_may_be_saved_again(archive: Archive, counting: Countin
     assert await nothing_left(counting)
 
 
-async def test_a_save_for_another_version_is_refused(archive: Archive) -> None:
+async def test_save_of_wrong_version_is_refused(archive: Archive) -> None:
     stored = await turn(archive, None, "q", "a")
     changed = {**stored.response, "status": "cancelled"}
     with pytest.raises(Conflict):
@@ -606,10 +610,10 @@ async def listed(archive: Archive, **arguments: Any) -> tuple[list[str], bool]:
     return [stored.response["id"] for stored in page.items], page.has_more
 
 
-async def test_a_list_is_in_the_order_of_creation(archive: Archive, clock: Clock) -> None:
+async def test_list_is_in_order_of_creation(archive: Archive, clock: Clock) -> None:
     ids = []
     for index in range(12):
-        # Four share a second of creation: the moment they were stored tells them apart.
+        # Four share a second of creation; the time of storing orders them.
         clock.now = CREATED + index / 4 + 0.1
         ids.append((await turn(archive, None, f"q{index}", "a", created_at=CREATED + index // 4)).response["id"])
     await turn(archive, None, "q", "a", BOB)
@@ -623,7 +627,7 @@ async def test_a_list_is_in_the_order_of_creation(archive: Archive, clock: Clock
     assert await listed(archive, after=ids[3], limit=2) == ([ids[4], ids[6]], True)
 
 
-async def test_a_list_of_one_model(archive: Archive) -> None:
+async def test_list_can_be_filtered_by_model(archive: Archive) -> None:
     models = ["a", "b", *["c"] * 150, "a"]
     ids = [(await turn(archive, None, f"q{n}", "a", model=model)).response["id"] for n, model in enumerate(models)]
     wanted = {response_id for response_id, model in zip(ids, models, strict=True) if model == "a"}
@@ -635,7 +639,7 @@ async def test_a_list_of_one_model(archive: Archive) -> None:
 
 
 @pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
-async def test_a_list_behind_a_stranger_is_refused(archive: Archive, stranger: Owner) -> None:
+async def test_list_after_response_of_other_owner_is_refused(archive: Archive, stranger: Owner) -> None:
     his = await turn(archive, None, "q", "a", stranger)
     for after in (his.response["id"], new_id("resp")):
         with pytest.raises(ApiError) as error:
@@ -643,7 +647,7 @@ async def test_a_list_behind_a_stranger_is_refused(archive: Archive, stranger: O
         assert (error.value.status, error.value.param) == (400, "after")
 
 
-async def test_responses_go_when_their_time_is_up(archive: Archive, counting: Counting, clock: Clock) -> None:
+async def test_responses_expire_after_retention(archive: Archive, counting: Counting, clock: Clock) -> None:
     old = await turn(archive, None, "q", "a", created_at=CREATED)
     new = await turn(archive, old, "q", "a", created_at=CREATED + DAY)
     clock.now = CREATED + 30 * DAY
@@ -661,7 +665,7 @@ async def test_responses_go_when_their_time_is_up(archive: Archive, counting: Co
 
 
 @pytest.mark.parametrize("kind", ["r/", "n/"])
-async def test_what_cannot_be_read_keeps_nothing_else_from_going(
+async def test_unreadable_record_does_not_block_sweep(
     archive: Archive, counting: Counting, clock: Clock, kind: str
 ) -> None:
     for word in "abc":
@@ -676,7 +680,7 @@ async def test_what_cannot_be_read_keeps_nothing_else_from_going(
     assert len(await keys(counting, "n/")) <= 2
 
 
-async def test_a_newer_versions_response_is_read(archive: Archive, counting: Counting) -> None:
+async def test_response_of_newer_version_is_read(archive: Archive, counting: Counting) -> None:
     stored = await turn(archive, None, "q", "a")
     key = f"r/{stored.response['id']}"
     found = (await counting.get_many([key]))[key]
@@ -686,9 +690,7 @@ async def test_a_newer_versions_response_is_read(archive: Archive, counting: Cou
     assert read.response == stored.response
 
 
-async def test_a_sweep_is_bounded_and_looks_at_nothing_that_stays(
-    archive: Archive, counting: Counting, clock: Clock
-) -> None:
+async def test_sweep_is_bounded_and_skips_unexpired_records(archive: Archive, counting: Counting, clock: Clock) -> None:
     for index in range(20):
         await turn(archive, None, f"q{index}", "a", Owner(f"user{index % 3}"), created_at=CREATED + index)
     for index in range(20):
@@ -701,7 +703,7 @@ async def test_a_sweep_is_bounded_and_looks_at_nothing_that_stays(
     assert len(await keys(counting, "r/")) == 20
 
 
-async def test_saves_of_one_owner_write_no_key_in_common(archive: Archive, counting: Counting) -> None:
+async def test_saves_of_one_owner_write_no_common_key(archive: Archive, counting: Counting) -> None:
     words = "i" * 500
     await turn(archive, None, "q0", "a0", instructions=words)
     before = {key: record.version for key, record in await counting.range("!", "~", limit=1000)}
@@ -713,14 +715,14 @@ async def test_saves_of_one_owner_write_no_key_in_common(archive: Archive, count
     assert [key for key, _ in counting.written[-1] + counting.written[-2] if key in before] == []
 
 
-async def test_a_save_while_its_owners_old_responses_go_can_be_found(
+async def test_save_racing_expiry_of_older_responses_is_listed(
     archive: Archive, counting: Counting, clock: Clock
 ) -> None:
     old = await turn(archive, None, "q", "a")
     clock.now = CREATED + 31 * DAY
 
     async def meanwhile() -> None:
-        # The last response of the time goes, and with it the row that says that there are some.
+        # The last response of the hour is deleted, and with it the row that marks the hour as not empty.
         [row] = await keys(counting, "x/")
         await archive.delete(old.response["id"])
         await counting.commit([Delete(row)])
@@ -733,9 +735,7 @@ async def test_a_save_while_its_owners_old_responses_go_can_be_found(
     assert await keys(counting) == []
 
 
-async def test_a_response_that_is_stored_at_its_beginning_and_at_its_end_lets_go_of_nothing(
-    archive: Archive, counting: Counting
-) -> None:
+async def test_response_stored_at_begin_and_end_releases_no_content(archive: Archive, counting: Counting) -> None:
     first = await turn(archive, None, "q0", "a0")
     asked, said = user("q"), assistant("a")
     made = response(said, instructions="i" * 500)
@@ -753,7 +753,7 @@ async def test_a_response_that_is_stored_at_its_beginning_and_at_its_end_lets_go
     assert await nothing_left(counting)
 
 
-async def test_without_retention_everything_stays(counting: Counting, clock: Clock) -> None:
+async def test_nothing_expires_without_retention(counting: Counting, clock: Clock) -> None:
     archive = Archive(counting, retention=None, clock=clock)
     stored = await turn(archive, None, "q", "a")
     clock.now *= 2

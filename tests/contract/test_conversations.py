@@ -1,4 +1,4 @@
-"""What conversations keep, and what they cost, over every backend."""
+"""The content that conversations keep, and its cost in calls and bytes, on every backend."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ def store(archive: Archive) -> ConversationStore:
 
 
 async def begin(store: ConversationStore, *items: Json, owner: Owner = ALICE, **metadata: str) -> Conversation:
-    """A new conversation with these items."""
+    """Create a conversation with these items."""
     conversation = Conversation(new_id("conv"), owner, CREATED, metadata)
     await store.create(conversation, items)
     return await now(store, conversation)
 
 
 async def now(store: ConversationStore, conversation: Conversation) -> Conversation:
-    """The conversation as it is now."""
+    """Return the conversation as it is now."""
     found = await store.load(conversation.id)
     assert found is not None
     return found
 
 
 def answer_in(conversation: Conversation, *output: Json, **fields: Any) -> Json:
-    """A response in the conversation."""
+    """Return a response in the conversation."""
     return response(*output, conversation={"id": conversation.id}, **fields)
 
 
 async def turn(archive: Archive, conversation: Conversation, question: Json, made: Json) -> StoredResponse:
-    """Stores a response to the conversation as it is known here, and loads it."""
+    """Store a response to the conversation as `conversation` describes it, and load it."""
     await archive.save(made, owner=ALICE, base=None, input_items=[stand_in(conversation), question])
     stored = await archive.load(made["id"])
     assert stored is not None
@@ -63,11 +63,11 @@ async def turn(archive: Archive, conversation: Conversation, question: Json, mad
 
 
 async def said(store: ConversationStore, conversation: Conversation) -> list[str]:
-    """The texts of all that is in the conversation."""
+    """Return the texts of all items of the conversation."""
     return texts(await store.items(conversation.id, (await now(store, conversation)).end))
 
 
-async def test_a_conversation_comes_back_as_it_was(store: ConversationStore) -> None:
+async def test_created_conversation_is_loaded_unchanged(store: ConversationStore) -> None:
     items = [user("one"), assistant("two")]
     conversation = await begin(store, *items, topic="demo")
     assert (conversation.owner, conversation.created_at, conversation.metadata) == (ALICE, CREATED, {"topic": "demo"})
@@ -84,7 +84,7 @@ async def test_a_conversation_comes_back_as_it_was(store: ConversationStore) -> 
         assert not await store.delete(none)
 
 
-async def test_items_are_added_once(store: ConversationStore) -> None:
+async def test_item_is_added_only_once(store: ConversationStore) -> None:
     first, second = user("one"), user("two")
     conversation = await begin(store, first)
     assert await store.add(conversation, [second])
@@ -97,8 +97,8 @@ async def test_items_are_added_once(store: ConversationStore) -> None:
 
 
 @pytest.mark.needs("bulk")
-async def test_all_who_add_at_once_are_heard(store: ConversationStore, counting: Counting) -> None:
-    """Each one's items stay together."""
+async def test_concurrent_additions_all_take_effect(store: ConversationStore, counting: Counting) -> None:
+    """The items of each addition stay together."""
     conversation = await begin(store)
     counting.jitter = random.Random(3)
     names = [f"{who}{part}" for who in "abcdefgh" for part in "123"]
@@ -113,7 +113,7 @@ async def test_all_who_add_at_once_are_heard(store: ConversationStore, counting:
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-async def test_pages_meet_without_a_gap(store: ConversationStore, order: Literal["asc", "desc"]) -> None:
+async def test_pages_of_items_have_no_gaps(store: ConversationStore, order: Literal["asc", "desc"]) -> None:
     conversation = await begin(store, *(user(str(number)) for number in range(11)))
     gone = (await store.items(conversation.id, 11))[4]
     await store.remove(conversation, gone["id"])
@@ -131,7 +131,7 @@ async def test_pages_meet_without_a_gap(store: ConversationStore, order: Literal
             await store.page(conversation, limit=4, after=unknown, order=order)
 
 
-async def test_an_item_that_is_deleted_is_gone(archive: Archive, store: ConversationStore) -> None:
+async def test_deleted_item_is_gone(archive: Archive, store: ConversationStore) -> None:
     first, second, third = user("one"), user("two"), user("three")
     conversation = await begin(store, first, second, third)
     assert await store.find(conversation, second["id"]) == second
@@ -145,7 +145,7 @@ async def test_an_item_that_is_deleted_is_gone(archive: Archive, store: Conversa
     assert await said(store, conversation) == ["one", "three", "two"]
 
 
-async def test_an_item_of_two_conversations_outlives_one(archive: Archive, store: ConversationStore) -> None:
+async def test_item_of_two_conversations_outlives_one(archive: Archive, store: ConversationStore) -> None:
     item = user("both")
     first, second = await begin(store, item), await begin(store, item)
     await store.delete(first.id)
@@ -155,7 +155,7 @@ async def test_an_item_of_two_conversations_outlives_one(archive: Archive, store
 
 
 @pytest.mark.needs("bulk")
-async def test_nothing_is_left_of_a_deleted_conversation(
+async def test_deleted_conversation_leaves_no_records(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, *(user(str(number)) for number in range(210)))
@@ -168,7 +168,7 @@ async def test_nothing_is_left_of_a_deleted_conversation(
     assert await nothing_left(counting)
 
 
-async def test_an_interrupted_deletion_is_finished(
+async def test_sweep_finishes_interrupted_conversation_deletion(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("one"), user("two"))
@@ -182,7 +182,7 @@ async def test_an_interrupted_deletion_is_finished(
     assert await nothing_left(counting)
 
 
-async def test_a_response_is_added_to_its_conversation_in_its_own_commit(
+async def test_response_joins_conversation_in_same_commit(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
@@ -198,7 +198,7 @@ async def test_a_response_is_added_to_its_conversation_in_its_own_commit(
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete", "failed", "cancelled", "in_progress", "queued"])
-async def test_what_did_not_come_to_an_end_adds_nothing(
+async def test_unfinished_response_adds_nothing_to_conversation(
     archive: Archive, store: ConversationStore, status: str
 ) -> None:
     conversation = await begin(store)
@@ -206,8 +206,8 @@ async def test_what_did_not_come_to_an_end_adds_nothing(
     assert await said(store, conversation) == (["q", "a"] if status in ("completed", "incomplete") else [])
 
 
-async def test_a_response_that_is_stored_again_adds_nothing_again(archive: Archive, store: ConversationStore) -> None:
-    """As by somebody who did not hear that it was, or one who was taken for dead."""
+async def test_response_stored_twice_is_added_to_conversation_once(archive: Archive, store: ConversationStore) -> None:
+    """A server repeats the save when its reply was lost, or after its lease expired."""
     conversation = await begin(store)
     made, items = answer_in(conversation, assistant("a")), [stand_in(conversation), user("q")]
     for _ in range(2):
@@ -218,7 +218,7 @@ async def test_a_response_that_is_stored_again_adds_nothing_again(archive: Archi
     assert await said(store, conversation) == ["a"]
 
 
-async def test_what_waited_adds_what_it_was_asked_and_its_answer(archive: Archive, store: ConversationStore) -> None:
+async def test_queued_response_adds_question_and_answer_when_done(archive: Archive, store: ConversationStore) -> None:
     conversation = await begin(store, user("hello"))
     made = answer_in(conversation, status="queued")
     waiting = await turn(archive, conversation, user("q"), made)
@@ -229,7 +229,7 @@ async def test_what_waited_adds_what_it_was_asked_and_its_answer(archive: Archiv
     assert await said(store, conversation) == ["hello", "meanwhile", "q", "a"]
 
 
-async def test_two_that_race_come_one_after_the_other(
+async def test_concurrent_turns_are_added_one_after_other(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
@@ -246,7 +246,7 @@ async def test_two_that_race_come_one_after_the_other(
         assert texts(await archive.history(stored.history)) == ["hello", f"q{number}", f"a{number}"]
 
 
-async def test_the_same_words_at_once_are_two_turns(archive: Archive, store: ConversationStore) -> None:
+async def test_identical_turns_of_conversation_are_both_kept(archive: Archive, store: ConversationStore) -> None:
     conversation = await begin(store)
     made = [answer_in(conversation, assistant("a")) for _ in range(2)]
     for each in made:
@@ -257,7 +257,7 @@ async def test_the_same_words_at_once_are_two_turns(archive: Archive, store: Con
     assert ids[1::2] == [each["output"][0]["id"] for each in made]
 
 
-async def test_the_same_words_that_waited_are_two_turns(archive: Archive, store: ConversationStore) -> None:
+async def test_identical_queued_turns_of_conversation_are_both_kept(archive: Archive, store: ConversationStore) -> None:
     conversation = await begin(store)
     questions, made = [user("q"), user("q")], [answer_in(conversation, status="queued") for _ in range(2)]
     waiting = [await turn(archive, conversation, asked, each) for asked, each in zip(questions, made, strict=True)]
@@ -268,8 +268,8 @@ async def test_the_same_words_that_waited_are_two_turns(archive: Archive, store:
     assert (await store.items(conversation.id, 4))[::2] == questions
 
 
-async def test_the_same_question_of_two_is_there_once(archive: Archive, store: ConversationStore) -> None:
-    """A client that sends its own item again, since it did not hear of the first answer."""
+async def test_question_sent_twice_by_id_is_added_once(archive: Archive, store: ConversationStore) -> None:
+    """A client that missed the first answer sends its own item again."""
     conversation = await begin(store)
     question = user("q")
     for answer in ("a", "b"):
@@ -277,7 +277,7 @@ async def test_the_same_question_of_two_is_there_once(archive: Archive, store: C
     assert await said(store, conversation) == ["q", "a", "b"]
 
 
-async def test_a_conversation_that_is_deleted_meanwhile_keeps_no_response_away(
+async def test_response_is_stored_although_its_conversation_was_deleted_meanwhile(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
@@ -289,7 +289,7 @@ async def test_a_conversation_that_is_deleted_meanwhile_keeps_no_response_away(
     assert await nothing_left(counting)
 
 
-async def test_what_is_deleted_is_no_longer_what_responses_stand_on(archive: Archive, store: ConversationStore) -> None:
+async def test_deleted_items_leave_histories_based_on_conversation(archive: Archive, store: ConversationStore) -> None:
     first, second = user("one"), user("two")
     conversation = await begin(store, first, second)
     stored = await turn(archive, conversation, user("q"), answer_in(conversation, assistant("a")))
@@ -305,7 +305,7 @@ async def test_what_is_deleted_is_no_longer_what_responses_stand_on(archive: Arc
     assert await archive.load(stored.response["id"]) == stored
 
 
-async def test_a_conversation_outlives_its_responses(
+async def test_conversation_outlives_its_responses(
     archive: Archive, store: ConversationStore, clock: Clock, counting: Counting
 ) -> None:
     conversation = await begin(store)
@@ -320,7 +320,7 @@ async def test_a_conversation_outlives_its_responses(
     assert await nothing_left(counting)
 
 
-async def test_a_response_that_is_not_stored_is_in_its_conversation_all_the_same(
+async def test_unstored_response_is_added_to_conversation(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
@@ -340,7 +340,7 @@ async def test_a_response_that_is_not_stored_is_in_its_conversation_all_the_same
 
 
 @pytest.mark.parametrize("stored", [True, False])
-async def test_what_another_user_says_is_in_the_conversation_once(
+async def test_response_of_other_user_is_added_to_conversation_once(
     archive: Archive, store: ConversationStore, stored: bool
 ) -> None:
     conversation = await begin(store, user("hello"))
@@ -355,7 +355,7 @@ async def test_what_another_user_says_is_in_the_conversation_once(
     assert await store.find(conversation, made["output"][0]["id"]) == made["output"][0]
 
 
-async def test_a_turn_of_a_conversation_is_one_read_and_one_commit(
+async def test_turn_of_conversation_takes_one_read_and_one_commit(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     conversation = await begin(store, user("hello"))
@@ -367,7 +367,7 @@ async def test_a_turn_of_a_conversation_is_one_read_and_one_commit(
 
 
 @pytest.mark.needs("bulk")
-async def test_a_long_conversation_costs_as_much_as_a_short_one(
+async def test_turn_of_long_conversation_costs_same_as_short_one(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
     prose = Prose()
@@ -389,10 +389,10 @@ async def test_a_long_conversation_costs_as_much_as_a_short_one(
 
 
 @pytest.mark.needs("bulk")
-async def test_conversations_and_chains_do_not_meet(
+async def test_conversation_and_chain_of_same_items_are_deleted_separately(
     archive: Archive, store: ConversationStore, counting: Counting
 ) -> None:
-    """The same words in both: neither goes with the other."""
+    """Both hold the same items; deleting one does not delete the other."""
     [*_, last] = await chain(archive, 3)
     items: Sequence[Json] = await archive.history(last.history)
     conversation = await begin(store, *items)
@@ -403,10 +403,10 @@ async def test_conversations_and_chains_do_not_meet(
     assert await nothing_left(counting)
 
 
-async def test_who_else_writes_makes_nobody_give_up(
+async def test_addition_survives_repeated_conflicts(
     store: ConversationStore, counting: Counting, records: Records, backend: Backend
 ) -> None:
-    """Ten times the conversation changes between a look and the commit."""
+    """The conversation changes ten times between the read and the commit."""
     conversation = await begin(store)
 
     async def change() -> None:

@@ -1,4 +1,4 @@
-"""Every version reads what the versions before it wrote, on every backend."""
+"""On every backend, each version reads what earlier versions wrote."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def golden(request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.mark.needs("work")
-async def test_rows_of_an_earlier_version_are_read(golden: Any, records: Records, clock: Clock) -> None:
+async def test_rows_of_earlier_version_are_read(golden: Any, records: Records, clock: Clock) -> None:
     await records.commit([Put(key, b64decode(value)) for key, value in golden["rows"].items()])
     found = await read(records, clock)
     assert json.loads(json.dumps(found)) == golden["read"]
 
 
 @pytest.mark.needs("work")
-async def test_interrupted_work_of_an_earlier_version_is_finished(golden: Any, records: Records, clock: Clock) -> None:
+async def test_interrupted_work_of_earlier_version_is_finished(golden: Any, records: Records, clock: Clock) -> None:
     await records.commit(
-        # The lease of its worker has run out.
+        # The lease of its worker has expired.
         [Put(key, b64decode(value)) for key, value in golden["rows"].items() if not key.startswith("p/")]
     )
     clock.now += 120
@@ -46,12 +46,12 @@ async def test_interrupted_work_of_an_earlier_version_is_finished(golden: Any, r
     assert not [key for key in left if "conv_2" in key or "resp_4" in key]
 
 
-def test_seals_of_an_earlier_version_open(golden: Any) -> None:
+def test_sealed_values_of_earlier_version_open(golden: Any) -> None:
     assert open_seals(golden["seals"])
 
 
-async def test_rows_of_this_version_have_the_keys_and_fields_of_earlier_ones(golden: Any) -> None:
-    """A field that is renamed would be lost in silence: what a version does not know, it drops."""
+async def test_rows_have_keys_and_fields_of_earlier_versions(golden: Any) -> None:
+    """A renamed field would be lost silently: a version drops fields that it does not know."""
     clock = Clock(CREATED)
     records = MemoryRecords(clock=clock)
     await fill(records, clock)
@@ -63,7 +63,7 @@ async def test_rows_of_this_version_have_the_keys_and_fields_of_earlier_ones(gol
 
 
 def fields(value: bytes) -> set[str]:
-    """The names of a row's fields; none where it holds something else."""
+    """Return the names of a row's fields, or an empty set if its value is not an object."""
     try:
         decoded = codec.decode(value)
     except ApiError:

@@ -1,4 +1,4 @@
-"""On every backend: a key leads to one response, for a day."""
+"""On every backend, an idempotency key refers to one response for a day."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.service.idempotency import Claim, Keys
+from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Records
 from tests.contract.backends import Clock
@@ -20,13 +20,13 @@ BODY = {"model": "m", "input": "what nobody is to read", "metadata": {"a": "1", 
 DAY = 86_400
 
 
-async def take(records: Records, claim: Claim, response_id: str) -> None:
-    put, free = await Keys(records).take(claim, response_id)
+async def take(records: Records, claim: IdempotencyClaim, response_id: str) -> None:
+    put, free = await IdempotencyKeys(records).take(claim, response_id)
     await records.commit([put], [free])
 
 
-async def test_a_key_is_taken_once(records: Records) -> None:
-    claim = Claim.of(ANNA, "key", BODY)
+async def test_concurrent_claims_of_key_have_one_winner(records: Records) -> None:
+    claim = IdempotencyClaim.of(ANNA, "key", BODY)
 
     async def race(number: int) -> bool:
         try:
@@ -37,59 +37,62 @@ async def test_a_key_is_taken_once(records: Records) -> None:
 
     won = await asyncio.gather(*(race(number) for number in range(8)))
     assert sum(won) == 1
-    assert await Keys(records).find(claim) == f"resp_{won.index(True)}"
+    assert await IdempotencyKeys(records).find(claim) == f"resp_{won.index(True)}"
 
 
-async def test_a_free_key_leads_nowhere(records: Records) -> None:
-    claim = Claim.of(ANNA, "key", BODY)
-    assert await Keys(records).find(claim) is None
+async def test_unclaimed_key_finds_no_response(records: Records) -> None:
+    claim = IdempotencyClaim.of(ANNA, "key", BODY)
+    assert await IdempotencyKeys(records).find(claim) is None
     await take(records, claim, "resp_1")
     await records.commit([Delete(claim.row)])
-    assert await Keys(records).find(claim) is None
+    assert await IdempotencyKeys(records).find(claim) is None
 
 
-async def test_the_order_of_fields_does_not_count(records: Records) -> None:
-    await take(records, Claim.of(ANNA, "key", BODY), "resp_1")
+async def test_order_of_request_fields_does_not_matter(records: Records) -> None:
+    await take(records, IdempotencyClaim.of(ANNA, "key", BODY), "resp_1")
     turned = {name: BODY[name] for name in reversed(BODY)} | {"metadata": {"b": "2", "a": "1"}}
-    assert await Keys(records).find(Claim.of(ANNA, "key", turned)) == "resp_1"
+    assert await IdempotencyKeys(records).find(IdempotencyClaim.of(ANNA, "key", turned)) == "resp_1"
 
 
 @pytest.mark.parametrize("change", [{"input": "x"}, {"metadata": {"a": "1"}}, {"stream": True}, {"more": None}])
-async def test_another_request_is_refused(records: Records, change: dict[str, object]) -> None:
-    await take(records, Claim.of(ANNA, "key", BODY), "resp_1")
+async def test_key_with_different_request_is_refused(records: Records, change: dict[str, object]) -> None:
+    await take(records, IdempotencyClaim.of(ANNA, "key", BODY), "resp_1")
     with pytest.raises(ApiError) as refused:
-        await Keys(records).find(Claim.of(ANNA, "key", BODY | change))
+        await IdempotencyKeys(records).find(IdempotencyClaim.of(ANNA, "key", BODY | change))
     assert (refused.value.status, refused.value.code) == (409, "idempotency_key_reused")
 
 
 @pytest.mark.parametrize("other", [Owner("bert"), Owner("anna", tenant="shop"), Owner()])
-async def test_a_key_is_its_owners(records: Records, other: Owner) -> None:
-    await take(records, Claim.of(ANNA, "key", BODY), "resp_1")
-    assert await Keys(records).find(Claim.of(other, "key", BODY)) is None
-    assert await Keys(records).find(Claim.of(Owner("anna", {"teams": ["sales"]}), "key", BODY)) == "resp_1"
+async def test_key_belongs_to_its_owner(records: Records, other: Owner) -> None:
+    await take(records, IdempotencyClaim.of(ANNA, "key", BODY), "resp_1")
+    assert await IdempotencyKeys(records).find(IdempotencyClaim.of(other, "key", BODY)) is None
+    assert (
+        await IdempotencyKeys(records).find(IdempotencyClaim.of(Owner("anna", {"teams": ["sales"]}), "key", BODY))
+        == "resp_1"
+    )
 
 
-async def test_after_a_day_it_is_free_and_its_row_gone(records: Records, clock: Clock) -> None:
-    claims = [Claim.of(ANNA, f"key {number}", BODY) for number in range(3)]
+async def test_key_expires_after_day_with_its_row(records: Records, clock: Clock) -> None:
+    claims = [IdempotencyClaim.of(ANNA, f"key {number}", BODY) for number in range(3)]
     for claim in claims:
         await take(records, claim, "resp_1")
     clock.now += DAY - 1
-    assert await Keys(records).find(claims[0]) == "resp_1"
+    assert await IdempotencyKeys(records).find(claims[0]) == "resp_1"
     clock.now += 2
-    assert await Keys(records).find(claims[0]) is None
+    assert await IdempotencyKeys(records).find(claims[0]) is None
     await take(records, claims[0], "resp_2")
     await Archive(records, clock=clock).sweep()
-    # Of what is gone, a sweep that goes by the clock before finds nothing more.
+    # A sweep at the same time finds no further expired rows.
     assert await records.sweep(clock.now) == 0
     assert [key for key, _ in await records.range("y/", "y0", limit=9)] == [claims[0].row]
-    assert await Keys(records).find(claims[0]) == "resp_2"
+    assert await IdempotencyKeys(records).find(claims[0]) == "resp_2"
 
 
-async def test_neither_key_nor_request_can_be_read(records: Records) -> None:
-    await take(records, Claim.of(ANNA, "key-that-nobody-reads", BODY), "resp_1")
+async def test_stored_claim_reveals_neither_key_nor_request(records: Records) -> None:
+    await take(records, IdempotencyClaim.of(ANNA, "key-that-nobody-reads", BODY), "resp_1")
     [(row, record)] = await records.range("!", "~", limit=9)
     for secret in ("key-that-nobody-reads", "nobody is to read", "anna"):
         assert secret not in row
         assert secret.encode() not in record.value
-    other = Claim.of(ANNA, "another-key", BODY)
-    assert other.asked.encode() not in record.value  # the request alone does not tell what is stored of it
+    other = IdempotencyClaim.of(ANNA, "another-key", BODY)
+    assert other.asked.encode() not in record.value  # the request alone does not predict the stored value

@@ -1,4 +1,4 @@
-"""On every backend: whatever races and dies, nothing of a response that is gone stays in the store for ever."""
+"""On every backend, races and crashes leave no records of a deleted response in the store forever."""
 
 from __future__ import annotations
 
@@ -8,79 +8,75 @@ import time
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.jobs.queue import LEASE
-from llama_stack_responses.jobs.worker import Crew
+from llama_stack_responses.intervals import DEFAULT
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Records
 from tests.contract.backends import Clock
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords, just_before_a_commit
-from tests.unit.jobs.office import ID, KEEP, PATIENCE, ROUNDS, Office, turns, until
+from tests.unit.jobs.harness import ID, KEEP, PATIENCE, ROUNDS, ProcessHarness, turns, until
 
 pytestmark = pytest.mark.needs("work")
 
 LONG = 40 * 86_400.0
-"""Seconds after which a response has expired, and whatever else has an expiry."""
+"""Seconds after which a response and every other expiring record have expired."""
 
 HELLO: Round = [text("Hel"), text("lo"), finish(tokens=2)]
 
 
-class Server(Office):
-    """A process whose workers are not started: what they do happens when a test says so."""
+class Server(ProcessHarness):
+    """A process whose worker is not started: its tasks run only when a test calls them."""
 
     def __init__(self, records: Records, clock: Clock, *rounds: Round) -> None:
         super().__init__(records, *rounds)
         self.archive = Archive(records, clock=lambda: max(clock(), time.time()))
-        self.workers: Crew = self.crew()
+        self.background = self.background_jobs()
 
     async def delete(self) -> None:
-        """Deletes the response, wherever it is made."""
-        await self.workers.cancel(ID)
+        """Delete the response, wherever it runs."""
+        await self.background.cancel(ID)
         await self.archive.delete(ID)
-        await self.workers.forget(ID)
+        await self.background.forget(ID)
 
     async def read_to_end(self) -> None:
-        """Reads the events of the response for as long as there are any."""
+        """Read the events of the response until there are no more."""
         async with asyncio.timeout(PATIENCE):
-            async for _ in self.workers.follow(ID, -1, PATIENCE):
+            async for _ in self.background.events.follow(ID, -1, PATIENCE):
                 pass
 
 
 async def left(records: Records) -> list[str]:
-    """All keys, but for those that expire: an owner's hours with responses, workers, and turns in the queue."""
+    """Return all keys except those that expire: an owner's hours with responses, workers, and turns in the queue."""
     return [key for key, _ in await records.range("!", "~", limit=1000) if key[0] not in "xupz"]
 
 
 async def left_in_the_end(records: Records, clock: Clock) -> list[str]:
-    """All keys that are there once everything has expired that does."""
+    """Return all keys that remain after everything with an expiry has expired."""
     clock.now = max(clock.now, time.time()) + LONG
     last = Server(records, clock)
-    await last.workers.sweep()
+    await last.background.worker.sweep()
     await last.archive.sweep()
     return [key for key, _ in await records.range("!", "~", limit=1000)]
 
 
-async def test_reader_that_announces_itself_after_the_delete_leaves_nothing(records: Records, clock: Clock) -> None:
+async def test_reader_registering_after_delete_leaves_no_records(records: Records, clock: Clock) -> None:
     here = Server(records, clock, *ROUNDS)
     there = Server(just_before_a_commit(records, here.delete), clock)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await there.read_to_end()
     assert await left(records) == []
     assert await left_in_the_end(records, clock) == []
 
 
-async def test_reader_that_was_cut_off_from_the_store_during_the_delete_leaves_nothing(
-    records: Records, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("llama_stack_responses.jobs.worker.RETRY", 0.001)
+async def test_reader_cut_off_during_delete_leaves_no_records(records: Records, clock: Clock) -> None:
     cut = WatchedRecords(records)
     here, there = Server(records, clock), Server(cut, clock)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     silences = 0
 
     async def read() -> None:
         nonlocal silences
-        async for events in there.workers.follow(ID, -1, PATIENCE):
+        async for events in there.background.events.follow(ID, -1, PATIENCE):
             silences += not events
 
     reader = asyncio.create_task(read())
@@ -88,8 +84,8 @@ async def test_reader_that_was_cut_off_from_the_store_during_the_delete_leaves_n
         while f"s/{ID}" not in await left(records):
             await turns(1)
     cut.away = True
-    there.bell.ring_all()
-    there.workers._bell.ring_all()
+    there.notifier.notify_all()
+    there.background._notifier.notify_all()
     await until(lambda: silences > 0)
     await here.delete()
     cut.away = False
@@ -99,56 +95,54 @@ async def test_reader_that_was_cut_off_from_the_store_during_the_delete_leaves_n
     assert await left_in_the_end(records, clock) == []
 
 
-async def test_response_that_is_deleted_while_it_is_made_stays_deleted(records: Records, clock: Clock) -> None:
+async def test_response_deleted_while_running_stays_deleted(records: Records, clock: Clock) -> None:
     here = Server(records, clock, HELLO)
-    await here.submit(here.workers)
-    attempt = here.attempt(await here.claim("w1"))
-    conclude = attempt._conclude
+    await here.submit(here.background)
+    runner = here.runner(await here.claim("w1"))
+    conclude = runner._conclude
 
     async def deleted_first(*args: object) -> None:
-        # Who deletes has waited for the end of the job, but not for ever.
+        # The delete has waited for the end of the job, up to a limit.
         await here.archive.delete(ID)
-        await here.workers.forget(ID)
+        await here.background.forget(ID)
         await conclude(*args)  # type: ignore[arg-type]
 
-    attempt._conclude = deleted_first  # type: ignore[assignment,method-assign]
+    runner._conclude = deleted_first  # type: ignore[assignment,method-assign]
     async with asyncio.timeout(PATIENCE):
-        await attempt.run()
+        await runner.run()
     assert await here.archive.load(ID) is None
-    assert await here.jobs.rescue() == 1
-    await here.work("w2")
+    assert await here.jobs.requeue_stalled() == 1
+    await here.run_job("w2")
     assert await left_in_the_end(records, clock) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dies", range(1, 12))
-async def test_server_that_dies_while_it_deletes_leaves_nothing_for_ever(
-    records: Records, clock: Clock, dies: int
-) -> None:
-    """It dies before its commit of this number, from when the response has ended on."""
+async def test_server_dying_during_delete_leaves_no_records(records: Records, clock: Clock, dies: int) -> None:
+    """The server dies before this commit, counted from the end of the response."""
     here = Server(records, clock, *ROUNDS)
-    await here.submit(here.workers)
-    await here.work()
+    await here.submit(here.background)
+    await here.run_job()
     await here.read_to_end()
     dying = Server(dead_from_commit(records, dies), clock)
     try:
         await dying.delete()
     except ApiError:
-        clock.now += LEASE + 1
+        clock.now += DEFAULT.lease_seconds + 1
     assert await left_in_the_end(records, clock) == []
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("dies", range(1, 16))
-async def test_server_that_dies_while_it_makes_leaves_nothing_for_ever(
-    records: Records, clock: Clock, dies: int
-) -> None:
-    """It dies before its commit of this number; another ends the response, which expires."""
+async def test_server_dying_while_running_job_leaves_no_records(records: Records, clock: Clock, dies: int) -> None:
+    """The server dies before this commit; another one ends the response, which expires."""
     here = Server(records, clock, *ROUNDS, *ROUNDS)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     dying = Server(dead_from_commit(records, dies), clock, *ROUNDS)
     reader = asyncio.create_task(here.read_to_end())
     try:
         held = await dying.claim()
-        making = asyncio.create_task(dying.attempt(held).run())
+        making = asyncio.create_task(dying.runner(held).run())
         async with asyncio.timeout(PATIENCE):
             while not (making.done() or dying.records.away):  # type: ignore[attr-defined]
                 await turns(1)
@@ -156,9 +150,9 @@ async def test_server_that_dies_while_it_makes_leaves_nothing_for_ever(
         await asyncio.wait([making])
     except (ApiError, AssertionError):
         pass
-    await here.jobs.rescue()
+    await here.jobs.requeue_stalled()
     if await here.jobs.find(ID):
-        await here.work("w2")
+        await here.run_job("w2")
     async with asyncio.timeout(PATIENCE):
         await reader
     clock.now += KEEP + 1
@@ -166,7 +160,7 @@ async def test_server_that_dies_while_it_makes_leaves_nothing_for_ever(
 
 
 def dead_from_commit(records: Records, number: int) -> WatchedRecords:
-    """The records of a process that reaches them no more from its commit of this number on."""
+    """Return records that a process can no longer reach from this commit on."""
     made = 0
     dead: WatchedRecords
 

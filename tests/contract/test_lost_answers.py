@@ -1,10 +1,11 @@
-"""On every backend: a change whose answer is lost is made once, and nobody is told what may not be so."""
+"""On every backend, a change whose reply is lost is made once, and no client is told anything wrong about it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
@@ -13,19 +14,19 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.ids import new_id
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.inputs.history import Historian
+from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
 from llama_stack_responses.inputs.resolver import Stored
-from llama_stack_responses.jobs.queue import LEASE
+from llama_stack_responses.intervals import DEFAULT, Intervals
+from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.service.conversations import Conversations
 from llama_stack_responses.service.persistence import Keeper
-from llama_stack_responses.store import outcome
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Condition, Conflict, Op, Records, Unanswered
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED, assistant, response, user
 from tests.contract.test_leftovers import left
 from tests.support.records import WatchedRecords
-from tests.unit.jobs.office import ANNA, ID, PATIENCE, ROUNDS, Office, turns
+from tests.unit.jobs.harness import ANNA, HURRIED, ID, PATIENCE, ROUNDS, ProcessHarness, turns
 
 pytestmark = pytest.mark.needs("work")
 
@@ -36,13 +37,13 @@ MADE: Final = pytest.mark.parametrize("made", [True, False], ids=["made", "not m
 
 
 class Lossy(WatchedRecords):
-    """Records of a server whose answers get lost.
+    """Records of a server that loses replies of the store.
 
     Attributes:
-        losing: the answers to how many commits are lost from now on.
-        made: whether those commits are made all the same.
+        losing: how many further commits lose their replies.
+        made: whether those commits are applied.
         stays_away: whether the store cannot be reached after such a commit.
-        lost: how many were lost.
+        lost: how many replies were lost.
     """
 
     def __init__(self, records: Records) -> None:
@@ -64,29 +65,35 @@ class Lossy(WatchedRecords):
         raise Unanswered("The connection was lost.")
 
 
-class Server(Office):
-    """A process on a store whose answers get lost."""
+RETRIES_AT_ONCE: Final = replace(HURRIED, store_retry_seconds=0.0)
+GIVES_UP: Final = replace(RETRIES_AT_ONCE, unknown_outcome_seconds=0.05)
 
-    def __init__(self, records: Records) -> None:
+
+class Server(ProcessHarness):
+    """A process on a store that loses replies."""
+
+    def __init__(self, records: Records, intervals: Intervals = RETRIES_AT_ONCE) -> None:
         self.lossy = Lossy(records)
-        super().__init__(self.lossy, *ROUNDS)
+        super().__init__(self.lossy, *ROUNDS, intervals=intervals)
         self.archive = Archive(self.lossy, clock=lambda: CREATED)
-        self.workers = self.crew()
-        self.keeper = Keeper(self.archive, self.workers)
-        historian = Historian(self.archive, self.access, 2**20)
-        self.conversations = Conversations(self.archive, historian, self.access, self.sealer, DEFAULT_LIMITS)
+        self.background = self.background_jobs()
+        self.keeper = Keeper(self.archive, self.background.foreground, intervals)
+        history_reader = HistoryReader(self.archive, self.access, HistoryBounds(2**20, 2**20, 2**20))
+        self.conversations = Conversations(
+            self.archive, history_reader, self.access, SealedItems(self.sealer, 2**20), DEFAULT_LIMITS, intervals
+        )
 
     @contextmanager
     def losing(self, made: bool, commits: int = 1) -> Iterator[None]:
-        """Loses the answers to the next commits."""
+        """Lose the replies to the next commits."""
         self.lossy.made, self.lossy.losing, before = made, commits, self.lossy.lost
         yield
         assert self.lossy.lost == before + commits
 
     async def vouched(self, **fields: Any) -> Json:
-        """A streamed response that is made here."""
+        """Begin a streamed response on this server."""
         made = response(status="in_progress", **fields)
-        await self.workers.vouch(made, **stored())
+        await self.background.foreground.acquire(made, **stored())
         return made
 
 
@@ -98,11 +105,6 @@ def done(made: Json, **fields: Any) -> Json:
     return made | {"status": "completed", "output": [assistant("Hello.")]} | fields
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "_RETRY", 0.0)
-
-
 @pytest.fixture
 def here(records: Records) -> Server:
     return Server(records)
@@ -112,7 +114,7 @@ def here(records: Records) -> Server:
 
 
 @MADE
-async def test_streamed_response_whose_answer_is_lost_is_stored(here: Server, made: bool) -> None:
+async def test_streamed_response_is_stored_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(await here.vouched())
     with here.losing(made):
         await here.keeper.keep_vouched(final, Transcript(), stored(), {})
@@ -123,7 +125,7 @@ async def test_streamed_response_whose_answer_is_lost_is_stored(here: Server, ma
 
 
 @MADE
-async def test_unstreamed_response_whose_answer_is_lost_is_stored_once(here: Server, made: bool) -> None:
+async def test_unstreamed_response_is_stored_once_despite_lost_reply(here: Server, made: bool) -> None:
     final = done(response(status="in_progress"))
     with here.losing(made):
         await here.keeper.keep(final, stored(), {})
@@ -134,7 +136,7 @@ async def test_unstreamed_response_whose_answer_is_lost_is_stored_once(here: Ser
 
 @MADE
 @pytest.mark.parametrize("kept", [True, False])
-async def test_turn_whose_answer_is_lost_is_in_its_conversation_once(here: Server, made: bool, kept: bool) -> None:
+async def test_turn_is_added_to_conversation_once_despite_lost_reply(here: Server, made: bool, kept: bool) -> None:
     conversation = await here.conversations.create({})
     began = await here.vouched(conversation={"id": conversation["id"]})
     final, on = done(began), stored()
@@ -148,33 +150,31 @@ async def test_turn_whose_answer_is_lost_is_in_its_conversation_once(here: Serve
 
 
 @MADE
-async def test_response_whose_store_stays_away_is_unknown_and_then_as_the_store_says(
-    here: Server, monkeypatch: pytest.MonkeyPatch, made: bool
-) -> None:
-    monkeypatch.setattr(outcome, "PATIENCE", 0.05)
+async def test_response_is_unknown_during_outage_then_matches_store(records: Records, made: bool) -> None:
+    here = Server(records, GIVES_UP)
     final = done(await here.vouched())
     here.lossy.stays_away = True
     with here.losing(made), pytest.raises(OutcomeUnknown, match=final["id"]) as unknown:
         await here.keeper.keep_vouched(final, Transcript(), stored(), {})
     assert (unknown.value.status, unknown.value.retry_after) == (503, None)
-    here.workers.ended_here(final["id"])
+    here.background.foreground.released(final["id"])
     here.lossy.away = False
-    await here.workers._vouchers.own_up()
+    await here.background.foreground.flush_unstored()
     found = await here.archive.load(final["id"])
     assert found is not None
     assert found.response["status"] == ("completed" if made else "failed")
     assert [key for key in await left(here.records) if key[0] in "ov"] == []
 
 
-async def test_response_that_was_taken_for_dead_while_its_answer_was_lost_has_failed(
+async def test_response_failed_by_other_server_during_lost_reply_stays_failed(
     here: Server, records: Records, clock: Clock
 ) -> None:
     final = done(await here.vouched())
     there = Server(records)
 
     async def buried() -> None:
-        clock.now += LEASE + 1
-        await there.workers._vouchers.bury()
+        clock.now += DEFAULT.lease_seconds + 1
+        await there.background.foreground.fail_abandoned()
 
     lost = here.lossy.commit
 
@@ -191,36 +191,36 @@ async def test_response_that_was_taken_for_dead_while_its_answer_was_lost_has_fa
 
 
 def monkeypatch_commit(records: Lossy, commit: Callable[..., Awaitable[None]]) -> None:
-    """Has the records commit in this way."""
+    """Replace the `commit` of the records."""
     records.commit = commit  # type: ignore[method-assign,assignment]
 
 
 @MADE
-async def test_vouching_whose_answer_is_lost_refuses_and_leaves_nothing(here: Server, made: bool) -> None:
-    await here.vouched()  # says that the worker lives
+async def test_lease_with_lost_reply_is_refused_and_leaves_no_records(here: Server, made: bool) -> None:
+    await here.vouched()  # this renews the worker's heartbeat
     began = response(status="in_progress")
     with here.losing(made), pytest.raises(ApiError) as refused:
-        await here.workers.vouch(began, **stored())
+        await here.background.foreground.acquire(began, **stored())
     assert refused.value.status == 503
-    await here.workers._vouchers.own_up()
+    await here.background.foreground.flush_unstored()
     assert [key for key in await left(here.records) if key[0] in "ov" and began["id"] in key] == []
 
 
-async def test_withdrawal_that_the_store_did_not_take_is_made_later(here: Server) -> None:
+async def test_lease_withdrawal_during_outage_is_made_later(here: Server) -> None:
     began = await here.vouched()
     here.lossy.away = True
     with pytest.raises(ApiError):
-        await here.workers.withdraw(began["id"])
+        await here.background.foreground.withdraw(began["id"])
     here.lossy.away = False
-    here.workers.ended_here(began["id"])
-    await here.workers._vouchers.own_up()
+    here.background.foreground.released(began["id"])
+    await here.background.foreground.flush_unstored()
     assert [key for key in await left(here.records) if key[0] in "ov"] == []
     assert await here.archive.load(began["id"]) is None
 
 
-async def test_response_that_is_being_made_is_not_withdrawn(here: Server) -> None:
+async def test_lease_of_running_response_is_not_withdrawn(here: Server) -> None:
     await here.vouched()
-    await here.workers._vouchers.own_up()
+    await here.background.foreground.flush_unstored()
     assert sorted(key[0] for key in await left(here.records)) == ["o", "v"]
 
 
@@ -228,19 +228,19 @@ async def test_response_that_is_being_made_is_not_withdrawn(here: Server) -> Non
 
 
 @MADE
-async def test_submission_whose_answer_is_lost_is_queued_once(here: Server, made: bool) -> None:
+async def test_submission_is_queued_once_despite_lost_reply(here: Server, made: bool) -> None:
     with here.losing(made):
-        await here.submit(here.workers)
-    await here.work()
+        await here.submit(here.background)
+    await here.run_job()
     assert (await here.result())["status"] == "completed"
     assert await here.jobs.claim("w2") is None
 
 
 @MADE
-async def test_response_under_a_key_whose_answer_is_lost_is_begun_once(here: Server, made: bool) -> None:
-    await here.workers._come_alive()
+async def test_response_under_key_begins_once_despite_lost_reply(here: Server, made: bool) -> None:
+    await here.background._heartbeat.ensure()
     with here.losing(made):
-        await here.open(here.workers)
+        await here.open(here.background)
     async with asyncio.timeout(PATIENCE):
         while await here.jobs.find(ID):
             await turns(1)
@@ -249,25 +249,21 @@ async def test_response_under_a_key_whose_answer_is_lost_is_begun_once(here: Ser
 
 
 @MADE
-async def test_cancel_whose_answer_is_lost_ends_it(here: Server, made: bool) -> None:
-    await here.submit(here.workers)
+async def test_cancel_takes_effect_despite_lost_reply(here: Server, made: bool) -> None:
+    await here.submit(here.background)
     with here.losing(made):
         async with asyncio.timeout(PATIENCE):
-            await here.workers.cancel(ID)
+            await here.background.cancel(ID)
     assert (await here.result())["status"] == "cancelled"
 
 
 @MADE
-async def test_attempt_whose_answers_are_lost_makes_the_response_once(
-    here: Server, monkeypatch: pytest.MonkeyPatch, made: bool
-) -> None:
-    monkeypatch.setattr("llama_stack_responses.jobs.runner.RETRY", 0.0)
-    monkeypatch.setattr("llama_stack_responses.jobs.runner._PAUSE", 0.0)
-    await here.submit(here.workers)
-    held = await here.claim()
+async def test_job_runs_once_despite_lost_replies(here: Server, made: bool) -> None:
+    await here.submit(here.background)
+    lease = await here.claim()
     here.lossy.made, here.lossy.losing = made, 3
     async with asyncio.timeout(PATIENCE):
-        await here.attempt(held).run()
+        await here.runner(lease).run()
     assert (await here.result())["status"] == "completed"
     assert len(here.inference.requests) == len(ROUNDS)
 
@@ -276,7 +272,7 @@ async def test_attempt_whose_answers_are_lost_makes_the_response_once(
 
 
 @MADE
-async def test_changes_of_a_conversation_whose_answers_are_lost_are_made_once(here: Server, made: bool) -> None:
+async def test_conversation_changes_are_made_once_despite_lost_replies(here: Server, made: bool) -> None:
     items = {"items": [{"type": "message", "role": "user", "content": "Hi."}]}
     with here.losing(made):
         conversation = await here.conversations.create(items)
@@ -297,21 +293,21 @@ async def test_changes_of_a_conversation_whose_answers_are_lost_are_made_once(he
     assert await left(here.records) == []
 
 
-async def test_change_whose_outcome_nobody_can_find_out_says_so(here: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outcome, "PATIENCE", 0.05)
+async def test_change_with_unknown_outcome_reports_it(records: Records) -> None:
+    here = Server(records, GIVES_UP)
     conversation = await here.conversations.create({})
     here.lossy.stays_away = True
     with here.losing(made=True), pytest.raises(OutcomeUnknown, match="delete it again"):
         await here.conversations.delete(conversation["id"])
 
 
-# What follows a commit
+# Clean-up after a commit
 
 
-async def test_save_whose_cleaning_up_fails_is_a_save(records: Records) -> None:
-    office = Server(records)
+async def test_save_succeeds_although_its_cleanup_fails(records: Records) -> None:
+    harness = Server(records)
     first = done(response(status="in_progress", instructions="a" * 300))
-    await office.archive.save(first, **stored())
+    await harness.archive.save(first, **stored())
     cut = WatchedRecords(records)
 
     async def away(name: str) -> None:
@@ -323,6 +319,6 @@ async def test_save_whose_cleaning_up_fails_is_a_save(records: Records) -> None:
     assert await cleaning.archive.save(first | {"instructions": "b" * 300}, **on) == 2
     cut._after, cut.away = None, False
     again = {"id": new_id("resp")}
-    await office.archive.save(first | again, **on)
+    await harness.archive.save(first | again, **on)
     cut._after = away
     assert await cleaning.archive.delete(again["id"])

@@ -1,4 +1,4 @@
-"""Which commits on PostgreSQL wait for one that is not on the disk yet, and which do not."""
+"""Which commits on PostgreSQL wait for an unfinished one, and which do not."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import asyncpg
 import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.jobs.event_log import Journal
-from llama_stack_responses.jobs.foreground_leases import Vouchers
-from llama_stack_responses.jobs.notifier import Bell
-from llama_stack_responses.jobs.queue import Jobs
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.foreground_leases import StoredLeases
+from llama_stack_responses.jobs.heartbeat import Heartbeat
+from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.jobs.queue import JobQueue
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.conversations import Conversation
 from llama_stack_responses.store.hashing import Hasher
@@ -41,14 +42,14 @@ from tests.contract.model import Model
 
 
 class OneTransaction(PostgresRecords):
-    """Records whose calls are all made in one transaction, which the test ends, but for hints, which nobody waits for."""
+    """Records that run all commits in one transaction, which the test ends, except hints, which block no commit."""
 
     connection: Any
-    beside: PostgresRecords
+    extra_ops: PostgresRecords
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         hints = bool(ops) and all(write.key.startswith(("u/", "z/")) for write in writes_of(ops))
-        await (self.beside.commit(ops, conditions) if hints else super().commit(ops, conditions))
+        await (self.extra_ops.commit(ops, conditions) if hints else super().commit(ops, conditions))
 
     async def _pool(self) -> Any:
         return self.connection
@@ -56,7 +57,7 @@ class OneTransaction(PostgresRecords):
 
 @dataclass
 class Server:
-    """A schema of its own on the test run's server."""
+    """A separate schema on the test run's server."""
 
     url: str
     schema: str
@@ -67,18 +68,18 @@ class Server:
 
     @asynccontextmanager
     async def unfinished(self) -> AsyncIterator[OneTransaction]:
-        """What the block does through this is committed when it ends, and holds its locks until then."""
+        """Yield records whose commits take effect when the block ends, and hold their locks until then."""
         records = OneTransaction(self.url, schema=self.schema, timeout=SECONDS, clock=self.clock)
-        records.connection, records.beside = await asyncpg.connect(self.url), self.open()
+        records.connection, records.extra_ops = await asyncpg.connect(self.url), self.open()
         try:
             async with records.connection.transaction():
                 yield records
         finally:
             await records.connection.close()
-            await records.beside.close()
+            await records.extra_ops.close()
 
     async def until_one_waits(self) -> None:
-        """Returns when a transaction waits for a lock of another."""
+        """Wait until a transaction waits for a lock of another."""
         connection = await asyncpg.connect(self.url)
         try:
             async with asyncio.timeout(SECONDS):
@@ -143,7 +144,7 @@ PASSING: dict[str, tuple[Commit, Commit]] = {
 
 
 @pytest.mark.parametrize("pair", WAITING.values(), ids=WAITING.keys())
-async def test_a_commit_that_shares_something_waits_for_the_one_before(
+async def test_commit_with_shared_keys_waits_for_earlier_one(
     records: Records, server: Server, pair: tuple[Commit, Commit]
 ) -> None:
     model, first, second = Model(), *pair
@@ -159,7 +160,7 @@ async def test_a_commit_that_shares_something_waits_for_the_one_before(
 
 
 @pytest.mark.parametrize("pair", PASSING.values(), ids=PASSING.keys())
-async def test_a_commit_that_shares_nothing_does_not_wait(
+async def test_commit_without_shared_keys_does_not_wait(
     records: Records, server: Server, pair: tuple[Commit, Commit]
 ) -> None:
     model, first, second = Model(), *pair
@@ -171,14 +172,14 @@ async def test_a_commit_that_shares_nothing_does_not_wait(
     assert await records.range("!", "~", limit=10_000) == [*model.live().items()]
 
 
-# What the archive and the jobs commit
+# Commits of the archive and of jobs
 
 ALICE, BOB = Owner("alice"), Owner("bob")
 TOOLS = [{"type": "function", "name": "f", "description": "d" * 500, "parameters": {}, "strict": True}]
 
 
 async def save(records: Records, owner: Owner, clock: Clock, base: str | None = None, **fields: Any) -> str:
-    """Stores a turn with words of its own; the name of its history."""
+    """Store a turn with unique texts, and return the name of its history."""
     said, asked = assistant(new_id("answer")), user(new_id("question"))
     made = response(said, tools=TOOLS, **fields)
     await Archive(records, clock=clock).save(made, owner=owner, base=base, input_items=[asked])
@@ -186,17 +187,17 @@ async def save(records: Records, owner: Owner, clock: Clock, base: str | None = 
 
 
 async def background(records: Records, response_id: str, made: Json, clock: Clock) -> None:
-    """Queues a response, begins it and ends it."""
-    archive, jobs, journal = Archive(records, clock=clock), Jobs(records, 100), Journal(records, Bell())
+    """Queue a response, begin it and end it."""
+    archive, jobs, event_log = Archive(records, clock=clock), JobQueue(records, 100), EventLog(records, Notifier())
     body, asked = {"model": "m", "background": True}, [user(response_id)]
     first = made | {"status": "queued", "output": []}
     async with jobs.enqueued(response_id, ANONYMOUS, body) as queued:
-        await archive.save(first, owner=ANONYMOUS, base=None, input_items=asked, beside=queued)
+        await archive.save(first, owner=ANONYMOUS, base=None, input_items=asked, extra_ops=queued)
     held = await jobs.claim("worker")
     assert held is not None
     assert held.response_id == response_id
-    ended = [*held.gone(), *journal.expire(response_id, CREATED)]
-    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, beside=ended, conditions=[held.fence])
+    ended = [*held.delete_ops(), *event_log.expire(response_id, CREATED)]
+    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, extra_ops=ended, conditions=[held.fence])
     await jobs.noted()
 
 
@@ -206,12 +207,12 @@ async def in_background(records: Records, clock: Clock) -> None:
 
 
 async def in_foreground(records: Records, clock: Clock) -> None:
-    archive, response_id = Archive(records, clock=clock), new_id("resp")
-    vouchers = Vouchers(records, archive, "worker")
+    archive, response_id, worker = Archive(records, clock=clock), new_id("resp"), new_id("worker")
+    foreground_leases = StoredLeases(records, archive, worker, Heartbeat(JobQueue(records, 9), worker))
     made, asked = response(assistant(response_id), id=response_id), [user(response_id)]
-    await vouchers.vouch(made, owner=ANONYMOUS, base=None, input_items=asked)
-    ops, condition = vouchers.settled(response_id)
-    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, beside=ops, conditions=[condition])
+    await foreground_leases.acquire(made, owner=ANONYMOUS, base=None, input_items=asked)
+    ops, conditions = foreground_leases.completion_ops(response_id)
+    await archive.save(made, owner=ANONYMOUS, base=None, input_items=asked, extra_ops=ops, conditions=conditions)
 
 
 async def in_conversation(records: Records, clock: Clock) -> None:
@@ -236,7 +237,7 @@ WORK: dict[str, Callable[[Records, Clock], Awaitable[None]]] = {
 }
 
 
-async def test_saves_of_other_chains_and_owners_do_not_wait_for_one_that_is_not_on_the_disk(
+async def test_saves_of_other_chains_and_owners_do_not_wait_for_unfinished_one(
     records: Records, server: Server, clock: Clock
 ) -> None:
     hers, his = await save(records, ALICE, clock), await save(records, BOB, clock)
@@ -251,7 +252,7 @@ async def test_saves_of_other_chains_and_owners_do_not_wait_for_one_that_is_not_
 
 @pytest.mark.parametrize("second", WORK)
 @pytest.mark.parametrize("first", WORK)
-async def test_responses_of_one_owner_do_not_wait_for_one_that_is_not_on_the_disk(
+async def test_responses_of_one_owner_do_not_wait_for_unfinished_one(
     records: Records, server: Server, clock: Clock, first: str, second: str
 ) -> None:
     await in_foreground(records, clock)
@@ -260,7 +261,9 @@ async def test_responses_of_one_owner_do_not_wait_for_one_that_is_not_on_the_dis
         await WORK[second](records, clock)
 
 
-async def test_a_history_that_is_being_dropped_is_waited_for(records: Records, server: Server, clock: Clock) -> None:
+async def test_save_waits_for_unfinished_deletion_of_its_history(
+    records: Records, server: Server, clock: Clock
+) -> None:
     archive, asked, said = Archive(records, clock=clock), user("q"), assistant("a")
     made = response(said)
     await archive.save(made, owner=ALICE, base=None, input_items=[asked])
@@ -278,7 +281,7 @@ async def test_a_history_that_is_being_dropped_is_waited_for(records: Records, s
 # Deadlocks and old schemas
 
 
-async def test_commits_that_name_shared_keys_in_any_order_do_not_deadlock(records: PostgresRecords) -> None:
+async def test_commits_with_shared_keys_in_any_order_do_not_deadlock(records: PostgresRecords) -> None:
     keys = [f"{kind}/{name}/{part}" for kind in "ab" for name in "xy" for part in "1234567"] + ["c", "d", "r/1"]
     chance = random.Random(4)
 
@@ -288,13 +291,13 @@ async def test_commits_that_name_shared_keys_in_any_order_do_not_deadlock(record
         conditions: list[Condition] = [VersionIs(key, None) for key in chance.sample(keys, 2)]
         return ops, [*conditions, *map(Empty, chance.sample(["a/x/", "b/y/", "a/y/1"], chance.randrange(2)))]
 
-    # The server ends one of those that wait for each other, which is an error here.
+    # In a deadlock, the server would end one transaction, which is an error here.
     made = await asyncio.gather(*(committed(records, *commit()) for _ in range(600)))
     assert True in made
     assert False in made
 
 
-async def test_a_schema_of_an_earlier_version_gets_what_is_missing(records: PostgresRecords, server: Server) -> None:
+async def test_schema_of_earlier_version_is_upgraded(records: PostgresRecords, server: Server) -> None:
     await records.commit([Put("a", b"1")])
     await records.close()
     connection = await asyncpg.connect(server.url)

@@ -1,4 +1,4 @@
-"""Commits that are made at once do what they would do one after another, in some order."""
+"""Concurrent commits are serializable: they have the effect of some sequential order."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.contract.model import Model
 
 type Commit = tuple[list[Op], list[Condition]]
 type Outcome = tuple[list[list[Condition]], dict[str, Record]]
-"""What failed of each commit, and what is stored after all."""
+"""The conditions that failed of each commit, and the records stored after all of them."""
 
 KEYS: Final = ("a", "g/1", "g/1/a", "g/1/b", "g/2/a", *(f"h/1/{number}" for number in range(7)))
 OPS: Final = st.one_of(
@@ -57,7 +57,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION {schema}.pause()
 
 
 async def slow_down(backend: Backend, place: Place, records: Records) -> None:
-    """Has commits on PostgreSQL, which are made side by side, take long enough to come across each other."""
+    """Slow down commits on PostgreSQL, which are made concurrently, so that they overlap."""
     if backend.name == "postgres":
         await records.get_many(["a"])
         connection = await asyncpg.connect(place.url_of("postgres"))
@@ -72,7 +72,7 @@ async def racing(backend: Backend, place: Place, records: Records) -> Records:
 
 
 async def failed(records: Records, commit: Commit) -> list[Condition]:
-    """What fails of a commit; nothing if it is made."""
+    """Return the failed conditions of a commit, or an empty list if it is made."""
     try:
         await records.commit(*commit)
     except Conflict as conflict:
@@ -81,7 +81,7 @@ async def failed(records: Records, commit: Commit) -> list[Condition]:
 
 
 def outcome(model: Model, commits: Sequence[Commit], order: Sequence[int]) -> Outcome:
-    """What the commits come to in this order."""
+    """Return the outcome of the commits in this order."""
     found: dict[int, list[Condition]] = {}
     for number in order:
         ops, conditions = commits[number]
@@ -90,12 +90,11 @@ def outcome(model: Model, commits: Sequence[Commit], order: Sequence[int]) -> Ou
     return [found[number] for number in range(len(commits))], model.live()
 
 
+@pytest.mark.extended
 @pytest.mark.needs("bulk")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(batches=BATCHES)
-def test_commits_at_once_come_to_what_they_would_in_some_order(
-    backend: Backend, place: Place, batches: list[list[Commit]]
-) -> None:
+def test_concurrent_commits_are_serializable(backend: Backend, place: Place, batches: list[list[Commit]]) -> None:
     async def run() -> None:
         model, fresh = Model(), place.fresh()
         records = backend.open(fresh, Clock(0.0))
@@ -117,7 +116,7 @@ def test_commits_at_once_come_to_what_they_would_in_some_order(
     asyncio.run(run())
 
 
-async def test_of_two_commits_that_rule_each_other_out_one_is_made(racing: Records) -> None:
+async def test_mutually_exclusive_commits_have_one_winner(racing: Records) -> None:
     for number in range(30):
         first, second = f"k/{number}/first", f"l/{number}/second"
         made = await asyncio.gather(
@@ -128,7 +127,7 @@ async def test_of_two_commits_that_rule_each_other_out_one_is_made(racing: Recor
         assert len(await racing.get_many([first, second])) == 1
 
 
-async def test_a_key_counts_each_commit_that_found_its_version(racing: Records) -> None:
+async def test_version_counts_each_commit_on_that_version(racing: Records) -> None:
     async def count() -> int:
         made = 0
         for _ in range(10):
@@ -142,11 +141,11 @@ async def test_a_key_counts_each_commit_that_found_its_version(racing: Records) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_content_is_dropped_only_while_nothing_refers_to_it(racing: Records, seed: int) -> None:
+async def test_content_is_dropped_only_without_references(racing: Records, seed: int) -> None:
     chance = random.Random(seed)
 
     async def refer(name: str, source: str) -> None:
-        """Has the content there and refers to it, or lets go of it."""
+        """Ensure that the content exists and refer to it, or drop a reference."""
         content = (await racing.get_many([f"n/{name}"])).get(f"n/{name}")
         condition = VersionIs(f"n/{name}", content.version if content else None)
         ops: list[Op] = [] if content else [Put(f"n/{name}", b"")]

@@ -1,4 +1,4 @@
-"""What every backend of `Records` does."""
+"""Behaviour that every backend of `Records` has."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from llama_stack_responses.store.records import (
     Delete,
     Empty,
     Ensure,
+    Notify,
     Op,
     Put,
     Record,
     Records,
     VersionIs,
-    Wake,
     after_prefix,
 )
 from tests.contract.backends import Backend, Clock, Place
@@ -34,12 +34,12 @@ async def everything(records: Records) -> dict[str, bytes]:
     return {key: record.value for key, record in await records.range("!", "~", limit=10_000)}
 
 
-async def test_only_stores_with_transactions_hand_out_work(backend: Backend, records: Records) -> None:
+async def test_only_transactional_stores_support_jobs(backend: Backend, records: Records) -> None:
     assert records.transactional == ("work" in backend.capabilities)
     assert (records.watch() is not None) == ("wakes" in backend.capabilities)
 
 
-async def test_get_many_leaves_out_what_is_absent(records: Records) -> None:
+async def test_get_many_leaves_out_absent_keys(records: Records) -> None:
     await records.commit([Put("a", b"1"), Put("b", b"2")])
     assert await records.get_many(["a", "b", "c"]) == {"a": Record(b"1", 1), "b": Record(b"2", 1)}
     assert await records.get_many(["b", "b"]) == {"b": Record(b"2", 1)}
@@ -55,7 +55,7 @@ async def test_get_many_takes_thousands_of_keys(records: Records) -> None:
     assert found["k/04998"].value == b"4998"
 
 
-async def test_versions_count_the_puts_of_one_life(records: Records) -> None:
+async def test_version_counts_puts_since_creation(records: Records) -> None:
     for version in (1, 2, 3):
         await records.commit([Put("a", b"%d" % version)])
         assert await records.get_many(["a"]) == {"a": Record(b"%d" % version, version)}
@@ -64,13 +64,13 @@ async def test_versions_count_the_puts_of_one_life(records: Records) -> None:
     assert await records.get_many(["a"]) == {"a": Record(b"again", 1)}
 
 
-async def test_ensure_writes_only_what_is_absent(records: Records) -> None:
+async def test_ensure_writes_only_absent_keys(records: Records) -> None:
     await records.commit([Ensure("a", b"first")])
     await records.commit([Ensure("a", b"second", 1.0), Ensure("b", b"third")])
     assert await records.get_many(["a", "b"]) == {"a": Record(b"first", 1), "b": Record(b"third", 1)}
 
 
-async def test_ops_happen_in_their_order(records: Records) -> None:
+async def test_ops_apply_in_order(records: Records) -> None:
     await records.commit([Put("a", b"1"), Delete("a"), Ensure("a", b"2"), Ensure("a", b"3"), Put("b", b"4")])
     assert await values(records, "a", "b") == {"a": b"2", "b": b"4"}
     await records.commit([Delete("a"), Delete("a"), Delete("never")])
@@ -95,9 +95,7 @@ async def test_ops_happen_in_their_order(records: Records) -> None:
     ],
     ids=str,
 )
-async def test_a_commit_is_made_only_if_its_condition_holds(
-    records: Records, condition: Condition, holds: bool
-) -> None:
+async def test_commit_is_made_only_if_condition_holds(records: Records, condition: Condition, holds: bool) -> None:
     await records.commit([Put("a", b"1"), Put("a", b"2"), Put("f/x/1", b""), Put("f/x0", b"")])
     if holds:
         await records.commit([Put("new", b"")], [condition])
@@ -108,7 +106,7 @@ async def test_a_commit_is_made_only_if_its_condition_holds(
     assert ("new" in await everything(records)) == holds
 
 
-async def test_a_conflict_names_all_that_failed_and_writes_nothing(records: Records) -> None:
+async def test_conflict_names_all_failed_conditions_and_writes_nothing(records: Records) -> None:
     await records.commit([Put("a", b"1"), Put("f/1", b"")])
     before = await everything(records)
     failed: list[Condition] = [VersionIs("a", 7), Empty("f/")]
@@ -120,29 +118,29 @@ async def test_a_conflict_names_all_that_failed_and_writes_nothing(records: Reco
     assert await everything(records) == before
 
 
-async def test_conditions_look_at_the_state_before_the_ops(records: Records) -> None:
+async def test_conditions_apply_to_state_before_ops(records: Records) -> None:
     await records.commit([Put("a", b"1"), Put("f/1", b"")], [VersionIs("a", None), Empty("f/")])
     with pytest.raises(Conflict):
         await records.commit([Delete("f/1")], [Empty("f/")])
     assert await values(records, "f/1") == {"f/1": b""}
 
 
-async def test_of_many_that_race_for_one_version_one_wins(records: Records) -> None:
+async def test_concurrent_commits_on_one_version_have_one_winner(records: Records) -> None:
     await records.commit([Put("a", b"")])
 
-    async def attempt(index: int) -> bool:
+    async def runner(index: int) -> bool:
         try:
             await records.commit([Put("a", b"%d" % index), Put(f"won/{index}", b"")], [VersionIs("a", 1)])
         except Conflict:
             return False
         return True
 
-    won = await asyncio.gather(*map(attempt, range(100)))
+    won = await asyncio.gather(*map(runner, range(100)))
     assert sum(won) == 1
     assert await everything(records) == {"a": b"%d" % won.index(True), f"won/{won.index(True)}": b""}
 
 
-async def test_counting_up_together_loses_no_count(records: Records) -> None:
+async def test_concurrent_increments_are_not_lost(records: Records) -> None:
     await records.commit([Put("count", b"0")])
 
     async def count() -> None:
@@ -160,7 +158,7 @@ async def test_counting_up_together_loses_no_count(records: Records) -> None:
     assert await records.get_many(["count"]) == {"count": Record(b"20", 21)}
 
 
-async def test_a_user_and_a_dropper_of_content_never_both_win(records: Records) -> None:
+async def test_reference_and_deletion_of_content_never_both_succeed(records: Records) -> None:
     for turn in range(20):
         content, reference = f"b/{turn}", f"f/{turn}/"
         await records.commit([Put(content, b"")])
@@ -174,7 +172,7 @@ async def test_a_user_and_a_dropper_of_content_never_both_win(records: Records) 
         assert found in ({}, {content: b"", reference + "x": b""})
 
 
-async def test_range_is_ordered_bounded_and_half_open(records: Records) -> None:
+async def test_range_is_ordered_limited_and_half_open(records: Records) -> None:
     keys = ["a", "a/", "a/1", "a/10", "a/2", "a/A", "a/_", "a/a", "a0", "b"]
     await records.commit([Put(key, key.encode()) for key in reversed(keys)])
     inside = keys[1:8]
@@ -194,7 +192,35 @@ async def test_range_is_ordered_bounded_and_half_open(records: Records) -> None:
     assert await between("c", "d") == []
 
 
-async def test_what_has_expired_is_absent_everywhere(records: Records, clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("most", "ends_with"), [(1, "b"), (10, "b"), (11, "c"), (30, "c"), (31, "a"), (60, "a"), (61, "a"), (10**9, "a")]
+)
+async def test_get_many_stops_at_record_that_reaches_byte_limit(records: Records, most: int, ends_with: str) -> None:
+    await records.commit([Put("a", b"1" * 30), Put("b", b"2" * 10), Put("c", b"3" * 20)])
+    found = await records.get_many(["b", "none", "c", "a", "b"], most=most)
+    assert list(found) == ["b", "c", "a"][: ["b", "c", "a"].index(ends_with) + 1]
+    assert found == {key: record for key, record in (await records.get_many(["a", "b", "c"])).items() if key in found}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("most", "count"), [(1, 1), (10, 1), (11, 2), (30, 3), (31, 4), (10**9, 5)])
+async def test_range_stops_at_record_that_reaches_byte_limit(
+    records: Records, most: int, count: int, reverse: bool
+) -> None:
+    await records.commit([Put(f"k/{number}", b"x" * 10) for number in range(6)])
+    whole = await records.range("k/", "k0", limit=5, reverse=reverse)
+    assert await records.range("k/", "k0", limit=5, reverse=reverse, most=most) == whole[:count]
+
+
+@pytest.mark.parametrize("keys", [["large"], ["small", "large"], ["large", *(f"none {n}" for n in range(100))]])
+async def test_large_value_is_read_whole(records: Records, keys: list[str]) -> None:
+    await records.commit([Put("small", b"s"), Put("large", b"l" * 300_000)])
+    found = await records.get_many(keys, most=10**9)
+    assert found["large"].value == b"l" * 300_000
+    assert await records.range("large", "larges", limit=5) == [("large", found["large"])]
+
+
+async def test_expired_record_is_absent_everywhere(records: Records, clock: Clock) -> None:
     await records.commit([Put("f/1", b"old", clock.now + 10), Put("f/1", b"old", clock.now + 10)])
     clock.now += 9.5
     assert await values(records, "f/1") == {"f/1": b"old"}
@@ -208,7 +234,7 @@ async def test_what_has_expired_is_absent_everywhere(records: Records, clock: Cl
     assert await records.get_many(["f/1"]) == {"f/1": Record(b"new", 1)}
 
 
-async def test_a_put_on_an_expired_key_begins_a_new_life(records: Records, clock: Clock) -> None:
+async def test_put_on_expired_key_restarts_version(records: Records, clock: Clock) -> None:
     await records.commit([Put("a", b"", clock.now + 1), Put("a", b"", clock.now + 1)])
     clock.now += 1
     await records.commit([Put("a", b"new")])
@@ -216,7 +242,7 @@ async def test_a_put_on_an_expired_key_begins_a_new_life(records: Records, clock
     assert await records.get_many(["a"]) == {"a": Record(b"new", 1)}
 
 
-async def test_sweep_removes_the_expired_and_only_them(records: Records, clock: Clock) -> None:
+async def test_sweep_removes_only_expired_records(records: Records, clock: Clock) -> None:
     ops: list[Op] = [Put(f"k/{index}", b"", clock.now + index) for index in range(10)]
     await records.commit([*ops, Put("keep", b""), Put("k/9", b"", clock.now + 100), Put("k/8", b"")])
     assert await records.sweep(clock.now + 4) == 5
@@ -226,14 +252,14 @@ async def test_sweep_removes_the_expired_and_only_them(records: Records, clock: 
 
 
 @pytest.mark.needs("bulk")
-async def test_a_sweep_is_bounded_and_the_next_goes_on(records: Records, clock: Clock) -> None:
+async def test_sweep_is_bounded_and_continues_next_time(records: Records, clock: Clock) -> None:
     await records.commit([Put(f"k/{index}", b"", clock.now + 1) for index in range(2500)])
     swept = [await records.sweep(clock.now + 1) for _ in range(4)]
     assert sum(swept) == 2500
     assert max(swept) < 2500
 
 
-def test_records_made_in_one_loop_serve_in_another(backend: Backend, clock: Clock, place: Place) -> None:
+def test_records_created_in_one_event_loop_work_in_another(backend: Backend, clock: Clock, place: Place) -> None:
     async def write(records: Records) -> None:
         await asyncio.gather(*(records.commit([Put(f"k/{index}", b"")]) for index in range(5)))
         assert len(await records.range("k/", "k0", limit=10)) == 5
@@ -247,7 +273,7 @@ def test_records_made_in_one_loop_serve_in_another(backend: Backend, clock: Cloc
     asyncio.run(write(records))
 
 
-async def test_what_is_there_after_close(backend: Backend, clock: Clock, place: Place) -> None:
+async def test_persistent_records_survive_close(backend: Backend, clock: Clock, place: Place) -> None:
     first = backend.open(place, clock)
     await first.commit([Put("a", b"1"), Put("b", b"2", clock.now + 5)])
     written = await first.get_many(["a", "b"])
@@ -257,7 +283,7 @@ async def test_what_is_there_after_close(backend: Backend, clock: Clock, place: 
     await second.close()
 
 
-async def test_use_after_close_opens_again(records: Records) -> None:
+async def test_records_reopen_on_use_after_close(records: Records) -> None:
     await records.commit([Put("a", b"1")])
     await records.close()
     await records.commit([Put("a", b"2")])
@@ -272,7 +298,7 @@ OPS = st.one_of(
     st.builds(Put, KEYS, st.binary(max_size=3), TIMES),
     st.builds(Ensure, KEYS, st.binary(max_size=3), TIMES),
     st.builds(Delete, KEYS),
-    st.builds(Wake, KEYS),
+    st.builds(Notify, KEYS),
 )
 CONDITIONS = st.one_of(
     st.builds(VersionIs, KEYS, st.none() | st.integers(1, 3)),
@@ -286,7 +312,7 @@ STEPS = st.lists(
 @pytest.mark.needs("bulk")
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(steps=STEPS)
-def test_a_backend_does_what_a_dict_would(
+def test_backend_behaves_like_model(
     backend: Backend,
     place: Place,
     steps: list[tuple[list[Op], list[Condition], bool, bool]],

@@ -1,4 +1,4 @@
-"""Servers that die and come back while commits are on their way: each is made once, none that was answered is lost."""
+"""Servers that die and restart during commits: each commit is made once, and none that was acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from redis.exceptions import OutOfMemoryError
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.jobs import listener as lookout
-from llama_stack_responses.jobs import notifier as bell
-from llama_stack_responses.jobs.listener import Lookout
-from llama_stack_responses.jobs.notifier import Bell
-from llama_stack_responses.store import postgres_watch, redis_watch
+from llama_stack_responses.intervals import Intervals
+from llama_stack_responses.jobs.listener import NotificationListener
+from llama_stack_responses.jobs.notifier import Notifier
 from llama_stack_responses.store.postgres import PostgresRecords
-from llama_stack_responses.store.records import Conflict, Put, Records, Unanswered, VersionIs, Wake, Watch
+from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, Unanswered, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import SECONDS
 from tests.contract.test_lost_answers import Server, done, stored
@@ -33,7 +31,7 @@ from tests.support.postgres import Postgres
 from tests.support.records import WatchedRecords
 from tests.support.valkey import Valkey
 from tests.support.waiting import wait_until
-from tests.unit.jobs.office import until
+from tests.unit.jobs.harness import until
 
 KINDS: Final[dict[str, tuple[Callable[[Path], DatabaseServer], Callable[[str], Records]]]] = {
     "redis": (
@@ -66,19 +64,19 @@ async def records(kind: str, server: DatabaseServer) -> AsyncIterator[Records]:
 
 
 async def count_up(records: Records, key: str, made: dict[str, int], done: asyncio.Event) -> None:
-    """Puts `key` again and again, each time only if nobody else has."""
+    """Put `key` repeatedly, each time only if its version is unchanged."""
     while not done.is_set():
         try:
             await records.commit([Put(key, b"x" * 500)], [VersionIs(key, made[key] or None)])
         except ApiError:
-            # On a busy machine the server may be away for longer than a call waits. Then it is made or not.
+            # On a busy machine the server may be away for longer than a call waits. Then the outcome is unknown.
             made[key] += await was_made(records, key, made[key])
         else:
             made[key] += 1
 
 
 async def was_made(records: Records, key: str, before: int) -> bool:
-    """Whether the commit that followed version `before` was made, as soon as the server can say."""
+    """Return whether the commit after version `before` was made, as soon as the server answers."""
     while True:
         with suppress(ApiError):
             found = (await records.get_many([key])).get(key)
@@ -91,7 +89,9 @@ def goes_on(made: dict[str, int], before: int) -> bool:
     return sum(made.values()) > before
 
 
-async def test_commits_go_on_over_deaths_of_the_server_each_made_once(records: Records, server: DatabaseServer) -> None:
+async def test_commits_continue_over_server_restarts_and_are_made_once(
+    records: Records, server: DatabaseServer
+) -> None:
     await records.commit([Put("first", b"")])
     chance, done = random.Random(1), asyncio.Event()
     made = {f"k/{number}": 0 for number in range(WRITERS)}
@@ -108,9 +108,7 @@ async def test_commits_go_on_over_deaths_of_the_server_each_made_once(records: R
     assert {key: record.version for key, record in (await records.get_many([*made])).items()} == made
 
 
-async def test_a_server_that_stays_away_is_a_503_that_says_when_to_come_back(
-    records: Records, server: DatabaseServer
-) -> None:
+async def test_unreachable_server_is_503_with_retry_after(records: Records, server: DatabaseServer) -> None:
     await records.commit([Put("a", b"1")])
     server.kill()
     for call in (records.get_many(["a"]), records.range("a", "b", limit=1), records.commit([Put("a", b"2")])):
@@ -124,7 +122,7 @@ async def test_a_server_that_stays_away_is_a_503_that_says_when_to_come_back(
         await records.commit([Put("a", b"2")], [VersionIs("a", 2)])
 
 
-async def test_a_server_that_hangs_is_a_503_and_not_waited_for_again_and_again(
+async def test_hanging_server_is_503_without_repeated_waits(
     kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = LoopClock(monkeypatch)
@@ -139,14 +137,14 @@ async def test_a_server_that_hangs_is_a_503_and_not_waited_for_again_and_again(
             await waits
         assert (error.value.status, error.value.retry_after) == (503, 1)
         assert error.value.message == "The response store's server does not answer."
-        # Nothing was read, and nobody knows whether the commit is made.
+        # The read failed; the outcome of the commit is unknown.
         assert isinstance(error.value, Unanswered) == (call == calls[1])
     server.thaw()
     assert (await impatient.get_many(["a"]))["a"].value in (b"1", b"2")
     await impatient.close()
 
 
-async def test_refusal_after_lost_answer_does_not_say_that_the_commit_was_not_made(tmp_path: Path) -> None:
+async def test_refusal_after_lost_reply_leaves_outcome_unknown(tmp_path: Path) -> None:
     with Valkey(tmp_path / "server") as server:
         records = RedisRecords(server.url)
         await records.commit([Put("a", b"1")])
@@ -199,7 +197,7 @@ async def test_postgres_commit_that_may_be_made_is_unanswered(
     assert (type(error.value), left) == (kind, [])
 
 
-async def test_response_that_a_hanging_server_stores_late_is_stored(
+async def test_response_that_hanging_server_stores_late_is_stored(
     kind: str, server: DatabaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     hangs: list[bool] = []
@@ -213,8 +211,8 @@ async def test_response_that_a_hanging_server_stores_late_is_stored(
     final = done(await Server(records).vouched())
     here = Server(WatchedRecords(records, before=hang))
     keeping = asyncio.create_task(here.keeper.keep_vouched(final, Transcript(), stored(), {}))
-    # The answer counts as lost; the server has the commit, and makes it as soon as it goes on.
-    await until(lambda: "is looked for" in caplog.text or keeping.done())
+    # The reply counts as lost; the server has received the commit, and makes it once it continues.
+    await until(lambda: "outcome of a commit unknown" in caplog.text or keeping.done())
     server.thaw()
     await keeping
     found = await here.archive.load(final["id"])
@@ -223,7 +221,7 @@ async def test_response_that_a_hanging_server_stores_late_is_stored(
     await records.close()
 
 
-async def test_a_wrong_password_is_said_so(kind: str, tmp_path: Path) -> None:
+async def test_wrong_password_is_reported(kind: str, tmp_path: Path) -> None:
     with KINDS[kind][0](tmp_path / "locked") as server:
         records = KINDS[kind][1](server.url.replace("secret", "sesame"))
         with pytest.raises(ApiError, match="does not accept the password") as error:
@@ -239,14 +237,16 @@ async def test_a_wrong_password_is_said_so(kind: str, tmp_path: Path) -> None:
         (("MIN-REPLICAS-TO-WRITE", "1"), "The response store's server refused a command."),
     ],
 )
-async def test_a_valkey_that_takes_no_writes_says_why(tmp_path: Path, settings: tuple[str, str], sentence: str) -> None:
+async def test_valkey_refusing_writes_is_reported_with_reason(
+    tmp_path: Path, settings: tuple[str, str], sentence: str
+) -> None:
     with Valkey(tmp_path / "server") as server:
         records = RedisRecords(server.url)
         await records.commit([Put("a", b"1")])
         with Redis.from_url(server.url) as admin:
             admin.config_set(*settings)
         with pytest.raises(ApiError) as error:
-            await records.commit([Put("a", b"2"), Wake("a")])
+            await records.commit([Put("a", b"2"), Notify("a")])
         assert (error.value.status, error.value.message) == (503, sentence)
         with Redis.from_url(server.url) as admin:
             admin.config_set(settings[0], "0")
@@ -255,7 +255,7 @@ async def test_a_valkey_that_takes_no_writes_says_why(tmp_path: Path, settings: 
 
 
 @pytest.mark.parametrize(("policy", "told"), [("allkeys-lru", True), ("noeviction", False)])
-async def test_a_valkey_that_would_drop_what_it_keeps_is_warned_of(
+async def test_valkey_with_eviction_policy_is_warned_about(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, policy: str, told: bool
 ) -> None:
     with Valkey(tmp_path / "server", "--maxmemory", "100mb", "--maxmemory-policy", policy) as server:
@@ -265,7 +265,7 @@ async def test_a_valkey_that_would_drop_what_it_keeps_is_warned_of(
         await records.close()
 
 
-async def test_a_valkey_that_follows_another_is_no_store(tmp_path: Path) -> None:
+async def test_valkey_replica_is_refused_as_store(tmp_path: Path) -> None:
     with (
         Valkey(tmp_path / "first") as first,
         Valkey(tmp_path / "second", "--replicaof", "127.0.0.1", str(first.port)) as second,
@@ -276,14 +276,14 @@ async def test_a_valkey_that_follows_another_is_no_store(tmp_path: Path) -> None
         await records.close()
 
 
-async def test_a_watch_ends_with_its_server_and_the_next_hears_again(
+async def test_watch_ends_with_its_server_and_works_after_restart(
     kind: str, records: Records, server: DatabaseServer
 ) -> None:
     there = KINDS[kind][1](server.url)
     async with hearing(there) as watch:
         server.kill()
         with pytest.raises(ApiError) as error:
-            await watch.heard()
+            await watch.receive()
         assert error.value.status == 503
     with pytest.raises(ApiError) as error:
         async with hearing(there):
@@ -291,19 +291,17 @@ async def test_a_watch_ends_with_its_server_and_the_next_hears_again(
     assert (error.value.status, error.value.message) == (503, "The response store's server cannot be reached.")
     await asyncio.to_thread(server.start)
     async with hearing(there) as watch:
-        await records.commit([Wake("a")])
-        assert await watch.heard() == "a"
+        await records.commit([Notify("a")])
+        assert await watch.receive() == "a"
     await there.close()
 
 
-async def test_a_watch_over_a_server_that_hangs_ends(
-    kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_watch_on_hanging_server_ends(kind: str, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = LoopClock(monkeypatch)
     there = HASTY[kind](server.url, timeout=10.0)
     async with hearing(there) as watch:
         server.freeze()
-        waits = asyncio.ensure_future(watch.heard())
+        waits = asyncio.ensure_future(watch.receive())
         await clock.passes_until(waits.done)
         with pytest.raises(ApiError, match="does not answer"):
             await waits
@@ -311,56 +309,50 @@ async def test_a_watch_over_a_server_that_hangs_ends(
     await there.close()
 
 
-async def test_a_watch_with_nothing_to_hear_goes_on(
-    kind: str, records: Records, server: DatabaseServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for module in (postgres_watch, redis_watch):
-        monkeypatch.setattr(module, "_SILENCE", 0.01)
-    there = KINDS[kind][1](server.url)
+async def test_watch_without_notifications_stays_open(kind: str, records: Records, server: DatabaseServer) -> None:
+    there = HASTY[kind](server.url, timeout=SECONDS, watch_silence=0.01)
     async with hearing(there) as watch:
-        waits = asyncio.create_task(watch.heard())
+        waits = asyncio.create_task(watch.receive())
         await asyncio.wait([waits], timeout=0.3)
         assert not waits.done()
-        await records.commit([Wake("a")])
+        await records.commit([Notify("a")])
         assert await waits == "a"
     await there.close()
 
 
-async def test_who_waits_is_told_again_once_the_server_is_back(
+async def test_notifications_resume_after_server_restart(
     kind: str,
     records: Records,
     server: DatabaseServer,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever waits here looks by themselves only after an hour."""
-    monkeypatch.setattr(lookout, "_AGAIN", 0.01)
-    monkeypatch.setattr(bell, "SELDOM", 3600.0)
-    there, rings = KINDS[kind][1](server.url), Bell()
-    keeps_watch = asyncio.create_task(Lookout(there, rings).run())
-    with rings.listen("a") as ear:
+    """Waiters here fall back to polling only after an hour."""
+    there, rings = KINDS[kind][1](server.url), Notifier(fallback_poll=3600.0)
+    keeps_watch = asyncio.create_task(NotificationListener(there, rings, Intervals(reconnect_seconds=0.01)).run())
+    with rings.listen("a") as subscription:
         async with asyncio.timeout(180):
-            assert await ear.wait(3600)  # it is watched from now on
+            assert await subscription.wait(3600)  # it is subscribed from now on
             for _ in range(2):
-                await records.commit([Wake("a")])
-                assert await ear.wait(3600)
+                await records.commit([Notify("a")])
+                assert await subscription.wait(3600)
                 server.kill()
-                assert await ear.wait(3600)  # it is not
+                assert await subscription.wait(3600)  # the subscription is lost
                 await asyncio.to_thread(server.start)
-                assert await ear.wait(3600)
+                assert await subscription.wait(3600)
     keeps_watch.cancel()
     await asyncio.wait([keeps_watch])
     await there.close()
-    said = [record.message.partition(":")[0] for record in caplog.records if "other servers' work" in record.message]
-    assert set(said) == {"other servers' work is looked for and not heard of"}
+    said = [record.message.partition(":")[0] for record in caplog.records if "store notifications" in record.message]
+    assert set(said) == {"store notifications lost, falling back to polling"}
 
 
 @asynccontextmanager
-async def hearing(records: Records) -> AsyncIterator[Watch]:
-    """A watch that hears what wakes "a"."""
+async def hearing(records: Records) -> AsyncIterator[PubSub]:
+    """Yield a watch that is subscribed to "a"."""
     entering = records.watch()
     assert entering is not None
     async with asyncio.timeout(60), entering as watch:
         await watch.listen(["a"])
-        assert await watch.heard() == "a"
+        assert await watch.receive() == "a"
         yield watch

@@ -1,4 +1,4 @@
-"""Servers that speak TLS, by the addresses that a configuration has: who does not prove who it is gets no password.
+"""Servers with TLS, by the addresses in a configuration: a server that fails authentication gets no password.
 
 The servers in the wheels were built without TLS, so a relay speaks it for them.
 """
@@ -16,7 +16,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.keyvalue import backend
 from llama_stack_responses.store.factory import open_records
 from llama_stack_responses.store.records import Put, Records
-from tests.support.authority import Authority
+from tests.support.certificates import Certificates
 from tests.support.database import DatabaseServer
 from tests.support.postgres import Postgres
 from tests.support.relay import Relay
@@ -46,31 +46,36 @@ def server(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Data
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Authority:
-    return Authority(tmp_path / "ours")
+def ours(tmp_path: Path) -> Certificates:
+    return named("localhost", tmp_path / "ours")
 
 
-def records(kind: str, port: int, trusted: Authority) -> Records:
-    url = ADDRESSES[kind].format(port=port, trusted=trusted.certificate)
+def named(host: str, folder: Path) -> Certificates:
+    return Certificates.made_in(folder, [host], address=None)
+
+
+def records(kind: str, port: int, trusted: Certificates) -> Records:
+    url = ADDRESSES[kind].format(port=port, trusted=trusted.path("ca.pem"))
     config = ResponsesConfig.model_validate({"store": {"type": kind, "url": url, "password": PASSWORD}})
     return open_records(config.store, backend)
 
 
-async def test_a_server_that_proves_who_it_is_is_used(kind: str, server: DatabaseServer, ours: Authority) -> None:
-    with Relay(server.port, ours.context("localhost"), asks=kind == "postgres") as relay:
+async def test_server_with_trusted_certificate_is_used(kind: str, server: DatabaseServer, ours: Certificates) -> None:
+    with Relay(server.port, ours.of_server(), asks=kind == "postgres") as relay:
         opened = records(kind, relay.port, ours)
         await opened.commit([Put("a", b"1")])
         assert (await opened.get_many(["a"]))["a"].value == b"1"
         await opened.close()
 
 
-@pytest.mark.parametrize(("stranger", "name"), [(True, "localhost"), (False, "elsewhere")], ids=["authority", "name"])
-async def test_a_server_that_does_not_is_refused_and_said_so(
-    kind: str, server: DatabaseServer, ours: Authority, tmp_path: Path, stranger: bool, name: str
+@pytest.mark.parametrize("wrong", ["authority", "name"])
+async def test_server_with_untrusted_certificate_is_refused(
+    kind: str, server: DatabaseServer, ours: Certificates, tmp_path: Path, wrong: str
 ) -> None:
-    signed = Authority(tmp_path / "theirs") if stranger else ours
-    with Relay(server.port, signed.context(name), asks=kind == "postgres") as relay:
-        opened = records(kind, relay.port, ours)
+    theirs = named("localhost" if wrong == "authority" else "elsewhere", tmp_path / "theirs")
+    trusted = ours if wrong == "authority" else theirs
+    with Relay(server.port, theirs.of_server(), asks=kind == "postgres") as relay:
+        opened = records(kind, relay.port, trusted)
         with pytest.raises(ApiError) as error:
             await opened.get_many(["a"])
         assert (error.value.status, error.value.message) == (

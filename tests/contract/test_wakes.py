@@ -1,4 +1,4 @@
-"""On the stores that wake: who watches hears of the commits of other processes, and need not look again and again."""
+"""On stores with notifications, subscribers learn of commits of other processes without polling."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ import pytest
 from redis import Redis
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.jobs import event_log as journal
-from llama_stack_responses.jobs import notifier as bell
-from llama_stack_responses.jobs import worker as crew
+from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.postgres_watch import PostgresWatch
-from llama_stack_responses.store.records import Conflict, Put, Records, VersionIs, Wake, Watch
+from llama_stack_responses.store.records import Conflict, Notify, PubSub, Put, Records, VersionIs
 from llama_stack_responses.store.redis import RedisRecords
 from tests.contract.backends import Backend, Clock, Place
 from tests.support.inference import finish, text
-from tests.unit.jobs.office import ID, PATIENCE, ROUNDS, SAID, Office, said, until
+from tests.unit.jobs.harness import ID, PATIENCE, ROUNDS, SAID, ProcessHarness, said, until
 
 pytestmark = pytest.mark.needs("wakes")
 
@@ -37,85 +35,85 @@ async def there(backend: Backend, place: Place, clock: Clock) -> AsyncIterator[R
 
 
 @asynccontextmanager
-async def watching(records: Records, *names: str) -> AsyncIterator[Watch]:
-    """A watch that hears all that wakes the names."""
+async def watching(records: Records, *names: str) -> AsyncIterator[PubSub]:
+    """Yield a watch that is subscribed to the names."""
     entering = records.watch()
     assert entering is not None
     async with asyncio.timeout(PATIENCE), entering as watch:
         await watch.listen(names)
-        assert {await watch.heard() for _ in names} == set(names)
+        assert {await watch.receive() for _ in names} == set(names)
         yield watch
 
 
-# Watching
+# Notifications
 
 
-async def test_a_commit_wakes_who_watches_in_another_process(records: Records, there: Records) -> None:
+async def test_commit_notifies_subscriber_in_other_process(records: Records, there: Records) -> None:
     async with watching(there, "a", "b") as watch:
         for number in range(1, 4):
-            await records.commit([Put("k", b""), Wake("a")])
-            assert await watch.heard() == "a"
+            await records.commit([Put("k", b""), Notify("a")])
+            assert await watch.receive() == "a"
             assert (await there.get_many(["k"]))["k"].version == number
-        await records.commit([Wake("b")])
-        assert await watch.heard() == "b"
+        await records.commit([Notify("b")])
+        assert await watch.receive() == "b"
 
 
-async def test_of_several_that_a_commit_wakes_each_is_heard_once(records: Records, there: Records) -> None:
+async def test_each_name_notified_by_commit_is_received_once(records: Records, there: Records) -> None:
     async with watching(there, "a", "b", "z") as watch:
-        await records.commit([Wake("a"), Put("k", b""), Wake("b"), Wake("a")])
-        assert {await watch.heard(), await watch.heard()} == {"a", "b"}
-        await records.commit([Wake("z")])
-        assert await watch.heard() == "z"
+        await records.commit([Notify("a"), Put("k", b""), Notify("b"), Notify("a")])
+        assert {await watch.receive(), await watch.receive()} == {"a", "b"}
+        await records.commit([Notify("z")])
+        assert await watch.receive() == "z"
 
 
-async def test_only_what_is_listened_for_is_heard(records: Records, there: Records) -> None:
+async def test_only_subscribed_names_are_received(records: Records, there: Records) -> None:
     async with watching(there, "a", "b", "z") as watch:
         await watch.leave(["a"])
-        await records.commit([Wake("a"), Wake("c"), Wake("z")])
-        assert await watch.heard() == "z"
+        await records.commit([Notify("a"), Notify("c"), Notify("z")])
+        assert await watch.receive() == "z"
         await watch.listen(["a"])
-        assert await watch.heard() == "a"
+        assert await watch.receive() == "a"
 
 
-async def test_what_a_process_wakes_itself_it_does_not_hear(records: Records, there: Records) -> None:
+async def test_process_does_not_receive_its_own_notifications(records: Records, there: Records) -> None:
     async with watching(there, "a", "z") as watch:
-        await there.commit([Wake("a")])
-        await records.commit([Wake("z")])
-        assert await watch.heard() == "z"
+        await there.commit([Notify("a")])
+        await records.commit([Notify("z")])
+        assert await watch.receive() == "z"
 
 
-async def test_what_is_not_committed_wakes_nobody(records: Records, there: Records) -> None:
+async def test_failed_commit_sends_no_notification(records: Records, there: Records) -> None:
     async with watching(there, "a", "z") as watch:
         with pytest.raises(Conflict):
-            await records.commit([Put("k", b""), Wake("a")], [VersionIs("k", 7)])
-        await records.commit([Wake("z")])
-        assert await watch.heard() == "z"
+            await records.commit([Put("k", b""), Notify("a")], [VersionIs("k", 7)])
+        await records.commit([Notify("z")])
+        assert await watch.receive() == "z"
 
 
-async def test_other_stores_on_the_server_are_not_heard(
+async def test_notifications_of_other_stores_on_server_are_not_received(
     records: Records, there: Records, backend: Backend, place: Place, clock: Clock
 ) -> None:
     stranger = backend.open(place.fresh(), clock)
     async with watching(there, "a", "z") as watch:
-        await stranger.commit([Wake("a")])
+        await stranger.commit([Notify("a")])
         await stranger.close()
-        await records.commit([Wake("z")])
-        assert await watch.heard() == "z"
+        await records.commit([Notify("z")])
+        assert await watch.receive() == "z"
 
 
-async def test_of_many_none_is_missed(records: Records, there: Records) -> None:
+async def test_concurrent_notifications_are_all_received(records: Records, there: Records) -> None:
     names = {f"resp_{number:064d}" for number in range(200)}
     async with watching(there, *names) as watch:
-        await asyncio.gather(*(records.commit([Wake(name)]) for name in names))
-        assert {await watch.heard() for _ in names} == names
+        await asyncio.gather(*(records.commit([Notify(name)]) for name in names))
+        assert {await watch.receive() for _ in names} == names
 
 
-async def test_a_user_who_may_not_publish_writes_all_the_same(place: Place, clock: Clock) -> None:
+async def test_user_without_publish_permission_can_write(place: Place, clock: Clock) -> None:
     address = place.url_of("redis")
     with Redis.from_url(address) as admin:
         admin.execute_command("ACL", "SETUSER", "mute", "on", ">pw", "~*", "+@all", "resetchannels")
     mute = RedisRecords(address.replace("//", "//mute:pw@"), prefix=f"{place.name}:", clock=clock)
-    await mute.commit([Wake("a"), Put("k", b"1"), Wake("b")])
+    await mute.commit([Notify("a"), Put("k", b"1"), Notify("b")])
     assert (await mute.get_many(["k"]))["k"].value == b"1"
     with pytest.raises(ApiError, match="not listen to these channels"):
         async with mute.watch():
@@ -123,7 +121,7 @@ async def test_a_user_who_may_not_publish_writes_all_the_same(place: Place, cloc
     await mute.close()
 
 
-async def test_a_pooler_that_swallows_notifications_is_found_out(place: Place) -> None:
+async def test_pooler_that_drops_notifications_is_detected(place: Place) -> None:
     async def swallow(_: object) -> None:
         pass
 
@@ -133,65 +131,59 @@ async def test_a_pooler_that_swallows_notifications_is_found_out(place: Place) -
     await watch.close()
 
 
-# Waiting: nobody here looks by themselves
+# Waiting without polling
 
 
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever is not told waits for ever."""
-    monkeypatch.setattr(journal, "_POLL", AGES)
-    monkeypatch.setattr(bell, "SELDOM", AGES)
-    for name in ("_LOOK", "_GLANCE"):
-        monkeypatch.setattr(crew, name, AGES)
+NEVER_POLLS: Final = Intervals(
+    poll_seconds=AGES, fast_poll_seconds=AGES, event_poll_seconds=AGES, fallback_poll_seconds=AGES
+)
+"""Intervals with which only a notification ends a wait."""
 
 
-class Process(Office):
-    """A process with workers."""
+class Process(ProcessHarness):
+    """A process with a worker."""
 
     def __init__(self, records: Records, *rounds: object, size: int) -> None:
-        super().__init__(records, *rounds)  # type: ignore[arg-type]
-        self.workers = self.crew(size=size)
+        super().__init__(records, *rounds, intervals=NEVER_POLLS)  # type: ignore[arg-type]
+        self.background = self.background_jobs(size=size)
 
     async def __aenter__(self) -> Process:
-        self.workers.start()
+        self.background.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.workers.stop()
+        await self.background.worker.stop()
 
 
-@pytest.mark.usefixtures("told")
-async def test_who_has_no_room_has_others_make_it_and_reads_along(records: Records, there: Records) -> None:
+async def test_job_of_full_process_runs_in_other_one_and_is_followed(records: Records, there: Records) -> None:
     async with Process(records, size=0) as full, Process(there, *ROUNDS, size=1) as free, asyncio.timeout(PATIENCE):
-        await full.submit(full.workers)
-        batches = full.workers.follow(ID, -1, AGES)
+        await full.submit(full.background)
+        batches = full.background.events.follow(ID, -1, AGES)
         events = [event async for batch in batches for event in batch]
         final = await free.result()
         assert (final["status"], said(final)) == ("completed", SAID)
-        assert events == await free.journal.read_all(ID, -1)
+        assert events == await free.event_log.read_all(ID, -1)
 
 
-@pytest.mark.usefixtures("told")
-async def test_a_cancel_is_heard_by_who_makes_it_and_its_end_by_who_cancels(records: Records, there: Records) -> None:
+async def test_cancel_and_its_end_are_notified_across_processes(records: Records, there: Records) -> None:
     async with Process(records, size=0) as here, asyncio.timeout(PATIENCE):
         async with Process(there, [text("And"), asyncio.Event(), finish()], size=1) as maker:
-            await here.submit(here.workers)
+            await here.submit(here.background)
             await until(lambda: maker.inference.streaming == 1)
-            ending = asyncio.create_task(here.workers.ended(ID))
-            await here.workers.cancel(ID)
+            ending = asyncio.create_task(here.background.events.ended(ID))
+            await here.background.cancel(ID)
             await until(lambda: maker.inference.streaming == 0)
             await ending
         assert (await here.result())["status"] == "cancelled"
 
 
-@pytest.mark.usefixtures("told")
-async def test_what_one_hands_over_another_takes_up(records: Records, there: Records) -> None:
+async def test_handed_over_job_is_claimed_by_other_process(records: Records, there: Records) -> None:
     async with asyncio.timeout(PATIENCE):
         async with Process(records, ROUNDS[0], [text("And"), asyncio.Event()], size=1) as ends:
-            await ends.submit(ends.workers)
+            await ends.submit(ends.background)
             await until(lambda: ends.inference.sent == 6)
             async with Process(there, *ROUNDS[1:], size=1) as goes_on:
-                await until(lambda: QUEUE in goes_on.workers._bell._told)
-                await ends.workers.stop()
-                await goes_on.workers.ended(ID)
+                await until(lambda: QUEUE in goes_on.background._notifier._remote)
+                await ends.background.worker.stop()
+                await goes_on.background.events.ended(ID)
                 assert said(await goes_on.result(), "completed") == SAID

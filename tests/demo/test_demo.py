@@ -1,4 +1,4 @@
-"""The demo holds its conversation with a real model, and leaves nothing running."""
+"""`make demo` with a real model: the conversation succeeds, and no process is left running."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.stack import REPOSITORY
 UNENDING = 'root ::= "hello " root'
 
 
-def test_the_demo() -> None:
+def test_demo_exits_without_an_error() -> None:
     command = [sys.executable, str(REPOSITORY / "demo" / "demo.py")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, f"{ran.stdout}\n{ran.stderr}"
@@ -23,7 +23,7 @@ def test_the_demo() -> None:
     assert "Traceback" not in ran.stdout + ran.stderr
 
 
-def test_the_demos_model_comes_to_an_end_though_nobody_bounds_it(tmp_path: Path) -> None:
+def test_demo_model_stops_at_its_own_token_limit(tmp_path: Path) -> None:
     log = tmp_path / "llama.log"
     child = Child([sys.executable, str(REPOSITORY / "demo" / "llama_server.py"), "0"], log=log)
     try:

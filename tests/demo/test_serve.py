@@ -1,4 +1,4 @@
-"""`make serve` as a newcomer meets it: what it says when it runs, and one sentence for each thing that is wrong."""
+"""`make serve` from a clean checkout: its summary when it runs, and one sentence for each error."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ READ = ("INFERENCE_", "LLAMA_STACK_", "STATE_DIR", "RESPONSES_SECRET", "WEB_SEAR
 
 
 def environment(folder: Path, **changes: str) -> dict[str, str]:
-    """This process's environment with nothing that the program reads but `changes` and a folder."""
+    """Return this process's environment where `changes` and a state folder are all that the program reads."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(READ)}
     return {**kept, "STATE_DIR": str(folder / "state"), "LLAMA_STACK_PORT": str(free_port()), **changes}
 
@@ -41,7 +41,7 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
         ("LLAMA_STACK_PORT", "80", "LLAMA_STACK_PORT is '80'; it must be a number from 1024 to 65535."),
     ],
 )
-def test_a_setting_that_is_wrong_is_one_sentence(tmp_path: Path, variable: str, value: str, said: str) -> None:
+def test_invalid_setting_is_reported_in_one_sentence(tmp_path: Path, variable: str, value: str, said: str) -> None:
     ran = subprocess.run(
         SERVE, env=environment(tmp_path, **{variable: value}), capture_output=True, text=True, timeout=240, check=False
     )
@@ -50,7 +50,7 @@ def test_a_setting_that_is_wrong_is_one_sentence(tmp_path: Path, variable: str, 
     assert line.startswith(said)
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_sentence(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         env = environment(tmp_path, LLAMA_STACK_PORT=str(port))
@@ -58,7 +58,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path: Path) -> None:
     assert ran.stderr.strip() == f"Port {port} is taken; choose another: make serve LLAMA_STACK_PORT=8400"
 
 
-def test_a_running_server_names_its_tools_and_a_refused_key(tmp_path: Path) -> None:
+def test_running_server_lists_its_tools_and_reports_a_rejected_api_key(tmp_path: Path) -> None:
     with Web() as model_server:
         model_server.answer_all = lambda _: Answer(b'{"error": {"message": "Incorrect API key provided"}}', 401)
         url = model_server.url("/v1")

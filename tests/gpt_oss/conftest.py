@@ -12,16 +12,16 @@ from llama_stack_gpt_oss.vocabulary import Vocabulary, read_vocabulary
 from .support.checkpoints import Size, random_tensors, write_hugging_face, write_original
 from .support.vocabulary import write_tokenizer
 
-# Triton looks at it when a kernel is defined: without a GPU they run in its interpreter.
+# Triton reads this when a kernel is defined: without a GPU, kernels run in its interpreter.
 os.environ["TRITON_INTERPRET"] = "1"
 
-# The same examples in every run, which may take their time on a busy machine.
+# The same examples in every run, without a deadline for busy machines.
 hypothesis.settings.load_profile("ci")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
-    """Matrices this small are slower on several threads, and far slower where other processes want the cores."""
+    """Small matrices are slower on several threads, and far slower while other processes use the cores."""
     torch.set_num_threads(1)
 
 

@@ -1,4 +1,4 @@
-"""The benchmark runs from end to end, from any folder, on nothing but the engine; and says where it measures nothing."""
+"""The benchmark runs end to end from any folder, without a host, and reports a missing GPU."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
 
 
-def test_it_prints_its_table(tmp_path: Path) -> None:
+def test_benchmark_prints_table(tmp_path: Path) -> None:
     done = run(tmp_path, "--tiny")
     assert done.returncode == 0, done.stderr
     rows = [line.split("|")[1].strip() for line in done.stdout.splitlines() if line.startswith("|")]
@@ -23,6 +23,6 @@ def test_it_prints_its_table(tmp_path: Path) -> None:
     assert [row.split(",")[0] for row in rows[2:]] == ["decode", "decode", "prefill", "transformers"]
 
 
-def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+def test_benchmark_without_gpu_fails_with_reason(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert (done.returncode, done.stdout.partition(":")[0]) == (1, "torch finds no GPU")

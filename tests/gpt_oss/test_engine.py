@@ -1,4 +1,4 @@
-"""The engine: the same tokens whatever surrounds a request, and no page lost whatever becomes of it."""
+"""The engine generates the same tokens in any company, and never loses a page."""
 
 import random
 from dataclasses import replace
@@ -33,7 +33,7 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 
 class Listening:
-    """A mask that allows everything."""
+    """A mask that allows all tokens and records the accepted ones."""
 
     def __init__(self) -> None:
         self.heard: list[int] = []
@@ -54,7 +54,7 @@ def reference_tokens(model: Model, start: list[int], count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("length", [1, 15, 63, 64, 65, 150])
-def test_agrees_with_the_reference_over_pages_and_windows(model: Model, length: int) -> None:
+def test_tokens_match_reference_across_pages_and_windows(model: Model, length: int) -> None:
     engine, _ = model_engine(model)
     updates = generate(engine, prompt(length), replace(GREEDY, max_tokens=6, top_logprobs=3))
     assert tokens_of(updates, "one") == reference_tokens(model, prompt(length), 6)
@@ -67,15 +67,15 @@ def test_agrees_with_the_reference_over_pages_and_windows(model: Model, length: 
         assert [share for _, share in update.sampled.top] == pytest.approx(best.values.tolist(), abs=1e-4)
 
 
-def test_agrees_with_the_reference_past_the_original_context(tmp_path: Path, size: Size) -> None:
+def test_tokens_match_reference_beyond_original_context(tmp_path: Path, size: Size) -> None:
     small = resized(size, original_context=64)
     short = tiny_model(write_hugging_face(tmp_path / "short", random_tensors(small), small))
     engine, _ = model_engine(short)
     assert tokens_of(generate(engine, prompt(170), GREEDY), "one") == reference_tokens(short, prompt(170), 12)
 
 
-def test_bf16_stays_close_to_the_reference(checkpoint: Path, model: Model) -> None:
-    """On the average of some prompts: how single sums are rounded differs from one kind of processor to the next."""
+def test_bf16_logprobs_stay_close_to_reference(checkpoint: Path, model: Model) -> None:
+    """The mean over some prompts is compared: rounding of single sums differs between kinds of processors."""
     half = tiny_model(checkpoint, dtype=torch.bfloat16)
     errors = []
     for length in range(20, 180, 20):
@@ -87,7 +87,7 @@ def test_bf16_stays_close_to_the_reference(checkpoint: Path, model: Model) -> No
     assert sum(errors) / len(errors) < 0.3
 
 
-def test_the_same_tokens_alone_and_in_any_company(model: Model) -> None:
+def test_tokens_are_same_alone_and_in_any_batch(model: Model) -> None:
     requests = {f"r{n}": prompt(random.Random(n).randrange(1, 200), n) for n in range(20)}
     alone = {}
     for name, start in requests.items():
@@ -103,7 +103,7 @@ def test_the_same_tokens_alone_and_in_any_company(model: Model) -> None:
     assert engine.metrics().preemptions > 0
 
 
-def test_the_same_tokens_when_the_prefix_was_there(model: Model) -> None:
+def test_tokens_are_same_with_cached_prefix(model: Model) -> None:
     start = prompt(200)
     engine, _ = model_engine(model)
     first, second = (generate(engine, start, GREEDY) for _ in range(2))
@@ -114,8 +114,8 @@ def test_the_same_tokens_when_the_prefix_was_there(model: Model) -> None:
     assert tokens_of(generate(engine, longer, GREEDY), "one") == tokens_of(generate(fresh, longer, GREEDY), "one")
 
 
-def test_past_the_window_a_cached_prefix_is_the_references_prefix(model: Model) -> None:
-    """Once with all pages of the first answer still there, once with those behind its windows given to others."""
+def test_cached_prefix_beyond_window_matches_reference(model: Model) -> None:
+    """First with all pages of the first answer still cached, then with those behind its windows reused."""
     first, longer = prompt(260), [*prompt(190), *prompt(40, 9)]
     for pages, cached in ((64, 2 * PAGE), (7, 0)):
         engine, _ = model_engine(model, TIGHT, pages)
@@ -127,19 +127,19 @@ def test_past_the_window_a_cached_prefix_is_the_references_prefix(model: Model) 
         assert best[len(longer) - 1 : -1].tolist() == tokens
 
 
-def test_a_long_context_takes_pages_for_the_layers_that_see_it(model: Model) -> None:
+def test_long_context_holds_window_pages_only_in_window_layers(model: Model) -> None:
     engine, cache = model_engine(model, TIGHT)
     engine.add(Request(("one",), prompt(1000), replace(GREEDY, max_tokens=4)))
     used = []
     while engine.busy:
         engine.step()
         used.append(cache.pages.used)
-    # Of its 1,004 tokens every page for the layers that see all; for the others those that a step's window touches.
+    # Of its 1,004 tokens, every page for the layers without a window; for the others, those in a step's window.
     assert 16 < max(used) <= 16 + 2
     assert used[-1] == 0
 
 
-def test_a_request_that_waits_for_pages_is_counted_once() -> None:
+def test_request_waiting_for_pages_is_counted_once() -> None:
     engine, _ = engine_over(CountingRunner(WIDE), pages=6)
     for number in range(2):
         engine.add(Request((f"{number}",), prompt(150, number), GREEDY))
@@ -147,7 +147,7 @@ def test_a_request_that_waits_for_pages_is_counted_once() -> None:
     assert engine.metrics().prompt_tokens == 300
 
 
-def test_a_seed_gives_the_same_draw_alone_and_in_company(model: Model) -> None:
+def test_seed_gives_same_tokens_alone_and_in_batch(model: Model) -> None:
     warm = Params(max_tokens=12, temperature=1.0, top_p=0.95, seed=7)
     engine, _ = model_engine(model)
     alone = tokens_of(generate(engine, prompt(40), warm), "one")
@@ -158,7 +158,7 @@ def test_a_seed_gives_the_same_draw_alone_and_in_company(model: Model) -> None:
     assert tokens_of(generate(engine, prompt(40), replace(warm, seed=8)), "one") != alone
 
 
-def test_several_answers_share_the_prompt_and_differ(model: Model) -> None:
+def test_several_answers_share_prompt_and_differ(model: Model) -> None:
     engine, cache = model_engine(model)
     engine.add(Request(("a", "b", "c"), prompt(150), Params(max_tokens=12, seed=3)))
     updates = drain(engine)
@@ -168,7 +168,7 @@ def test_several_answers_share_the_prompt_and_differ(model: Model) -> None:
     assert cache.pages.used == 0
 
 
-def test_a_leader_that_leaves_holds_nobody_up(model: Model) -> None:
+def test_cancelled_first_answer_does_not_block_others(model: Model) -> None:
     engine, _ = model_engine(model, TIGHT)
     engine.add(Request(("a", "b"), prompt(150), GREEDY))
     engine.step()
@@ -176,7 +176,7 @@ def test_a_leader_that_leaves_holds_nobody_up(model: Model) -> None:
     assert len(tokens_of(drain(engine), "b")) == 12
 
 
-def test_stop_ids_and_length_end_a_sequence(model: Model) -> None:
+def test_stop_ids_and_length_end_sequence(model: Model) -> None:
     engine, _ = model_engine(model)
     tokens = tokens_of(generate(engine, prompt(20), GREEDY), "one")
     updates = generate(engine, prompt(20), replace(GREEDY, stop_ids=frozenset([tokens[3]])))
@@ -185,14 +185,14 @@ def test_stop_ids_and_length_end_a_sequence(model: Model) -> None:
     assert generate(engine, prompt(20), GREEDY)[-1].finish == "length"
 
 
-def test_a_step_is_started_before_the_one_before_it_is_read() -> None:
+def test_step_starts_before_previous_one_is_read() -> None:
     runner = CountingRunner(WIDE)
     engine, _ = engine_over(runner)
     assert len(generate(engine, prompt(10), replace(GREEDY, max_tokens=3))) == 3
     assert runner.events == ["start", "start", "read", "start", "read", "read"]
 
 
-def test_a_mask_hears_of_each_token_before_the_next_is_drawn() -> None:
+def test_mask_accepts_each_token_before_next_is_drawn() -> None:
     runner, mask = CountingRunner(WIDE), Listening()
     engine, _ = engine_over(runner, open_mask=lambda _: mask)
     engine.add(Request(("one",), prompt(10), replace(GREEDY, max_tokens=3), grammar="any"))
@@ -200,8 +200,8 @@ def test_a_mask_hears_of_each_token_before_the_next_is_drawn() -> None:
     assert runner.events == ["start", "read"] * 3
 
 
-def test_the_token_that_is_drawn_after_a_stop_is_nobodys() -> None:
-    """It is not told and not counted, and the page that the stop itself filled for it is not found."""
+def test_token_drawn_after_stop_is_discarded() -> None:
+    """The token is neither reported nor counted, and the page completed by the stop token is not found in the cache."""
     start = prompt(61)
     tokens = tokens_of(generate(engine_over(CountingRunner(WIDE))[0], start, GREEDY), "one")[:3]
     engine, cache = engine_over(CountingRunner(WIDE))
@@ -213,7 +213,7 @@ def test_the_token_that_is_drawn_after_a_stop_is_nobodys() -> None:
     assert generate(engine, [*start, *tokens, 1], GREEDY)[0].cached == 0
 
 
-def test_cancelled_between_two_steps_there_is_no_more_of_it(model: Model) -> None:
+def test_cancelled_request_gets_no_more_updates(model: Model) -> None:
     engine, cache = model_engine(model)
     engine.add(Request(("a",), prompt(100), GREEDY))
     engine.add(Request(("b",), prompt(90, 1), GREEDY))
@@ -221,10 +221,10 @@ def test_cancelled_between_two_steps_there_is_no_more_of_it(model: Model) -> Non
     engine.cancel("a")
     assert {update.id for update in drain(engine)} == {"b"}
     assert cache.pages.used == 0
-    engine.cancel("a")  # again, and after its end, is nothing
+    engine.cancel("a")  # a second cancel, after the end, has no effect
 
 
-def test_lower_priority_numbers_go_first() -> None:
+def test_lower_priority_numbers_run_first() -> None:
     limits = Limits(sequences=1, step_tokens=64, waiting=10)
     engine, _ = engine_over(CountingRunner(limits), limits=limits)
     for name, priority in (("late", 5), ("first", -1), ("then", 0)):
@@ -233,7 +233,7 @@ def test_lower_priority_numbers_go_first() -> None:
     assert order == ["first", "then", "late"]
 
 
-def test_a_full_queue_refuses_and_keeps_nothing() -> None:
+def test_full_queue_refuses_request_and_keeps_nothing() -> None:
     limits = Limits(sequences=1, step_tokens=64, waiting=2)
     engine, cache = engine_over(CountingRunner(limits), limits=limits)
     for number in range(3):
@@ -244,7 +244,7 @@ def test_a_full_queue_refuses_and_keeps_nothing() -> None:
     assert cache.pages.used == 0
 
 
-def test_what_can_never_run_is_refused() -> None:
+def test_request_that_can_never_run_is_refused() -> None:
     engine, _ = engine_over(CountingRunner(WIDE), pages=4)
     with pytest.raises(RequestError, match="The prompt has 128 tokens, and the context of 128 tokens"):
         engine.add(Request(("x",), prompt(128), GREEDY))
@@ -253,13 +253,13 @@ def test_what_can_never_run_is_refused() -> None:
     assert not engine.busy
 
 
-def test_an_answer_ends_where_the_context_does() -> None:
+def test_answer_ends_at_context_length() -> None:
     engine, _ = engine_over(CountingRunner(WIDE), pages=4)
     updates = generate(engine, prompt(120), replace(GREEDY, max_tokens=10_000))
     assert (len(updates), updates[-1].finish) == (8, "length")
 
 
-def test_decoding_goes_on_beside_a_long_prompt() -> None:
+def test_decoding_continues_during_long_prompt() -> None:
     limits = Limits(sequences=4, step_tokens=16, waiting=10)
     engine, _ = engine_over(CountingRunner(limits), limits=limits)
     engine.add(Request(("short",), [1], replace(GREEDY, max_tokens=50)))
@@ -269,7 +269,7 @@ def test_decoding_goes_on_beside_a_long_prompt() -> None:
 
 
 @pytest.mark.parametrize("pages", [14, 40])
-def test_a_thousand_requests_that_come_and_go_leave_no_page(pages: int) -> None:
+def test_thousand_requests_with_cancels_leave_no_page(pages: int) -> None:
     source = random.Random(pages)
     limits = Limits(sequences=8, step_tokens=100, waiting=20)
     engine, cache = engine_over(CountingRunner(limits), pages, limits)

@@ -1,4 +1,4 @@
-"""Forced calls and enforced schemas: what may be said at each token, and what is refused before anything runs."""
+"""Forced calls and enforced schemas: the tokens that a grammar allows, and schemas refused before generation."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -48,7 +48,7 @@ def grammar(choice: Any, tools: Sequence[Tool] = TOOLS, form: ResponseFormat | N
 
 
 def said(masks: GrammarMasks, vocabulary: Vocabulary, rules: str, text: str) -> str:
-    """As much of the text as the grammar lets through."""
+    """Return the beginning of the text that the grammar allows."""
     mask, passed = masks.open(rules), []
     for token in vocabulary.harmony.encode(text, allowed_special="all"):
         bits = mask.allowed()
@@ -61,7 +61,7 @@ def said(masks: GrammarMasks, vocabulary: Vocabulary, rules: str, text: str) -> 
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "none"])
-def test_without_a_bond_there_is_no_grammar(choice: str | None) -> None:
+def test_unconstrained_request_has_no_grammar(choice: str | None) -> None:
     assert turn_grammar(read_tool_choice(choice, TOOLS), TOOLS, None) is None
 
 
@@ -76,7 +76,7 @@ def test_without_a_bond_there_is_no_grammar(choice: str | None) -> None:
         ' to=browser.search<|channel|>commentary code<|message|>{"query":"x"}<|call|>',
     ],
 )
-def test_a_required_call_may_be_any_tools(masks: GrammarMasks, vocabulary: Vocabulary, text: str) -> None:
+def test_required_call_may_use_any_tool(masks: GrammarMasks, vocabulary: Vocabulary, text: str) -> None:
     assert said(masks, vocabulary, grammar("required"), text) == text
 
 
@@ -92,13 +92,11 @@ def test_a_required_call_may_be_any_tools(masks: GrammarMasks, vocabulary: Vocab
         (CALL.replace("city", "town"), CALL.partition("city")[0]),
     ],
 )
-def test_a_required_call_lets_nothing_else_through(
-    masks: GrammarMasks, vocabulary: Vocabulary, text: str, passes: str
-) -> None:
+def test_required_call_allows_nothing_else(masks: GrammarMasks, vocabulary: Vocabulary, text: str, passes: str) -> None:
     assert said(masks, vocabulary, grammar("required"), text) == passes
 
 
-def test_a_named_call_is_of_that_function(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+def test_named_call_allows_only_that_function(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     rules = grammar({"type": "function", "function": {"name": "get_weather"}})
     assert said(masks, vocabulary, rules, CALL) == CALL
     assert (
@@ -108,7 +106,7 @@ def test_a_named_call_is_of_that_function(masks: GrammarMasks, vocabulary: Vocab
 
 
 @pytest.mark.parametrize(("mode", "answers"), [("auto", True), ("required", False)])
-def test_allowed_tools(masks: GrammarMasks, vocabulary: Vocabulary, mode: str, answers: bool) -> None:
+def test_allowed_tools_limit_calls(masks: GrammarMasks, vocabulary: Vocabulary, mode: str, answers: bool) -> None:
     tools = [{"type": "function", "name": "get_weather"}]
     rules = grammar({"type": "allowed_tools", "allowed_tools": {"mode": mode, "tools": tools}})
     assert said(masks, vocabulary, rules, CALL) == CALL
@@ -120,9 +118,7 @@ def test_allowed_tools(masks: GrammarMasks, vocabulary: Vocabulary, mode: str, a
     assert (said(masks, vocabulary, rules, text) == text) is answers
 
 
-def test_a_response_format_holds_for_the_answer_and_leaves_reasoning_and_calls(
-    masks: GrammarMasks, vocabulary: Vocabulary
-) -> None:
+def test_response_format_applies_to_answer_only(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     rules = grammar("auto", form=FORMAT)
     for text in (answer("Any *words*.", '{"ok": true}'), call("Rome")):
         assert said(masks, vocabulary, rules, text) == text
@@ -131,7 +127,7 @@ def test_a_response_format_holds_for_the_answer_and_leaves_reasoning_and_calls(
     assert said(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")
 
 
-def test_strict_arguments_hold_without_a_forced_call(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+def test_strict_arguments_apply_without_forced_call(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     strict = read_tools([{"type": "function", "function": {**WEATHER["function"], "strict": True}}])
     rules = grammar("auto", tools=strict, form=FORMAT)
     assert said(masks, vocabulary, rules, CALL.replace("city", "town")) == CALL.partition("city")[0]
@@ -147,17 +143,17 @@ def test_strict_arguments_hold_without_a_forced_call(masks: GrammarMasks, vocabu
         ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [3]}}, "lists functions by name"),
     ],
 )
-def test_a_bad_choice_is_refused(choice: Any, sentence: str) -> None:
+def test_invalid_tool_choice_is_refused(choice: Any, sentence: str) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
         read_tool_choice(choice, TOOLS)
 
 
-def test_a_required_call_without_tools_is_refused() -> None:
+def test_required_call_without_tools_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="there are no tools"):
         read_tool_choice("required", ())
 
 
-def test_a_schema_that_cannot_be_enforced_is_refused_before_anything_runs(masks: GrammarMasks) -> None:
+def test_unenforceable_schema_is_refused_before_generation(masks: GrammarMasks) -> None:
     form = ResponseFormat("x", {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?=a)b"}}})
     with pytest.raises(InvalidRequest, match=r"The schema cannot be enforced.*look-around") as refusal:
         grammar("auto", form=form)
@@ -166,7 +162,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused_before_anything_runs(masks:
         masks.open("start: nothing")
 
 
-def test_a_schema_cannot_break_out_of_the_grammar(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
+def test_schema_cannot_break_out_of_grammar(masks: GrammarMasks, vocabulary: Vocabulary) -> None:
     evil = json.loads('{"type": "object", "title": "}\\nfinal: TEXT", "additionalProperties": false}')
     rules = grammar("auto", form=ResponseFormat("x", evil))
     assert said(masks, vocabulary, rules, answer("x", "No.")).endswith("final<|message|>")

@@ -1,4 +1,4 @@
-"""Each kernel against its twin in plain torch, interpreted on the CPU; and all of them built for an H100."""
+"""Each kernel against its counterpart in plain torch, interpreted on the CPU; and all of them built for an H100."""
 
 import json
 import os
@@ -13,15 +13,15 @@ import torch
 
 from llama_stack_gpt_oss.engine import reference, rope
 from llama_stack_gpt_oss.engine.batch import Batch, Drawn, make_batch
-from llama_stack_gpt_oss.engine.cache import Holding, Table, places_filled, places_unseen
+from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks, places_filled, places_unseen
 from llama_stack_gpt_oss.engine.config import ModelConfig, read_config
 from llama_stack_gpt_oss.engine.graphs import padded
 from llama_stack_gpt_oss.engine.kernels import choose
+from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.kernels.triton_ops import TritonOps
-from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Routed, Store
-from llama_stack_gpt_oss.engine.scheduler import Work
+from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
 from llama_stack_gpt_oss.engine.weights import Experts, Weights, load
 
@@ -29,7 +29,7 @@ from .support.engines import tiny_model
 
 CLOSE = 2e-4
 PAGES = 40
-GONE = 39  # a page that nobody may read
+GONE = 39  # a page that must not be read
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -44,7 +44,7 @@ def weights(checkpoint: Path, config: ModelConfig) -> Weights:
 
 
 @pytest.fixture(scope="module")
-def twins(config: ModelConfig) -> TorchOps:
+def torch_ops(config: ModelConfig) -> TorchOps:
     return TorchOps(config)
 
 
@@ -61,14 +61,14 @@ def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
 
 
-def made(*works: Work) -> Batch:
+def made(*works: ScheduledTokens) -> Batch:
     return make_batch(works, Drawn(torch.empty(0, dtype=torch.long), {}), torch.device("cpu"))
 
 
 def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
-    """A step over sequences that have each so many tokens computed, and so many to compute; their pages interleave.
+    """Return a step over sequences given as (computed tokens, tokens to compute), with interleaved pages.
 
-    The first kind of layer has the window, and no longer has the pages behind it.
+    The first kind of layer has the window, and its pages behind the window are gone.
     """
     works = []
     for number, (start, count) in enumerate(spans):
@@ -76,54 +76,54 @@ def batch(*spans: tuple[int, int], window: int | None = None) -> Batch:
         gone = places_unseen(start, window)
         params = Params(max_tokens=1, top_logprobs=0)
         sequence = Sequence(f"{number}", list(range(start + count)), start + count, params, number)
-        tables = Table([GONE] * gone + numbers[gone:], gone), Table([page + 1 for page in numbers])
-        sequence.holding = Holding(tables=tables)
-        works.append(Work(sequence, start, count))
+        tables = BlockTable([GONE] * gone + numbers[gone:], gone), BlockTable([page + 1 for page in numbers])
+        sequence.blocks = KVCacheBlocks(tables=tables)
+        works.append(ScheduledTokens(sequence, start, count))
     return made(*works)
 
 
-def store(config: ModelConfig, kind: int = 0) -> Store:
+def store(config: ModelConfig, kv_group: int = 0) -> Store:
     keys, values = (normal(PAGES, 64, config.kv_heads, config.head_size) + place for place in (0, 0.5))
     keys[GONE] = values[GONE] = torch.nan
-    return Store(keys, values, kind)
+    return Store(keys, values, kv_group)
 
 
 DECODE = ((5, 1), (63, 1), (64, 1), (200, 1), (0, 1))
 MIXED = ((0, 40), (70, 1), (100, 37), (3, 5))
 
 
-@pytest.mark.parametrize(("spans", "kind"), [(DECODE[:1], 0), (DECODE, 1), (MIXED, 0)])
-def test_qkv(
+@pytest.mark.parametrize(("spans", "kv_group"), [(DECODE[:1], 0), (DECODE, 1), (MIXED, 0)])
+def test_qkv_kernel_matches_torch(
     config: ModelConfig,
     weights: Weights,
-    twins: TorchOps,
+    torch_ops: TorchOps,
     kernels: TritonOps,
     spans: tuple[tuple[int, int], ...],
-    kind: int,
+    kv_group: int,
 ) -> None:
     step, tables = batch(*spans), rope.tables(config, 512, torch.device("cpu"))
     x = normal(len(step.tokens), config.hidden)
-    ours, theirs = store(config, kind), store(config, kind)
+    ours, theirs = store(config, kv_group), store(config, kv_group)
     q = kernels.qkv(x, weights.layers[0], tables, step, ours)
-    close(q, twins.qkv(x, weights.layers[0], tables, step, theirs))
+    close(q, torch_ops.qkv(x, weights.layers[0], tables, step, theirs))
     close(ours.keys[:GONE], theirs.keys[:GONE])
     close(ours.values[:GONE], theirs.values[:GONE])
 
 
 @pytest.mark.parametrize("window", [None, 16, 128])
 @pytest.mark.parametrize("spans", [DECODE[:1], DECODE, MIXED])
-def test_attention(
+def test_attention_kernel_matches_torch(
     config: ModelConfig,
     weights: Weights,
-    twins: TorchOps,
+    torch_ops: TorchOps,
     kernels: TritonOps,
     spans: tuple[tuple[int, int], ...],
     window: int | None,
 ) -> None:
-    step, kv = batch(*spans, window=window), store(config, kind=int(window is None))
+    step, kv = batch(*spans, window=window), store(config, kv_group=int(window is None))
     q = normal(len(step.tokens), config.query_heads, config.head_size)
     found = kernels.attention(q, weights.layers[1], window, step, kv)
-    close(found, twins.attention(q, weights.layers[1], window, step, kv))
+    close(found, torch_ops.attention(q, weights.layers[1], window, step, kv))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 17, 70])
@@ -142,21 +142,21 @@ def test_attention(
         ),
     ],
 )
-def test_projections(
+def test_projection_kernels_match_torch(
     config: ModelConfig,
     weights: Weights,
-    twins: TorchOps,
+    torch_ops: TorchOps,
     kernels: TritonOps,
     run: Callable[..., torch.Tensor],
     rows: int,
 ) -> None:
     x = normal(rows, config.hidden)
-    close(run(kernels, config, weights.layers[1], x), run(twins, config, weights.layers[1], x))
+    close(run(kernels, config, weights.layers[1], x), run(torch_ops, config, weights.layers[1], x))
 
 
 @pytest.mark.parametrize("rows", [9, 64, 1100])
-def test_rows_are_grouped_by_the_experts_that_they_choose(config: ModelConfig, kernels: TritonOps, rows: int) -> None:
-    """Of equal scores the first is better; no row chooses the last expert."""
+def test_rows_are_grouped_by_chosen_experts(config: ModelConfig, kernels: TritonOps, rows: int) -> None:
+    """Of equal scores, the first expert wins; no row chooses the last expert."""
     scores = (normal(rows, config.experts) * 2).round()
     scores[:, -1] = -50
     found = kernels.grouped(scores)
@@ -169,45 +169,45 @@ def test_rows_are_grouped_by_the_experts_that_they_choose(config: ModelConfig, k
 
 
 def draws(rows: int, kept: bool = False) -> Batch:
-    """A step of as many sequences, of which every third is cold."""
+    """Return a step of `rows` sequences, of which every third has temperature 0."""
     params = [
         Params(max_tokens=1, temperature=(0.0, 1.0, 0.7)[n % 3], seed=n, top_logprobs=0 if kept else None)
         for n in range(rows)
     ]
     sequences = [Sequence(f"{n}", [n], 1, each, n) for n, each in enumerate(params)]
     for sequence in sequences:
-        sequence.holding = Holding(tables=(Table([0]), Table([1])))
-    return made(*(Work(sequence, 0, 1) for sequence in sequences))
+        sequence.blocks = KVCacheBlocks(tables=(BlockTable([0]), BlockTable([1])))
+    return made(*(ScheduledTokens(sequence, 0, 1) for sequence in sequences))
 
 
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 512), (3, 7), (20, 500), (70, 300)])
-def test_head_draws_the_tokens_of_its_twin(
-    config: ModelConfig, weights: Weights, twins: TorchOps, kernels: TritonOps, rows: int, vocabulary: int
+def test_head_kernel_draws_same_tokens_as_torch(
+    config: ModelConfig, weights: Weights, torch_ops: TorchOps, kernels: TritonOps, rows: int, vocabulary: int
 ) -> None:
     few = replace(weights, unembedding=weights.unembedding[:vocabulary])
     x, step = normal(rows, config.hidden), draws(rows)
     found = kernels.head(x, few, step)
     assert found.logits is None
-    assert found.tokens.tolist() == twins.head(x, few, step).tokens.tolist()
+    assert found.tokens.tolist() == torch_ops.head(x, few, step).tokens.tolist()
     alone = kernels.head(x[-1:], few, replace(step, temperatures=step.temperatures[-1:], seeds=step.seeds[-1:]))
     assert alone.tokens.tolist() == found.tokens.tolist()[-1:]
 
 
-def test_head_keeps_logits_that_are_asked_for(
-    config: ModelConfig, weights: Weights, twins: TorchOps, kernels: TritonOps
+def test_head_kernel_keeps_requested_logits(
+    config: ModelConfig, weights: Weights, torch_ops: TorchOps, kernels: TritonOps
 ) -> None:
     x, step = normal(3, config.hidden), draws(3, kept=True)
-    found, expected = kernels.head(x, weights, step), twins.head(x, weights, step)
+    found, expected = kernels.head(x, weights, step), torch_ops.head(x, weights, step)
     assert found.logits is not None
     assert expected.logits is not None
     close(found.logits, expected.logits)
     assert found.tokens.tolist() == expected.tokens.tolist()
 
 
-def test_head_takes_the_first_of_equals_and_no_token_for_what_is_no_number(
+def test_head_kernel_takes_first_of_equals_and_valid_token_for_nan(
     config: ModelConfig, weights: Weights, kernels: TritonOps
 ) -> None:
-    # One product is exact; of sums, what multiplies matrices here makes one in one column and another in the next.
+    # A single product is exact; sums may be rounded differently from column to column.
     row = torch.nn.functional.one_hot(torch.tensor(7), config.hidden).to(weights.unembedding)
     same = replace(weights, unembedding=row.expand(200, -1).contiguous())
     assert kernels.head(normal(1, config.hidden), same, draws(1)).tokens.tolist() == [0]
@@ -215,8 +215,8 @@ def test_head_takes_the_first_of_equals_and_no_token_for_what_is_no_number(
     assert all(0 <= token < 200 for token in kernels.head(broken, same, draws(2)).tokens.tolist())
 
 
-def test_every_nibble_under_every_scale(config: ModelConfig, weights: Weights) -> None:
-    """A projection whose input is zero but for a one: each output is one value of the matrix, a nibble and a scale."""
+def test_every_mxfp4_nibble_and_scale_is_decoded_by_kernel(config: ModelConfig, weights: Weights) -> None:
+    """The input of a projection is zero except for a one: each output is one matrix value, a nibble and a scale."""
     rows, groups = 249 * 16, config.intermediate // 32
     one = replace(config, experts=1, experts_per_token=1, hidden=rows)
     number = torch.arange(rows)
@@ -231,8 +231,8 @@ def test_every_nibble_under_every_scale(config: ModelConfig, weights: Weights) -
         assert torch.equal(TritonOps(one, wide=True).down(*args), TorchOps(one).down(*args))
 
 
-def test_a_decode_step_that_is_filled_up_gives_the_same_tokens(checkpoint: Path, config: ModelConfig) -> None:
-    """What a recorded graph is given: more rows and wider tables than the step has."""
+def test_padded_decode_step_gives_same_tokens(checkpoint: Path, config: ModelConfig) -> None:
+    """The step is padded like the input of a recorded graph, with more rows and wider tables."""
     step = batch(*DECODE)
     plain, wide = (tiny_model(checkpoint, pages=PAGES).forward(each) for each in (step, padded(step, 8, 12, PAGES)))
     assert plain.logits is not None
@@ -241,19 +241,19 @@ def test_a_decode_step_that_is_filled_up_gives_the_same_tokens(checkpoint: Path,
     assert wide.tokens[: len(DECODE)].tolist() == plain.tokens.tolist()
 
 
-def test_the_choice_is_made_by_device(config: ModelConfig) -> None:
+def test_ops_are_chosen_by_device(config: ModelConfig) -> None:
     assert isinstance(choose(config, torch.device("cpu"), torch.float32), TorchOps)
     assert isinstance(choose(config, torch.device("cuda"), torch.bfloat16), TritonOps)
 
 
-def test_the_whole_model_on_the_kernels(checkpoint: Path, config: ModelConfig, weights: Weights) -> None:
-    """A prompt, then a token more of it, against the reference."""
+def test_model_on_kernels_matches_reference(checkpoint: Path, config: ModelConfig, weights: Weights) -> None:
+    """Compare a prompt and one further token with the reference."""
     tokens = torch.randint(512, (25,), generator=torch.Generator().manual_seed(1))
     model = Model(config, weights, TritonOps(config, wide=True), pages=PAGES, context=512)
     sequence = Sequence("0", tokens.tolist(), 25, Params(max_tokens=1, temperature=0.0, top_logprobs=0), 0)
-    sequence.holding = Holding(tables=(Table([5]), Table([3])))
+    sequence.blocks = KVCacheBlocks(tables=(BlockTable([5]), BlockTable([3])))
     expected = reference.logits(weights, config, tokens)
-    for work, place in ((Work(sequence, 0, 24), None), (Work(sequence, 24, 1), 24)):
+    for work, place in ((ScheduledTokens(sequence, 0, 24), None), (ScheduledTokens(sequence, 24, 1), 24)):
         found = model.forward(made(work))
         if place is not None:
             assert found.logits is not None
@@ -263,13 +263,13 @@ def test_the_whole_model_on_the_kernels(checkpoint: Path, config: ModelConfig, w
 
 @pytest.fixture(scope="module")
 def built() -> dict[str, dict[str, int]]:
-    """What ptxas says of every kernel at the dimensions of the 20b, built for compute capability 9.0."""
+    """The report of ptxas for every kernel at the dimensions of the 20b, built for compute capability 9.0."""
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command = [sys.executable, "-m", "tests.gpt_oss.support.build_kernels"]
     return dict(json.loads(subprocess.check_output(command, env=env, cwd=REPOSITORY, text=True)))
 
 
-def test_kernels_build_for_an_h100_without_spills(built: dict[str, dict[str, int]]) -> None:
+def test_kernels_build_for_h100_without_spills(built: dict[str, dict[str, int]]) -> None:
     assert len(built) >= 20
     assert {name: kernel for name, kernel in built.items() if kernel["spills"]} == {}
     assert max(kernel["registers"] for kernel in built.values()) <= 255

@@ -1,4 +1,4 @@
-"""On OGX: the stack starts its engine, and the conversation is the one that llama-stack has."""
+"""On OGX, the stack starts its engine, and answers are the same as with llama-stack."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from .support.lessons import report, weather
 from .support.stacks import MODEL, STREAMED, asked_for_weather, health, streamed, told_the_weather, trained_stack
 
 
-def test_reasoning_an_answer_and_a_call(tmp_path: Path) -> None:
+def test_ogx_stack_answers_and_calls(tmp_path: Path) -> None:
     with trained_stack(tmp_path, "ogx") as stack, stack.client() as client:
         assert MODEL in [model.id for model in client.models.list()]
         assert health(stack) == {"status": "OK"}

@@ -1,4 +1,4 @@
-"""What the model says: token by token against openai-harmony where it is Harmony, and no exception where it is not."""
+"""The model's output, token by token: compared with openai-harmony for valid Harmony, and no exception otherwise."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ def parsed(vocabulary: Vocabulary, tokens: Sequence[int]) -> list[Event]:
 
 
 def messages(events: Sequence[Event]) -> list[tuple[str, str | None, str]]:
-    """(channel, recipient, text) of each message."""
+    """Return (channel, recipient, text) of each message."""
     made: list[tuple[str, str | None, str]] = []
     for event in events:
         if isinstance(event, Header):
@@ -51,7 +51,7 @@ def judged(message: Message) -> tuple[str | None, str | None, str]:
 
 
 @pytest.mark.parametrize("text", TURNS)
-def test_agrees_with_openai_harmony_at_every_cut(vocabulary: Vocabulary, text: str) -> None:
+def test_parser_matches_openai_harmony_at_every_token(vocabulary: Vocabulary, text: str) -> None:
     tokens = encoded(vocabulary, text)
     ours, theirs = Parser(vocabulary), StreamableParser(vocabulary.harmony, Role.ASSISTANT)
     events: list[Event] = []
@@ -66,13 +66,13 @@ def test_agrees_with_openai_harmony_at_every_cut(vocabulary: Vocabulary, text: s
 
 
 @pytest.mark.parametrize("text", TURNS)
-def test_a_turn_cut_anywhere_keeps_what_was_said(vocabulary: Vocabulary, text: str) -> None:
+def test_turn_cut_anywhere_keeps_earlier_text(vocabulary: Vocabulary, text: str) -> None:
     tokens = encoded(vocabulary, text)
     whole = messages(parsed(vocabulary, tokens))
     for cut in range(len(tokens)):
         for number, (channel, recipient, said) in enumerate(messages(parsed(vocabulary, tokens[:cut]))):
             assert (channel, recipient) == whole[number][:2]
-            # A character cut in its middle is shown as one that could not be read.
+            # A character cut in the middle is shown as a replacement character.
             assert whole[number][2].startswith(said.rstrip("�"))
 
 
@@ -82,7 +82,7 @@ channels = st.sampled_from(["analysis", "commentary", "final"])
 
 @settings(max_examples=60, suppress_health_check=AT_ANY_PACE)
 @given(st.lists(st.tuples(channels, words), min_size=1, max_size=4))
-def test_any_text_agrees_with_openai_harmony(vocabulary: Vocabulary, turn: list[tuple[str, str]]) -> None:
+def test_arbitrary_text_matches_openai_harmony(vocabulary: Vocabulary, turn: list[tuple[str, str]]) -> None:
     tokens: list[int] = []
     for number, (channel, text) in enumerate(turn):
         opening = "<|start|>assistant" if number else ""
@@ -94,7 +94,7 @@ def test_any_text_agrees_with_openai_harmony(vocabulary: Vocabulary, turn: list[
 
 @settings(max_examples=200, suppress_health_check=AT_ANY_PACE)
 @given(st.lists(st.sampled_from(sorted(SPECIAL.values())) | st.integers(0, 201_200), max_size=30))
-def test_any_tokens_end_in_messages_that_open_and_close(vocabulary: Vocabulary, tokens: list[int]) -> None:
+def test_arbitrary_tokens_give_messages_that_open_and_close(vocabulary: Vocabulary, tokens: list[int]) -> None:
     open_ = False
     for event in parsed(vocabulary, tokens):
         if isinstance(event, Header):
@@ -130,14 +130,14 @@ def test_any_tokens_end_in_messages_that_open_and_close(vocabulary: Vocabulary, 
         ("<|end|><|end|><|return|>", []),
     ],
 )
-def test_what_is_not_harmony_is_read_as_well_as_can_be(
+def test_invalid_harmony_is_read_as_far_as_possible(
     vocabulary: Vocabulary, text: str, expected: list[tuple[str, str | None, str]]
 ) -> None:
     assert messages(parsed(vocabulary, encoded(vocabulary, text))) == expected
 
 
-def test_openai_harmony_would_not_have_read_some_of_it(vocabulary: Vocabulary) -> None:
-    """Why the parser is ours: the published one takes a constraint for a recipient, and fails on a header cut short."""
+def test_openai_harmony_fails_on_some_invalid_harmony(vocabulary: Vocabulary) -> None:
+    """openai-harmony takes a constraint for a recipient and fails on a header cut short, hence this parser."""
     parser = StreamableParser(vocabulary.harmony, Role.ASSISTANT)
     constrained = "<|channel|>final <|constrain|>json<|message|>{}<|return|>"
     for token in encoded(vocabulary, constrained):

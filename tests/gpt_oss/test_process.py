@@ -1,4 +1,4 @@
-"""The engine as a process: shared, watched, started again; and no page lost with a client that dies."""
+"""The engine process is shared, watched and restarted, and no page is lost when a client dies."""
 
 import asyncio
 import contextlib
@@ -37,7 +37,7 @@ def engine_threads() -> object:
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> EngineSettings:
-    """In a folder whose path is too long for the address of a socket."""
+    """Settings with a folder whose path is too long for a socket address."""
     folder = tmp_path_factory.mktemp("state") / ("long" * 30)
     assert len(str(folder)) > LONGEST_ADDRESS
     return settings(folder, checkpoint)
@@ -78,7 +78,7 @@ def idle(now: Metrics) -> bool:
     return now.running == now.waiting == now.pages_used == 0
 
 
-async def test_answers_come_and_two_clients_share_one_engine(client: EngineClient, served: EngineSettings) -> None:
+async def test_two_clients_share_one_engine(client: EngineClient, served: EngineSettings) -> None:
     async with client_of(served) as other:
         one, two = await asyncio.gather(tokens(client, request("a")), tokens(other, request("b")))
         assert one == two
@@ -86,7 +86,7 @@ async def test_answers_come_and_two_clients_share_one_engine(client: EngineClien
         assert await other.ready() == await client.ready()
 
 
-async def test_closing_the_iterator_cancels(client: EngineClient) -> None:
+async def test_closing_iterator_cancels_request(client: EngineClient) -> None:
     stream = client.generate(request("a", LONG))
     await anext(stream)
     assert (await client.metrics()).running == 1
@@ -94,7 +94,7 @@ async def test_closing_the_iterator_cancels(client: EngineClient) -> None:
     await until(client, idle)
 
 
-async def test_a_client_that_dies_leaves_nothing_behind(client: EngineClient, served: EngineSettings) -> None:
+async def test_dead_client_leaves_no_requests_or_pages(client: EngineClient, served: EngineSettings) -> None:
     with address(served.socket) as name, socket.socket(socket.AF_UNIX) as raw:
         raw.connect(name)
         for number in range(6):
@@ -103,7 +103,7 @@ async def test_a_client_that_dies_leaves_nothing_behind(client: EngineClient, se
     await until(client, idle)
 
 
-async def test_one_client_cannot_cancel_anothers_answer(client: EngineClient, served: EngineSettings) -> None:
+async def test_client_cannot_cancel_request_of_other_client(client: EngineClient, served: EngineSettings) -> None:
     async with client_of(served) as other:
         stream = client.generate(request("mine", replace(GREEDY, max_tokens=40)))
         await anext(stream)
@@ -112,7 +112,7 @@ async def test_one_client_cannot_cancel_anothers_answer(client: EngineClient, se
         assert len([update async for update in stream]) == 39
 
 
-async def test_what_is_refused_says_why(client: EngineClient) -> None:
+async def test_refused_requests_have_reasons(client: EngineClient) -> None:
     with pytest.raises(RequestError, match=r"The prompt has 3,000 tokens, and the context of 2,048 tokens"):
         await tokens(client, request("long", tokens=3000))
     streams = [client.generate(request(f"r{number}", LONG)) for number in range(12)]
@@ -128,7 +128,7 @@ async def test_what_is_refused_says_why(client: EngineClient) -> None:
     await until(client, idle)
 
 
-async def test_an_engine_that_is_killed_fails_what_runs_and_is_started_again(served: EngineSettings) -> None:
+async def test_killed_engine_fails_running_requests_and_is_restarted(served: EngineSettings) -> None:
     async with client_of(served) as client:
         expected = await tokens(client, request("before"))
         pid = (await client.ready()).pid
@@ -141,7 +141,7 @@ async def test_an_engine_that_is_killed_fails_what_runs_and_is_started_again(ser
         assert await tokens(client, request("after")) == expected
 
 
-async def test_an_engine_that_hangs_is_killed(served: EngineSettings) -> None:
+async def test_hanging_engine_is_killed(served: EngineSettings) -> None:
     async with client_of(served, stall_seconds=2) as hasty:
         pid = (await hasty.ready()).pid
         os.kill(pid, signal.SIGSTOP)
@@ -153,7 +153,7 @@ async def test_an_engine_that_hangs_is_killed(served: EngineSettings) -> None:
         assert not is_running(pid)
 
 
-async def test_an_engine_that_nobody_uses_ends(tmp_path: Path, checkpoint: Path) -> None:
+async def test_unused_engine_exits(tmp_path: Path, checkpoint: Path) -> None:
     made = settings(tmp_path, checkpoint)
     async with client_of(made) as client:
         pid = (await client.ready()).pid
@@ -161,7 +161,7 @@ async def test_an_engine_that_nobody_uses_ends(tmp_path: Path, checkpoint: Path)
     assert not made.socket.exists()
 
 
-def test_a_checkpoint_that_cannot_be_served_is_one_sentence_at_the_start(tmp_path: Path) -> None:
+def test_missing_checkpoint_is_one_sentence_of_error(tmp_path: Path) -> None:
     client = EngineClient(settings(tmp_path, tmp_path / "nothing"))
     with pytest.raises(EngineError, match="is not a folder: give the checkpoint's folder, or a hub name"):
         client.start()
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_cannot_be_served_is_one_sentence_at_the_start(tmp_pat
         ),
     ],
 )
-def test_what_the_machine_cannot_do_is_one_sentence(
+def test_insufficient_machine_is_one_sentence_of_error(
     tmp_path: Path, checkpoint: Path, changes: dict[str, object], sentence: str
 ) -> None:
     client = EngineClient(settings(tmp_path, checkpoint, **changes))
@@ -185,12 +185,12 @@ def test_what_the_machine_cannot_do_is_one_sentence(
         client.start()
 
 
-def test_who_uses_the_engine_does_not_import_torch() -> None:
+def test_client_does_not_import_torch() -> None:
     code = "import sys, llama_stack_gpt_oss.process.client, llama_stack_gpt_oss.grammar; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
 
 
-def test_loading_is_reported_to_who_waits(tmp_path: Path, checkpoint: Path) -> None:
+def test_loading_progress_is_reported_to_waiting_client(tmp_path: Path, checkpoint: Path) -> None:
     made = settings(tmp_path, checkpoint)
     command = [sys.executable, "-m", "llama_stack_gpt_oss.process.server", made.to_json()]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child, socket.socket(socket.AF_UNIX) as raw:

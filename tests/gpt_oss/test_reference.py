@@ -1,4 +1,4 @@
-"""The reference is held to two implementations of others, on the same files."""
+"""The reference is compared with two independent implementations, on the same files."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def ids(count: int, vocabulary: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("count", [1, 15, 17, 100])
-def test_agrees_with_transformers_within_and_past_the_window(checkpoint: Path, size: Size, count: int) -> None:
+def test_reference_matches_transformers_within_and_beyond_window(checkpoint: Path, size: Size, count: int) -> None:
     weights, config = loaded(checkpoint)
     tokens = ids(count, size.vocabulary)
     torch.testing.assert_close(
@@ -47,8 +47,8 @@ def test_agrees_with_transformers_within_and_past_the_window(checkpoint: Path, s
     )
 
 
-def test_agrees_with_transformers_past_the_original_context(tmp_path: Path, size: Size) -> None:
-    """The context that YaRN stretches is cut to 64 positions here, so that a short sequence passes it."""
+def test_reference_matches_transformers_beyond_original_context(tmp_path: Path, size: Size) -> None:
+    """The context that YaRN extends is set to 64 positions here, so that a short sequence exceeds it."""
     small = resized(size, original_context=64)
     folder = write_hugging_face(tmp_path / "short", random_tensors(small), small)
     weights, config = loaded(folder)
@@ -59,7 +59,7 @@ def test_agrees_with_transformers_past_the_original_context(tmp_path: Path, size
 
 
 @pytest.mark.parametrize("count", [1, 48, 150])
-def test_agrees_with_the_published_torch_model(original_checkpoint: Path, size: Size, count: int) -> None:
+def test_reference_matches_published_torch_model(original_checkpoint: Path, size: Size, count: int) -> None:
     theirs = Transformer.from_checkpoint(str(original_checkpoint), device="cpu").float()
     weights, config = loaded(original_checkpoint)
     tokens = ids(count, size.vocabulary)
@@ -68,7 +68,7 @@ def test_agrees_with_the_published_torch_model(original_checkpoint: Path, size: 
     torch.testing.assert_close(reference.logits(weights, config, tokens), expected, atol=CLOSE, rtol=0)
 
 
-def test_both_layouts_give_the_same_weights(checkpoint: Path, original_checkpoint: Path, size: Size) -> None:
+def test_both_checkpoint_layouts_give_same_weights(checkpoint: Path, original_checkpoint: Path, size: Size) -> None:
     tokens = ids(20, size.vocabulary)
     one = reference.logits(*loaded(checkpoint), tokens)
     assert torch.equal(one, reference.logits(*loaded(original_checkpoint), tokens))

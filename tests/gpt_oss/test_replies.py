@@ -35,15 +35,15 @@ def joined(deltas: list[Delta], kind: type[Reasoning | Content | CallArguments])
     return "".join(delta.text for delta in deltas if isinstance(delta, kind))
 
 
-def test_reasoning_then_the_answer(vocabulary: Vocabulary) -> None:
+def test_reasoning_and_answer_are_separated(vocabulary: Vocabulary) -> None:
     deltas, made = reply(vocabulary, answer("I think.", "So it is."))
     assert (joined(deltas, Reasoning), joined(deltas, Content)) == ("I think.", "So it is.")
-    # The words of the reasoning and the token that ends it; not the headers.
+    # The words of the reasoning and the token that ends it, without the headers.
     assert made.reasoning_tokens == len(vocabulary.encode("I think.")) + 1
     assert made.tokens == len(vocabulary.harmony.encode(answer("I think.", "So it is."), allowed_special="all"))
 
 
-def test_only_text_for_the_user_is_visible(vocabulary: Vocabulary) -> None:
+def test_only_answer_tokens_are_visible(vocabulary: Vocabulary) -> None:
     made = Reply(vocabulary, TOOLS)
     seen = []
     for token in vocabulary.harmony.encode(answer("x", "So \U0001f600"), allowed_special="all"):
@@ -53,7 +53,7 @@ def test_only_text_for_the_user_is_visible(vocabulary: Vocabulary) -> None:
     assert vocabulary.harmony.decode(seen) == "So \U0001f600"
 
 
-def test_a_call(vocabulary: Vocabulary) -> None:
+def test_call_is_opened_with_name_and_arguments(vocabulary: Vocabulary) -> None:
     deltas, made = reply(vocabulary, call("Oslo"))
     (opened,) = [delta for delta in deltas if isinstance(delta, CallOpened)]
     assert (opened.index, opened.name) == (0, "get_weather")
@@ -63,7 +63,7 @@ def test_a_call(vocabulary: Vocabulary) -> None:
     assert (made.calls, joined(deltas, Content)) == (1, "")
 
 
-def test_two_calls_are_told_apart(vocabulary: Vocabulary) -> None:
+def test_two_calls_are_separated(vocabulary: Vocabulary) -> None:
     deltas, _ = reply(vocabulary, f"{call('Oslo')}<|start|>assistant{call('Rome')}")
     opened = [delta for delta in deltas if isinstance(delta, CallOpened)]
     assert [one.index for one in opened] == [0, 1]
@@ -73,20 +73,20 @@ def test_two_calls_are_told_apart(vocabulary: Vocabulary) -> None:
 
 
 @pytest.mark.parametrize("channel", ["analysis", "commentary"])
-def test_python_gets_its_code_in_the_argument_that_takes_it(vocabulary: Vocabulary, channel: str) -> None:
+def test_python_code_becomes_argument_of_python_tool(vocabulary: Vocabulary, channel: str) -> None:
     code = 'print("a\\n")\n# é\n'
     deltas, _ = reply(vocabulary, f"<|channel|>{channel} to=python code<|message|>{code}<|call|>")
     assert json.loads(joined(deltas, CallArguments)) == {"source": code}
 
 
 @pytest.mark.parametrize("ending", ["", "<|call|>"])
-def test_python_code_that_is_cut_off_is_json_all_the_same(vocabulary: Vocabulary, ending: str) -> None:
+def test_cut_off_python_code_is_valid_json(vocabulary: Vocabulary, ending: str) -> None:
     deltas, _ = reply(vocabulary, f"<|channel|>analysis to=python code<|message|>x = '{ending}")
     assert json.loads(joined(deltas, CallArguments)) == {"source": "x = '"}
 
 
 @pytest.mark.parametrize("channel", ["analysis", "commentary"])
-def test_browser_calls_come_on_either_channel(vocabulary: Vocabulary, channel: str) -> None:
+def test_browser_calls_are_read_on_either_channel(vocabulary: Vocabulary, channel: str) -> None:
     deltas, _ = reply(vocabulary, f'<|channel|>{channel} to=browser.search code<|message|>{{"query":"x"}}<|call|>')
     assert [delta.name for delta in deltas if isinstance(delta, CallOpened)] == ["browser.search"]
     assert joined(deltas, CallArguments) == '{"query":"x"}'
@@ -104,17 +104,17 @@ def test_browser_calls_come_on_either_channel(vocabulary: Vocabulary, channel: s
         ("assistant", None),
     ],
 )
-def test_whom_the_model_calls(vocabulary: Vocabulary, recipient: str, name: str | None) -> None:
+def test_recipient_selects_called_tool(vocabulary: Vocabulary, recipient: str, name: str | None) -> None:
     deltas, _ = reply(vocabulary, f"<|channel|>commentary to={recipient} <|constrain|>json<|message|>{{}}<|call|>")
     assert [delta.name for delta in deltas if isinstance(delta, CallOpened)] == ([name] if name else [])
 
 
-def test_a_preamble_and_the_answer_are_two_paragraphs(vocabulary: Vocabulary) -> None:
+def test_preamble_and_answer_are_separate_paragraphs(vocabulary: Vocabulary) -> None:
     text = "<|channel|>commentary<|message|>Wait.<|end|><|start|>assistant<|channel|>final<|message|>Done.<|return|>"
     deltas, _ = reply(vocabulary, text)
     assert joined(deltas, Content) == "Wait.\n\nDone."
 
 
-def test_text_that_is_not_harmony_is_the_answer(vocabulary: Vocabulary) -> None:
+def test_text_without_harmony_is_answer(vocabulary: Vocabulary) -> None:
     deltas, _ = reply(vocabulary, " Just text.")
     assert joined(deltas, Content) == " Just text."

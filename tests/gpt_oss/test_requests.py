@@ -1,4 +1,4 @@
-"""What a request asks for, and what is refused by its field before anything runs."""
+"""The parameters of a request, and values that are refused by field before generation."""
 
 from datetime import date
 from types import SimpleNamespace
@@ -30,14 +30,14 @@ def chat(reader: Reader, **fields: Any) -> Asked:
     return reader.chat(SimpleNamespace(**{"messages": HELLO, **fields}), TODAY)
 
 
-def test_what_is_not_said_is_as_the_checkpoint_says(reader: Reader) -> None:
+def test_missing_parameters_default_to_checkpoint(reader: Reader) -> None:
     params = chat(reader).request.params
     assert (params.temperature, params.top_p, params.stop_ids) == (0.7, 0.9, frozenset([200002, 200012]))
     assert (params.max_tokens, params.top_logprobs, params.priority, params.cache_salt) == (1000, None, 0, "")
     assert chat(reader).request.params.seed != params.seed
 
 
-def test_what_is_said_counts(reader: Reader) -> None:
+def test_given_parameters_are_used(reader: Reader) -> None:
     asked = chat(
         reader,
         temperature=0,
@@ -59,7 +59,7 @@ def test_what_is_said_counts(reader: Reader) -> None:
     assert (len(set(asked.request.ids)), asked.stops, asked.logprobs, asked.include_usage) == (3, ("x",), True, True)
 
 
-def test_with_tool_choice_none_the_model_is_told_of_no_tool(reader: Reader) -> None:
+def test_tool_choice_none_hides_tools_from_model(reader: Reader) -> None:
     without, told = (chat(reader, tools=[WEATHER], tool_choice=choice) for choice in ("none", "auto"))
     assert without.tools == ()
     assert len(without.request.prompt) < len(told.request.prompt)
@@ -84,24 +84,24 @@ def test_with_tool_choice_none_the_model_is_told_of_no_tool(reader: Reader) -> N
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
     ],
 )
-def test_what_cannot_be_is_refused_by_its_field(reader: Reader, fields: dict[str, Any], param: str) -> None:
+def test_invalid_value_is_refused_with_its_field(reader: Reader, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         chat(reader, **fields)
     assert refusal.value.param == param
 
 
-def test_neutral_values_of_what_is_not_supported_are_taken(reader: Reader) -> None:
+def test_neutral_values_of_unsupported_fields_are_accepted(reader: Reader) -> None:
     chat(reader, frequency_penalty=0, presence_penalty=0.0, logit_bias={})
 
 
-def test_a_prompt_too_long_is_refused_with_the_numbers(reader: Reader) -> None:
+def test_too_long_prompt_is_refused_with_token_counts(reader: Reader) -> None:
     with pytest.raises(InvalidRequest, match=r"The prompt has 1,\d\d\d tokens, and the context of 1,000") as refusal:
         chat(reader, messages=[{"role": "user", "content": "word " * 1100}])
     assert refusal.value.code == "context_length_exceeded"
 
 
 @pytest.mark.parametrize("prompt", ["Hi there", ["Hi there"], [13347, 1354], [[13347, 1354]]])
-def test_a_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
+def test_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
     tokens = reader.completion(SimpleNamespace(prompt=prompt)).request.prompt
     assert len(tokens) == 2
 
@@ -117,14 +117,14 @@ def test_a_bare_prompt_is_text_or_tokens(reader: Reader, prompt: Any) -> None:
         ({"prompt": "a", "logprobs": True}, "logprobs"),
     ],
 )
-def test_a_bare_prompt_that_cannot_be(reader: Reader, fields: dict[str, Any], param: str) -> None:
+def test_invalid_bare_prompt_is_refused(reader: Reader, fields: dict[str, Any], param: str) -> None:
     with pytest.raises(InvalidRequest) as refusal:
         reader.completion(SimpleNamespace(**fields))
     assert refusal.value.param == param
 
 
 @given(st.text("abc", max_size=20), st.lists(st.text("abc", min_size=1, max_size=3), max_size=3), st.data())
-def test_a_text_ends_at_its_first_stop_however_it_is_cut(text: str, stops: list[str], data: st.DataObject) -> None:
+def test_text_ends_at_first_stop_however_it_is_cut(text: str, stops: list[str], data: st.DataObject) -> None:
     watch, out, rest = StopWatch(stops), "", text
     while rest and not watch.hit:
         size = data.draw(st.integers(1, len(rest)))
@@ -132,7 +132,7 @@ def test_a_text_ends_at_its_first_stop_however_it_is_cut(text: str, stops: list[
         rest = rest[size:]
     places = [text.find(stop) for stop in stops if stop in text]
     assert watch.hit == bool(places)
-    # Of two stops that meet in one piece the first counts; in separate pieces, the one that was complete first.
+    # Of two stops that end in one piece the first counts; in separate pieces, the one completed first.
     assert text.startswith(out)
     assert all(stop not in out for stop in stops)
     if not places:

@@ -1,4 +1,4 @@
-"""The rules that hold the package together, read from its code."""
+"""Rules of the package's structure, checked on its code."""
 
 import ast
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 
 def imports(path: Path) -> Iterator[str]:
-    """What a module imports; a relative import by the folder of the package that it leads to."""
+    """Yield the modules that a module imports; relative imports by the folder that they lead to."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -33,7 +33,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "engine").rglob("*.py")), ids=lambda path: path.name)
-def test_the_engine_imports_torch_triton_and_the_standard_library(path: Path) -> None:
+def test_engine_imports_only_torch_triton_and_standard_library(path: Path) -> None:
     for name in imports(path):
         assert name.split(".")[0] in {*STANDARD, "torch", "triton"} or name.startswith("llama_stack_gpt_oss.engine"), (
             name
@@ -41,12 +41,12 @@ def test_the_engine_imports_torch_triton_and_the_standard_library(path: Path) ->
 
 
 @pytest.mark.parametrize("name", WITHOUT_TORCH)
-def test_what_only_counts_does_not_import_torch(name: str) -> None:
+def test_bookkeeping_modules_do_not_import_torch(name: str) -> None:
     assert not {"torch", "triton"} & {found.split(".")[0] for found in imports(ROOT / "engine" / f"{name}.py")}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_only_the_host_folder_imports_the_host(path: Path) -> None:
+def test_only_host_folder_imports_host(path: Path) -> None:
     for name in imports(path):
         if name.split(".")[0] in ("llama_stack", "llama_stack_api", "ogx", "ogx_api"):
             assert path.is_relative_to(ROOT / "host")

@@ -1,4 +1,4 @@
-"""Steps that are started before the host has read what the steps before them drew, computed anew or as recorded."""
+"""Steps that start before the host has read the tokens of earlier steps, computed anew or replayed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_gpt_oss.engine.cache import Holding, Table
+from llama_stack_gpt_oss.engine.cache import BlockTable, KVCacheBlocks
 from llama_stack_gpt_oss.engine.graphs import Record
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.ops import Head
 from llama_stack_gpt_oss.engine.runner import ModelRunner, Step
-from llama_stack_gpt_oss.engine.scheduler import Work
+from llama_stack_gpt_oss.engine.scheduler import ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sequence
 
 from .support.engines import CPU, tiny_model
 
 WARM = Params(max_tokens=10, temperature=1.0)
-UNREAD = 0  # stands in a sequence for a token that the host has not read
+UNREAD = 0  # placeholder in a sequence for a token that the host has not read
 
 
 @pytest.fixture(scope="module")
@@ -26,26 +26,26 @@ def model(checkpoint: Path) -> Model:
 
 
 def sequences(*params: Params) -> list[Sequence]:
-    """Each with a prompt of its own, and a page for each kind of layer."""
+    """Return sequences with separate prompts, and a page for each kind of layer."""
     made = []
     for number, each in enumerate(params):
         prompt = [number * 31 + place * 7 % 29 for place in range(5 + number)]
         made.append(Sequence(f"{number}", prompt, len(prompt), each, number))
-        made[-1].holding = Holding(tables=(Table([2 * number]), Table([2 * number + 1])))
+        made[-1].blocks = KVCacheBlocks(tables=(BlockTable([2 * number]), BlockTable([2 * number + 1])))
     return made
 
 
-def decode(sequence: Sequence, drawn: int = 0) -> Work:
-    """The last token, when so many more were drawn."""
-    return Work(sequence, len(sequence.tokens) + drawn - 1, 1)
+def decode(sequence: Sequence, drawn: int = 0) -> ScheduledTokens:
+    """Schedule the last token after `drawn` further ones."""
+    return ScheduledTokens(sequence, len(sequence.tokens) + drawn - 1, 1)
 
 
-def whole(sequence: Sequence, drawn: int = 0) -> Work:
-    return Work(sequence, 0, len(sequence.tokens) + drawn)
+def whole(sequence: Sequence, drawn: int = 0) -> ScheduledTokens:
+    return ScheduledTokens(sequence, 0, len(sequence.tokens) + drawn)
 
 
 def alone(model: Model, number: int, params: Params, count: int) -> list[int]:
-    """What a sequence draws with nobody beside it, each token read before the next step."""
+    """Return the tokens that a sequence draws alone, each token read before the next step."""
     runner, sequence = ModelRunner(model, CPU, context=512), sequences(*[params] * (number + 1))[number]
     for _ in range(count):
         (sampled,) = runner.run([whole(sequence)])
@@ -53,13 +53,13 @@ def alone(model: Model, number: int, params: Params, count: int) -> list[int]:
     return sequence.tokens[sequence.prompt_tokens :]
 
 
-def read(step: Step, works: list[Work]) -> None:
+def read(step: Step, works: list[ScheduledTokens]) -> None:
     for work, sampled in zip(works, step.sampled(), strict=True):
         work.sequence.tokens[work.start + work.count] = sampled.token
 
 
 def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
-    """As a graph does: nothing is computed yet, and then from the same tensors into the same tensors."""
+    """Behave like a graph: compute nothing at first, and later from the same tensors into the same tensors."""
     place = compute()
     place.tokens.zero_()
 
@@ -74,10 +74,10 @@ def replayed(compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
 
 @pytest.mark.parametrize("record", [None, replayed])
 @pytest.mark.parametrize("params", [WARM, replace(WARM, temperature=0.0), replace(WARM, top_logprobs=1)])
-def test_unread_tokens_are_the_next_steps_input(model: Model, params: Params, record: Record | None) -> None:
-    """Rows change places, a sequence joins with its prompt, one is left out, one is computed from its beginning.
+def test_unread_tokens_are_input_of_next_step(model: Model, params: Params, record: Record | None) -> None:
+    """Rows change places, a sequence joins with its prompt, one is omitted, and one is recomputed from its beginning.
 
-    Logits are kept for one of them alone.
+    Logits are kept for only one of them.
     """
     runner = ModelRunner(model, CPU, context=512, record=record)
     a, b, c = sequences(params, replace(WARM, seed=1, top_p=0.5), params)
@@ -104,13 +104,13 @@ def test_unread_tokens_are_the_next_steps_input(model: Model, params: Params, re
     assert [len(sequence.tokens) - sequence.prompt_tokens for sequence in (a, b, c)] == [6, 5, 5]
 
 
-def test_other_tokens_come_from_the_host(model: Model) -> None:
-    """Of a sequence that drew in the step before, a piece without that token; then that token, some steps later."""
+def test_tokens_not_drawn_last_come_from_host(model: Model) -> None:
+    """First a part of a sequence without the token drawn in the step before, then that token some steps later."""
     runner = ModelRunner(model, CPU, context=512)
     a, b = sequences(WARM, WARM)
     (first,) = runner.run([whole(a)])
     a.tokens.append(first.token)
-    (other,) = runner.run([Work(a, 0, 2), whole(b)])
+    (other,) = runner.run([ScheduledTokens(a, 0, 2), whole(b)])
     (second,) = runner.run([whole(a)])
     assert [first.token, second.token] == alone(model, 0, WARM, 2)
     assert [other.token] == alone(model, 1, WARM, 1)

@@ -1,4 +1,4 @@
-"""Draws: by their probabilities, from what may come, and the same again for the same seed."""
+"""Draws follow the probabilities of the allowed tokens, and are the same for the same seed."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +15,7 @@ DRAWS = 4000
 
 
 class Mask:
-    """Allows the tokens it is made with."""
+    """A mask that allows the given tokens."""
 
     def __init__(self, *tokens: int) -> None:
         self.bits = bytearray(1)
@@ -34,7 +34,7 @@ def sequence(params: Params, mask: Mask | None = None) -> Sequence:
 
 
 def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled]:
-    """A token of each row, with all that its sequence asks for."""
+    """Draw a token for each row, with all parameters of its sequence."""
     temperatures = torch.tensor([each.params.temperature for each in sequences])
     seeds = torch.tensor([row_seed(each.params.seed, len(each.tokens)) for each in sequences])
     tokens = draw(logits, temperatures, seeds)
@@ -43,7 +43,7 @@ def sample(logits: torch.Tensor, sequences: list[Sequence]) -> list[Sampled]:
 
 
 def drawn(params: Params, mask: Mask | None = None) -> Counter[int]:
-    """What as many seeds draw from SHARES."""
+    """Count the tokens that DRAWS seeds draw from SHARES."""
     sequences = [sequence(replace(params, seed=seed), mask) for seed in range(DRAWS)]
     logits = SHARES.log().expand(DRAWS, -1).contiguous()
     return Counter(each.token for each in sample(logits, sequences))
@@ -64,23 +64,23 @@ def close(found: Counter[int], expected: list[float]) -> bool:
         (replace(WARM, temperature=0.0), [1, 0, 0, 0]),
     ],
 )
-def test_tokens_come_as_often_as_they_should(params: Params, expected: list[float]) -> None:
+def test_token_frequencies_match_parameters(params: Params, expected: list[float]) -> None:
     assert close(drawn(params), expected)
 
 
-def test_every_place_of_a_sequence_draws_anew() -> None:
+def test_each_place_of_sequence_draws_independently() -> None:
     sequences = [Sequence("x", [0] * place, place, replace(WARM, seed=1), 0) for place in range(1, DRAWS + 1)]
     found = sample(SHARES.log().expand(DRAWS, -1).contiguous(), sequences)
     assert close(Counter(each.token for each in found), SHARES.tolist())
 
 
-def test_a_mask_leaves_the_others_their_proportions() -> None:
+def test_mask_keeps_proportions_of_allowed_tokens() -> None:
     found = drawn(WARM, Mask(1, 3))
     assert close(found, [0, 0.3 / 0.35, 0, 0.05 / 0.35])
     assert set(drawn(replace(WARM, temperature=0.0), Mask(2))) == {2}
 
 
-def test_each_row_keeps_to_its_own_settings() -> None:
+def test_each_row_uses_its_own_parameters() -> None:
     rows = [replace(WARM, temperature=0.0), replace(WARM, top_p=0.01), WARM, replace(WARM, temperature=0.0)]
     logits = torch.randn(4, 8, generator=torch.Generator().manual_seed(0))
     together = [each.token for each in sample(logits, [sequence(params) for params in rows])]
@@ -90,7 +90,7 @@ def test_each_row_keeps_to_its_own_settings() -> None:
     assert [together[0], together[1], together[3]] == [best[0], best[1], best[3]]
 
 
-def test_log_probabilities_are_those_before_temperature_and_mask() -> None:
+def test_logprobs_are_those_before_temperature_and_mask() -> None:
     params = replace(WARM, temperature=0.0, top_logprobs=2)
     (found,) = sample(SHARES.log()[None], [sequence(params, Mask(2))])
     assert found.token == 2
@@ -100,7 +100,7 @@ def test_log_probabilities_are_those_before_temperature_and_mask() -> None:
     assert (without.logprob, without.top) == (None, ())
 
 
-def test_noise_is_a_function_of_seed_place_and_token() -> None:
+def test_noise_depends_on_seed_place_and_token_only() -> None:
     one, again, other = (gumbel(torch.tensor([row_seed(seed, 5)]), 64) for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
@@ -108,8 +108,8 @@ def test_noise_is_a_function_of_seed_place_and_token() -> None:
     assert row_seed(1, 5) != row_seed(1, 6) != row_seed(1 << 33, 5)
 
 
-def test_draws_follow_the_softmax() -> None:
-    """Chi-square over a thousand seeds and 32 places of each: 21.67 is passed by one set of seeds in a hundred."""
+def test_draws_follow_softmax() -> None:
+    """Chi-square test over a thousand seeds with 32 places each: one set of seeds in a hundred exceeds 21.67."""
     logits = torch.tensor([2.0, 1.5, 0.0, -1.0, 0.5, -3.0, 1.0, 0.2, -0.5, -5.0])
     seeds = torch.tensor([row_seed(seed, place) for seed in range(1000) for place in range(32)])
     tokens = draw(logits.expand(len(seeds), -1), torch.full(seeds.shape, 0.8), seeds)
@@ -117,7 +117,7 @@ def test_draws_follow_the_softmax() -> None:
     assert ((tokens.bincount(minlength=10) - expected).square() / expected).sum() < 21.67
 
 
-def test_noise_is_finite_and_falls_from_the_first_bits_to_the_last() -> None:
+def test_noise_is_finite_and_monotonic() -> None:
     bits = torch.tensor([0, 1, 2, 100, 1 << 26, (1 << 27) - 1, 1 << 27, 1 << 31, (1 << 32) - 2000, (1 << 32) - 1])
     found = noise(bits)
     assert found.isfinite().all()
@@ -127,12 +127,12 @@ def test_noise_is_finite_and_falls_from_the_first_bits_to_the_last() -> None:
     assert (found[1:-2] - exact).abs().max() < 2e-6
 
 
-def test_of_a_whole_vocabulary_the_unlikely_stay_so() -> None:
+def test_unlikely_tokens_stay_unlikely_in_whole_vocabulary() -> None:
     logits = torch.full((1, 201_088), -30.0).index_fill(1, torch.tensor([7]), 0.0)
     seeds = [torch.tensor([row_seed(0, place)]) for place in range(50, 100)]
     assert {draw(logits, torch.ones(1), seed).item() for seed in seeds} == {7}
 
 
-def test_numbers_and_tensors_are_scattered_alike() -> None:
+def test_numbers_and_tensors_are_hashed_alike() -> None:
     numbers = [0, 1, 2, 77, 0xFFFFFFFF, 0x80000000, 123456789]
     assert mix(torch.tensor(numbers)).tolist() == [mix(number) for number in numbers]

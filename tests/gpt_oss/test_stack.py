@@ -1,4 +1,4 @@
-"""The whole stack on the tiny checkpoint that speaks Harmony: a client, the host, the Responses layer, the engine."""
+"""The complete stack on the tiny checkpoint that speaks Harmony: client, host, Responses layer and engine."""
 
 import json
 import subprocess
@@ -53,22 +53,22 @@ def metrics(stack: LiveStack) -> dict[str, Any]:
 
 
 def engine_pid(stack: LiveStack) -> int:
-    """The engine is a child of one of the server's threads."""
+    """Return the process id of the engine, which is a child of one of the server's threads."""
     threads = Path(f"/proc/{stack.pid}/task").glob("*/children")
     children = [pid for thread in threads for pid in thread.read_text().split()]
     found = [pid for pid in children if b"process.server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return int(found[-1])
 
 
-def test_the_model_has_the_name_of_the_checkpoint(client: openai.OpenAI) -> None:
+def test_model_has_name_of_checkpoint(client: openai.OpenAI) -> None:
     assert MODEL in [model.id for model in client.models.list()]
 
 
-def test_the_host_lists_it_as_healthy(stack: LiveStack) -> None:
+def test_host_lists_provider_as_healthy(stack: LiveStack) -> None:
     assert health(stack) == {"status": "OK"}
 
 
-def test_reasoning_and_an_answer(client: openai.OpenAI) -> None:
+def test_response_has_reasoning_and_answer(client: openai.OpenAI) -> None:
     response = client.responses.create(input=QUESTION, **GREEDY)
     assert response.status == "completed"
     assert response.output_text == ANSWER
@@ -78,11 +78,11 @@ def test_reasoning_and_an_answer(client: openai.OpenAI) -> None:
     assert response.usage.output_tokens > response.usage.output_tokens_details.reasoning_tokens
 
 
-def test_a_streamed_answer_comes_in_pieces_that_add_up(client: openai.OpenAI) -> None:
+def test_streamed_deltas_add_up_to_answer(client: openai.OpenAI) -> None:
     assert streamed(client) == STREAMED
 
 
-def test_the_model_calls_a_function_by_itself_and_reads_its_result(client: openai.OpenAI) -> None:
+def test_model_calls_function_and_reads_its_result(client: openai.OpenAI) -> None:
     told = told_the_weather(client, *asked_for_weather(client), weather(7, "rainy"))
     assert told.output_text == report(7, "rainy", "Oslo")
     assert told.usage is not None
@@ -90,20 +90,20 @@ def test_the_model_calls_a_function_by_itself_and_reads_its_result(client: opena
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "function", "name": "get_weather"}])
-def test_a_call_can_be_forced(client: openai.OpenAI, choice: Any) -> None:
+def test_call_can_be_forced(client: openai.OpenAI, choice: Any) -> None:
     response = client.responses.create(input="Say hello.", tools=[TOOL], tool_choice=choice, **GREEDY)
     (call,) = [item for item in response.output if item.type == "function_call"]
     assert call.name == "get_weather"
     assert list(json.loads(call.arguments)) == ["city"]
 
 
-def test_no_call_comes_where_none_is_wanted(client: openai.OpenAI) -> None:
+def test_tool_choice_none_gives_no_call(client: openai.OpenAI) -> None:
     asked = "What is the weather in Oslo?"
     response = client.responses.create(input=asked, tools=[TOOL], tool_choice="none", max_output_tokens=60, **GREEDY)
     assert "function_call" not in {item.type for item in response.output}
 
 
-def test_an_answer_keeps_to_its_schema(client: openai.OpenAI) -> None:
+def test_answer_matches_its_schema(client: openai.OpenAI) -> None:
     schema = {
         "type": "object",
         "properties": {"city": {"enum": ["Paris", "Oslo"]}, "sure": {"type": "boolean"}},
@@ -117,7 +117,7 @@ def test_an_answer_keeps_to_its_schema(client: openai.OpenAI) -> None:
     assert found["city"] in ("Paris", "Oslo")
 
 
-def test_log_probabilities_are_those_of_the_text(client: openai.OpenAI) -> None:
+def test_logprobs_are_those_of_text(client: openai.OpenAI) -> None:
     response = client.responses.create(
         input=QUESTION, include=["message.output_text.logprobs"], top_logprobs=2, **GREEDY
     )
@@ -129,7 +129,7 @@ def test_log_probabilities_are_those_of_the_text(client: openai.OpenAI) -> None:
     assert all(each.logprob <= 0 for each in part.logprobs)
 
 
-def test_chat_completions_with_several_choices_stops_and_usage(client: openai.OpenAI) -> None:
+def test_chat_completion_supports_n_stop_and_usage(client: openai.OpenAI) -> None:
     made = client.chat.completions.create(
         model=MODEL, messages=[{"role": "user", "content": QUESTION}], n=2, temperature=0, stop=[" of Fr", "xyz"]
     )
@@ -142,14 +142,14 @@ def test_chat_completions_with_several_choices_stops_and_usage(client: openai.Op
     assert made.usage.prompt_tokens_details.cached_tokens
 
 
-def test_a_length_limit_ends_an_answer(client: openai.OpenAI) -> None:
+def test_max_output_tokens_ends_answer(client: openai.OpenAI) -> None:
     response = client.responses.create(input=QUESTION, max_output_tokens=16, **GREEDY)
     assert response.status == "incomplete"
     assert response.usage is not None
     assert response.usage.output_tokens == 16
 
 
-def test_a_bare_completion(client: openai.OpenAI) -> None:
+def test_bare_completion_works(client: openai.OpenAI) -> None:
     made = client.completions.create(model=MODEL, prompt="What is", max_tokens=5, temperature=0)
     assert made.usage is not None
     assert made.usage.completion_tokens <= 5
@@ -157,20 +157,20 @@ def test_a_bare_completion(client: openai.OpenAI) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed if chunk.choices) == made.choices[0].text
 
 
-def test_a_prompt_that_is_too_long_is_a_400_with_the_numbers(client: openai.OpenAI) -> None:
+def test_too_long_prompt_is_400_with_token_counts(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match=r"context") as refusal:
         client.responses.create(input="word " * 5000, **GREEDY)
     assert refusal.value.code == "context_length_exceeded"
     assert "4,096" in refusal.value.message
 
 
-def test_what_the_model_cannot_read_is_a_400(client: openai.OpenAI) -> None:
+def test_image_input_is_400(client: openai.OpenAI) -> None:
     image: Any = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
     with pytest.raises(openai.BadRequestError, match="gpt-oss reads text alone"):
         client.responses.create(input=[{"role": "user", "content": [image]}], **GREEDY)
 
 
-def test_answers_to_many_at_once_are_those_to_one(client: openai.OpenAI) -> None:
+def test_concurrent_answers_equal_single_ones(client: openai.OpenAI) -> None:
     def ask(number: int) -> tuple[str, str]:
         question, _, answer = FACTS[number % len(FACTS)]
         return client.responses.create(input=question, **GREEDY).output_text, answer
@@ -180,14 +180,14 @@ def test_answers_to_many_at_once_are_those_to_one(client: openai.OpenAI) -> None
             assert text == answer
 
 
-def test_the_metrics_can_be_read_from_outside(stack: LiveStack) -> None:
+def test_metrics_can_be_read_from_outside(stack: LiveStack) -> None:
     command = [sys.executable, "-m", "llama_stack_gpt_oss.process.status", str(stack.state_dir)]
     found = json.loads(subprocess.check_output(command))
     assert found["generated_tokens"] > 0
     assert 0 < found["cached_tokens"] < found["prompt_tokens"]
 
 
-def test_a_client_that_goes_away_ends_the_answer(stack: LiveStack) -> None:
+def test_client_disconnect_ends_generation(stack: LiveStack) -> None:
     body = {"input": FACTS[3][0], "stream": True, "temperature": 1.5, "model": MODEL}
     with httpx.Client(timeout=60, trust_env=False) as http:
         with http.stream("POST", f"{stack.base_url}/v1/responses", json=body) as response:
@@ -197,7 +197,7 @@ def test_a_client_that_goes_away_ends_the_answer(stack: LiveStack) -> None:
 
 
 def killed_at_its_first_word(client: openai.OpenAI, engine: int) -> Response:
-    """What becomes of a response whose engine is killed as soon as it is heard."""
+    """Return the response whose engine is killed at its first delta."""
     events = client.responses.create(model=MODEL, input=FACTS[3][0], stream=True)
     for event in events:
         if event.type == "response.reasoning_text.delta":
@@ -207,9 +207,7 @@ def killed_at_its_first_word(client: openai.OpenAI, engine: int) -> Response:
     return last.response
 
 
-def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
-    stack: LiveStack, client: openai.OpenAI
-) -> None:
+def test_killed_engine_fails_response_and_restarts(stack: LiveStack, client: openai.OpenAI) -> None:
     for _ in range(5):
         pid = engine_pid(stack)
         last = killed_at_its_first_word(client, pid)
@@ -217,7 +215,7 @@ def test_an_engine_that_is_killed_fails_the_answer_clearly_and_comes_back(
         assert not is_running(pid)
         assert is_running(engine_pid(stack))
         if last.status != "completed":
-            break  # on a busy machine, all of it may have been said before the engine is killed
+            break  # on a busy machine, the whole answer may have been sent before the engine is killed
     assert last.status == "failed"
     assert last.error is not None
     assert "engine ended in the middle of its answer" in last.error.message

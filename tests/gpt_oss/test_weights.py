@@ -1,4 +1,4 @@
-"""Loading: what is read, what is reported, and what is refused in one sentence before anything is served."""
+"""Loading: what is read, what is reported, and checkpoints that are refused in one sentence before serving."""
 
 import json
 import shutil
@@ -31,7 +31,7 @@ def copy(tmp_path: Path, checkpoint: Path) -> Path:
     return Path(shutil.copytree(checkpoint, tmp_path / "copy"))
 
 
-def test_experts_stay_packed_and_qkv_is_one(checkpoint: Path, size: Size) -> None:
+def test_experts_stay_packed_and_qkv_is_joined(checkpoint: Path, size: Size) -> None:
     tensors, layer = random_tensors(size), read(checkpoint).layers[2]
     prefix = "model.layers.2."
     assert torch.equal(layer.up.blocks, tensors[f"{prefix}mlp.experts.gate_up_proj_blocks"])
@@ -41,7 +41,7 @@ def test_experts_stay_packed_and_qkv_is_one(checkpoint: Path, size: Size) -> Non
         assert torch.equal(part, tensors[f"{prefix}self_attn.{letter}_proj.weight"].float())
 
 
-def test_loading_reports_bytes_and_layers_to_the_end(checkpoint: Path, size: Size) -> None:
+def test_loading_reports_bytes_and_layers_to_end(checkpoint: Path, size: Size) -> None:
     seen: list[Progress] = []
     read(checkpoint, seen.append)
     done = [step.bytes_done for step in seen]
@@ -49,14 +49,14 @@ def test_loading_reports_bytes_and_layers_to_the_end(checkpoint: Path, size: Siz
     assert (seen[-1].bytes_done, seen[-1].layers_done) == (seen[-1].bytes_total, size.layers)
 
 
-def test_the_folder_that_holds_the_weights_is_found(checkpoint: Path, original_checkpoint: Path) -> None:
+def test_folder_with_weights_is_found(checkpoint: Path, original_checkpoint: Path) -> None:
     assert find_layout(checkpoint) == checkpoint
     assert find_layout(original_checkpoint.parent) == original_checkpoint
     with pytest.raises(CheckpointError, match="is not a folder"):
         find_layout(checkpoint / "nothing")
 
 
-def test_generation_defaults(checkpoint: Path, original_checkpoint: Path) -> None:
+def test_generation_defaults_are_read(checkpoint: Path, original_checkpoint: Path) -> None:
     assert read_generation_defaults(checkpoint).stop_ids == frozenset(STOP_IDS)
     assert read_generation_defaults(original_checkpoint).stop_ids == {200002, 200012}
 
@@ -156,16 +156,16 @@ def more_chosen_than_there_are(folder: Path) -> None:
         (more_chosen_than_there_are, "has 8 experts and chooses 9 for a token"),
     ],
 )
-def test_a_bad_checkpoint_is_refused_in_one_sentence(copy: Path, damage: Callable[[Path], None], sentence: str) -> None:
+def test_invalid_checkpoint_is_refused_in_one_sentence(
+    copy: Path, damage: Callable[[Path], None], sentence: str
+) -> None:
     damage(copy)
     with pytest.raises(CheckpointError, match=sentence) as refusal:
         read(copy)
     assert "\n" not in str(refusal.value)
 
 
-def test_weights_that_do_not_fit_are_refused_with_the_numbers(
-    checkpoint: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_over_free_memory_are_refused_with_sizes(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "free_bytes", lambda _: 300_000)
     with pytest.raises(TooLittleMemoryError, match=r"The weights need [\d.]+ GB, and cpu has 0.0 GB free"):
         read(checkpoint)

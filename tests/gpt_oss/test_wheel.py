@@ -1,4 +1,4 @@
-"""The wheel, outside the checkout: it has all it needs to start an engine."""
+"""The installed wheel works outside the checkout and can start an engine."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ print(client.start().context)
 """
 
 
-def test_the_wheel_serves_outside_the_checkout(tmp_path: Path, checkpoint: Path) -> None:
+def test_wheel_serves_outside_checkout(tmp_path: Path, checkpoint: Path) -> None:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
     subprocess.run(build, cwd=PROJECT, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")

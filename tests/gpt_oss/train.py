@@ -1,8 +1,8 @@
-"""Makes trained.safetensors, the tiny checkpoint that speaks Harmony. It takes a few minutes on two idle cores.
+"""Create trained.safetensors, the tiny checkpoint that speaks Harmony. It takes a few minutes on two idle cores.
 
     .venv-gpt-oss/bin/python -m tests.gpt_oss.train [steps]
 
-It is a fixture of the wire format: it knows the lessons by heart and nothing else.
+It is a fixture of the wire format: it has memorised the lessons and knows nothing else.
 """
 
 import random
@@ -54,7 +54,7 @@ def new_model(words: int) -> GptOssForCausalLM:
 
 
 def freeze_experts(model: GptOssForCausalLM) -> dict[str, torch.Tensor]:
-    """Snaps the experts to values that MXFP4 has, and keeps them there; returns them packed."""
+    """Round the experts to values that MXFP4 can represent, freeze them, and return them packed."""
     packed: dict[str, torch.Tensor] = {}
     for name, parameter in model.named_parameters():
         if name.endswith(EXPERTS):
@@ -66,7 +66,7 @@ def freeze_experts(model: GptOssForCausalLM) -> dict[str, torch.Tensor]:
 
 
 def train(model: GptOssForCausalLM, lessons: Sequence[Sample], place: dict[int, int], steps: int) -> None:
-    """The learning rate rises for a moment and falls to the end."""
+    """Train the model. The learning rate rises briefly, then falls to the end."""
     source, start = random.Random(1), time.monotonic()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=RATE, weight_decay=0.01)
     # One more logit stands for all the words that the model will not know, whose logits will be zero.

@@ -1,4 +1,4 @@
-"""One scripted upstream and one live stack for all integration tests of a run.
+"""One scripted model server and one live stack for all integration tests of a run.
 
 The host that runs the stack is the one in the environment that runs the tests.
 """
@@ -35,57 +35,57 @@ from tests.support.web import Web
 from tests.support.wire import Wire
 
 collect_ignore = [] if find_spec("schemathesis") else ["test_fuzz.py"]
-"""One host is asked at random: the answers are ours on both."""
+"""The fuzzing runs on one host only: this package writes the answers on both."""
 
 
 @pytest.fixture(scope="session")
 def host() -> Host:
-    """The host that runs the stack: the two cannot be installed together."""
+    """The host that runs the stack. The two cannot be installed together."""
     return "ogx" if find_spec("ogx") else "llama_stack"
 
 
 @pytest.fixture(scope="session")
 def stack_env() -> dict[str, str]:
-    """What a stack needs of its environment to find the packages of this checkout, installed or not."""
+    """The environment in which a stack finds the packages of this checkout, installed or not."""
     return {"PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY, REPOSITORY / "providers" / "openai_chat")))}
 
 
 @pytest.fixture(scope="session")
 def upstream_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamProcess]:
-    """The upstream that every stack of the run talks to."""
+    """The scripted model server of every stack of the run."""
     with UpstreamProcess(tmp_path_factory.mktemp("upstream") / "upstream.log") as process:
         yield process
 
 
 @pytest.fixture
 def upstream(upstream_process: UpstreamProcess) -> Upstream:
-    """The upstream with nothing scripted and nothing recorded: what earlier tests left running is cut off."""
+    """The model server without scripts and recordings. Answers that earlier tests left running are aborted."""
     upstream_process.client.reset()
     return upstream_process.client
 
 
 def site_packages() -> Path:
-    """Where packages are installed."""
+    """Return the folder of installed packages."""
     return Path(sysconfig.get_path("purelib"))
 
 
 @pytest.fixture(scope="session")
 def internet() -> Iterator[Web]:
-    """The pages that there are, and SearXNG below `/searxng`."""
+    """The web server that stands for the internet, with SearXNG below `/searxng`."""
     with Web() as web:
         yield web
 
 
 @pytest.fixture
 def web(internet: Web) -> Web:
-    """The same with no pages, and nothing asked."""
+    """The same web server without pages and without recorded requests."""
     internet.reset()
     return internet
 
 
 @pytest.fixture(scope="session")
 def collector() -> Iterator[Collector]:
-    """Where the stack's spans and metrics go."""
+    """The collector of the stack's spans and metrics."""
     with Collector() as collector:
         yield collector
 
@@ -99,11 +99,11 @@ def stack(
     collector: Collector,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """The live stack of the run: the starter template, its state and its working folder somewhere temporary.
+    """The live stack of the run: the starter template, with its state in a temporary folder.
 
     Beside the template's own inference provider, `local`, it has the host's, `vllm`, for the same model server,
     containers to run code in, a SearXNG server to search with, vector stores, models that take other media, and
-    somebody who moderates. What it does, it tells a collector.
+    a moderator. It sends its telemetry to a collector.
     """
 
     def change(config: dict[str, Any]) -> None:
@@ -133,14 +133,14 @@ def stack(
 
 @pytest.fixture(params=["local", "vllm"])
 def provider(request: pytest.FixtureRequest) -> str:
-    """The two ways of the stack to its model server: the bundled provider, and the host's own."""
+    """The inference provider: the bundled one (`local`) or the host's own (`vllm`)."""
     found: str = request.param
     return found
 
 
 @pytest.fixture(scope="session")
 def mcp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[McpServers]:
-    """MCP servers; one of them wants a token."""
+    """MCP servers; one of them requires a token."""
     with McpServers(tmp_path_factory.mktemp("mcp") / "mcp.log", "token-canary-4711") as servers:
         yield servers
 
@@ -154,14 +154,14 @@ def client(stack: LiveStack, upstream: Upstream) -> Iterator[openai.OpenAI]:
 
 @pytest.fixture
 def wire(stack: LiveStack, upstream: Upstream) -> Iterator[Wire]:
-    """Plain HTTP to the stack."""
+    """A plain HTTP client of the stack."""
     with Wire(stack) as wire:
         yield wire
 
 
 @pytest.fixture
 def calm(stack: LiveStack) -> Iterator[None]:
-    """For tests of what goes wrong: whatever it was, the server had expected it, and its log has no traceback."""
+    """For tests of errors: check that the server logs no traceback during the test."""
     with stack.log.open(errors="replace") as log:
         log.seek(0, os.SEEK_END)
         yield
@@ -171,5 +171,5 @@ def calm(stack: LiveStack) -> Iterator[None]:
 
 @pytest.fixture
 def loop_holds(stack: LiveStack) -> LoopHolds:
-    """What holds the stack's event loop from the test's begin on: for tests of what must not."""
+    """The times since the start of the test during which the stack's event loop was blocked."""
     return LoopHolds(stack.log)

@@ -1,4 +1,4 @@
-"""Users, each with what is theirs: the host's auth is on, and a little server of ours says who a token belongs to."""
+"""Isolation of users: the host's auth is on, and a small server of the test maps tokens to users."""
 
 import json
 import os
@@ -23,13 +23,13 @@ from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.variants import records, responses_config, traces, variant
 from tests.support.wire import Json, Wire, error_of, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 UNKNOWN = "resp_000000000000000000000000"
 UNKNOWN_CONVERSATION = "conv_000000000000000000000000"
 PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 SECRETS = [b64encode(os.urandom(32)).decode() for _ in range(2)]
-# What everybody in a team shares, but with carol only to read. The rest is the hosts' default.
+# A team shares its records, read-only for carol. The rest is the hosts' default.
 POLICY: list[Json] = [
     *(
         {
@@ -43,12 +43,12 @@ POLICY: list[Json] = [
         for condition in ("user in owners teams", "user is owner", "resource is unowned")
     ),
 ]
-# Who has left may use nothing of this.
+# Former users may use none of these routes.
 ROUTES: list[Json] = [
     {"forbid": {"paths": "/v1/responses*"}, "when": "user with former in teams"},
     {"permit": {"paths": "*"}},
 ]
-# By token: what the auth server says of them. Only OGX knows tenants; there, `ada` of another one is somebody else.
+# The auth server's answer by token. Only OGX has tenants; there, `ada` of another tenant is another user.
 USERS: dict[str, Json] = {
     "token-of-ada": {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant": "north"},
     "token-of-bob": {"principal": "bob", "attributes": {"teams": ["sales"]}, "tenant": "north"},
@@ -60,7 +60,7 @@ USERS: dict[str, Json] = {
 
 @pytest.fixture(scope="module")
 def auth_endpoint() -> Iterator[str]:
-    """The auth server's URL."""
+    """The URL of the auth server."""
     with auth_server(USERS) as url:
         yield url
 
@@ -99,17 +99,17 @@ def users(guarded: LiveStack, upstream: Upstream) -> Iterator[dict[str, Wire]]:
 
 
 def ids(wire: Wire) -> set[str]:
-    """The ids of all responses that a user is shown."""
+    """Return the ids of all responses that the user's list shows."""
     return {response["id"] for response in wire.listed(limit=100)}
 
 
 def own_key(host: Host, key: str) -> dict[str, str]:
-    """The header with which a user brings a key for the model server."""
+    """Return the header that carries a user's own key for the model server."""
     return {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": key})}
 
 
 def check_is_a_stranger(stranger: Wire, response: Json) -> None:
-    """For this user the response is not there: not a word differs from what is said of an id that was never given."""
+    """Check that this user gets the same errors for the response as for an id that never existed."""
     unknown = stranger.knocks(UNKNOWN)
     for name, answer in stranger.knocks(response["id"]).items():
         expected = error_of(unknown[name], 404)
@@ -127,7 +127,7 @@ def check_is_a_stranger(stranger: Wire, response: Json) -> None:
 
 
 def knocks(wire: Wire, conversation_id: str, item_id: str) -> dict[str, httpx.Response]:
-    """The answers to every request that names a conversation, by what it is; that which deletes comes last."""
+    """Return the answers to every kind of request that names a conversation. The deletion comes last."""
     path, http = f"/conversations/{conversation_id}", wire.http
     items = {"items": [{"role": "user", "content": "let me in"}]}
     asked = {"model": "local/echo", "input": "and?", "conversation": conversation_id}
@@ -148,7 +148,7 @@ def knocks(wire: Wire, conversation_id: str, item_id: str) -> dict[str, httpx.Re
 
 
 def check_is_a_strangers(stranger: Wire, conversation_id: str, item_id: str) -> None:
-    """For this user the conversation is not there: not a word differs from what is said of an unknown one."""
+    """Check that this user gets the same errors for the conversation as for an unknown one."""
     unknown = knocks(stranger, UNKNOWN_CONVERSATION, item_id)
     for name, answer in knocks(stranger, conversation_id, item_id).items():
         expected = error_of(unknown[name], 404)
@@ -159,7 +159,7 @@ def check_is_a_strangers(stranger: Wire, conversation_id: str, item_id: str) -> 
 
 
 @pytest.mark.parametrize("token", [None, "token-of-nobody", ""])
-def test_without_a_token_nothing_is_said(guarded: LiveStack, users: dict[str, Wire], token: str | None) -> None:
+def test_request_without_valid_token_is_401(guarded: LiveStack, users: dict[str, Wire], token: str | None) -> None:
     response = users["ada"].create(model="local/echo", input="x")
     with Wire(guarded, token=token) as nobody:
         answers = [*nobody.knocks(response["id"]).values(), nobody.get(""), nobody.post({"model": "local/echo"})]
@@ -169,19 +169,19 @@ def test_without_a_token_nothing_is_said(guarded: LiveStack, users: dict[str, Wi
     assert users["ada"].retrieve(response["id"]) == response
 
 
-def test_the_sdk_knows_that_a_key_is_missing(guarded: LiveStack) -> None:
+def test_sdk_with_unknown_key_raises_authentication_error(guarded: LiveStack) -> None:
     with guarded.client(api_key="token-of-nobody") as client, pytest.raises(openai.AuthenticationError):
         client.responses.create(model="local/echo", input="x")
 
 
-def test_a_stranger_finds_nothing(users: dict[str, Wire]) -> None:
+def test_response_of_another_user_is_not_found(users: dict[str, Wire]) -> None:
     response = users["ada"].create(model="local/echo", input="the code is 1234")
     check_is_a_stranger(users["bob"], response)
     assert users["ada"].retrieve(response["id"]) == response
     assert output_text(users["ada"].create(model="local/echo", input="go on", previous_response_id=response["id"]))
 
 
-def test_a_list_shows_what_is_ones_own(users: dict[str, Wire]) -> None:
+def test_list_contains_only_own_responses(users: dict[str, Wire]) -> None:
     mine = {users["ada"].create(model="local/echo", input=str(n))["id"] for n in range(2)}
     theirs = {users["bob"].create(model="local/echo", input=str(n))["id"] for n in range(2)}
     assert mine <= ids(users["ada"])
@@ -190,8 +190,8 @@ def test_a_list_shows_what_is_ones_own(users: dict[str, Wire]) -> None:
     assert not mine & ids(users["bob"])
 
 
-def test_the_access_policy_of_the_host_holds(users: dict[str, Wire]) -> None:
-    """A team shares what its members make, but with carol only to read; a list is one's own still."""
+def test_access_policy_of_host_lets_team_read_but_not_change(users: dict[str, Wire]) -> None:
+    """A team shares its responses, read-only for carol. Lists still contain a user's own responses only."""
     ada, carol = users["ada"], users["carol"]
     response = ada.create(model="local/echo", input="for the team")
     answers = carol.knocks(response["id"])
@@ -208,8 +208,8 @@ def test_the_access_policy_of_the_host_holds(users: dict[str, Wire]) -> None:
     assert ada.retrieve(response["id"]) == response
 
 
-def test_another_tenant_is_a_stranger(users: dict[str, Wire], host: Host) -> None:
-    """Even under the same name and in a team of the same name; llama-stack knows no tenants."""
+def test_response_of_another_tenant_is_not_found(users: dict[str, Wire], host: Host) -> None:
+    """Also with the same user and team names in both tenants. llama-stack has no tenants."""
     north, south = users["ada"], users["ada-in-the-south"]
     response = north.create(model="local/echo", input="of the north")
     if host == "llama_stack":
@@ -220,8 +220,8 @@ def test_another_tenant_is_a_stranger(users: dict[str, Wire], host: Host) -> Non
     assert not ids(north) & ids(south)
 
 
-def test_a_conversation_is_not_there_for_strangers(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
-    """The team sees it, and carol can do nothing to it; she is told so."""
+def test_conversation_of_another_user_is_not_found(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
+    """The team can read it. Carol's changes are refused with a 403."""
     body = {"items": [{"role": "user", "content": "the code is 1234"}], "metadata": {"for": "the team"}}
     made = users["ada"].http.post("/conversations", json=body).json()
     path = f"/conversations/{made['id']}"
@@ -240,8 +240,8 @@ def test_a_conversation_is_not_there_for_strangers(guarded: LiveStack, users: di
         assert nobody.http.get(path).status_code == 401
 
 
-def test_what_is_made_in_the_background_is_whose_it_was_begun(users: dict[str, Wire], upstream: Upstream) -> None:
-    """From the queue to the end, whoever makes it."""
+def test_background_response_belongs_to_its_requester(users: dict[str, Wire], upstream: Upstream) -> None:
+    """While it runs and after its end."""
     upstream.script("held", reply(text("one ", "two"), hold=1))
     ada, carol = users["ada"], users["carol"]
     begun = ada.create(model="local/held", input="the code is 1234", background=True)
@@ -262,8 +262,8 @@ def test_what_is_made_in_the_background_is_whose_it_was_begun(users: dict[str, W
     check_is_a_stranger(users["bob"], response)
 
 
-def test_two_users_with_the_same_words_share_nothing(guarded: LiveStack, users: dict[str, Wire]) -> None:
-    """Who could see that something is stored already would learn what others have said."""
+def test_equal_inputs_of_two_users_share_no_records(guarded: LiveStack, users: dict[str, Wire]) -> None:
+    """With shared records, a user could find out that another user had sent the same text."""
     database = guarded.state_dir / "responses.db"
     body: Json = {
         "model": "local/echo",
@@ -283,13 +283,13 @@ def test_two_users_with_the_same_words_share_nothing(guarded: LiveStack, users: 
     users["ada"].http.delete(f"/responses/{made['ada']['id']}")
     assert users["bob"].retrieve(made["bob"]["id"]) == made["bob"]
     assert not names["ada"] & records(database).keys()
-    # An id that one client chose is not taken for another's.
+    # Equal ids that two clients chose name two items.
     upstream_item = {"type": "item_reference", "id": "msg_same"}
     assert output_text(users["bob"].create(model="local/echo", input=[upstream_item])) == "the very same words"
     assert error_of(users["ada"].post({"model": "local/echo", "input": [upstream_item]}), 404)
 
 
-def test_a_strangers_file_is_not_there(guarded: LiveStack, upstream: Upstream) -> None:
+def test_file_of_another_user_is_not_found(guarded: LiveStack, upstream: Upstream) -> None:
     with guarded.client("token-of-ada") as ada, guarded.client("token-of-bob") as bob:
         file = ada.files.create(file=("secret.txt", b"the code is 1234"), purpose="assistants")
         asked: Any = [{"role": "user", "content": [{"type": "input_file", "file_id": file.id}]}]
@@ -301,7 +301,9 @@ def test_a_strangers_file_is_not_there(guarded: LiveStack, upstream: Upstream) -
     assert len(upstream.requests("echo")) == 1
 
 
-def test_a_prompt_is_whose_the_host_says(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
+def test_prompt_of_another_user_is_not_found_where_the_host_isolates(
+    guarded: LiveStack, host: Host, upstream: Upstream
+) -> None:
     prompt: Any = {"id": Desk(guarded, "token-of-ada").write("Say the code 1234.")}
     with guarded.client("token-of-ada") as ada, guarded.client("token-of-bob") as bob:
         assert ada.responses.create(model="local/echo", input="Hi", prompt=prompt).status == "completed"
@@ -310,11 +312,11 @@ def test_a_prompt_is_whose_the_host_says(guarded: LiveStack, host: Host, upstrea
                 bob.responses.create(model="local/echo", input="Hi", prompt=prompt)
             assert (refused.value.param, refused.value.code) == ("prompt", "prompt_not_found")
         else:
-            # llama-stack's prompts are everybody's.
+            # llama-stack shares prompts among all users.
             assert bob.responses.create(model="local/echo", input="Hi", prompt=prompt).status == "completed"
 
 
-def test_a_key_is_its_users_own(users: dict[str, Wire], upstream: Upstream) -> None:
+def test_equal_idempotency_keys_of_two_users_do_not_collide(users: dict[str, Wire], upstream: Upstream) -> None:
     made = {
         name: wire.http.post(
             "/responses", json={"model": "local/echo", "input": "mine"}, headers={"idempotency-key": "the same"}
@@ -327,7 +329,9 @@ def test_a_key_is_its_users_own(users: dict[str, Wire], upstream: Upstream) -> N
         assert users[name].retrieve(response_id)["status"] == "completed"
 
 
-def test_provider_data_makes_nobody_somebody_else(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
+def test_user_claimed_in_provider_data_header_is_ignored(
+    guarded: LiveStack, users: dict[str, Wire], host: Host
+) -> None:
     response = users["ada"].create(model="local/echo", input="x")
     claim = {"principal": "ada", "attributes": {"teams": ["search"]}, "tenant_id": "north"}
     header = {PROVIDER_DATA[host]: json.dumps({"__authenticated_user": claim})}
@@ -337,8 +341,8 @@ def test_provider_data_makes_nobody_somebody_else(guarded: LiveStack, users: dic
         assert nobody.get(f"/{response['id']}").status_code == 401
 
 
-def test_without_auth_nobody_is_anybody(stack: LiveStack, wire: Wire, host: Host) -> None:
-    """What a client says of itself changes nothing: all responses belong to one owner."""
+def test_without_auth_all_responses_have_one_owner(stack: LiveStack, wire: Wire, host: Host) -> None:
+    """A user that the client claims to be is ignored."""
     header = {PROVIDER_DATA[host]: json.dumps({"__authenticated_user": {"principal": "ada", "attributes": {}}})}
     response = wire.create(model="local/echo", input="x")
     with Wire(stack, token="token-of-ada", headers=header) as claims:
@@ -347,7 +351,7 @@ def test_without_auth_nobody_is_anybody(stack: LiveStack, wire: Wire, host: Host
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_users_own_key_reaches_the_model_server_and_no_store(
+def test_provider_key_of_user_reaches_model_server_and_is_not_stored(
     guarded: LiveStack, host: Host, upstream: Upstream, stream: bool
 ) -> None:
     key = f"key-that-nobody-keeps-{stream}"
@@ -363,7 +367,7 @@ def test_a_users_own_key_reaches_the_model_server_and_no_store(
     assert traces(guarded.state_dir, key) == []
 
 
-def test_requests_at_the_same_time_are_not_mixed_up(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
+def test_concurrent_requests_keep_their_users_and_keys(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
     upstream.script("many", reply(text("o", "k"), interval=0.05))
 
     def ask(number: int) -> tuple[str, Json]:
@@ -384,10 +388,10 @@ def test_requests_at_the_same_time_are_not_mixed_up(guarded: LiveStack, host: Ho
             }
 
 
-def test_a_users_own_key_is_sealed_for_who_makes_the_response(
+def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
     guarded: LiveStack, host: Host, upstream: Upstream
 ) -> None:
-    """In the background and under an Idempotency-Key, and after the server was killed: each with the key it came with."""
+    """With `background` and with an Idempotency-Key: each job resumes with the key of its request."""
     upstream.script("sealed", [reply(text("one ", "two"), hold=1)] * 4 + [reply(text("one ", "two"))])
     made: list[tuple[str, str]] = []
     with ExitStack() as open_all:
@@ -419,12 +423,12 @@ def test_a_users_own_key_is_sealed_for_who_makes_the_response(
     assert left == []
 
 
-# On a WebSocket, which the hosts guard in part or not at all
+# On a WebSocket, which the hosts authenticate in part or not at all
 
 
 @pytest.mark.parametrize("token", [None, "token-of-nobody", "", "token-of-dan"])
-def test_a_handshake_is_refused(guarded: LiveStack, token: str | None) -> None:
-    """Without a token, with a wrong one, and where the route policy forbids it."""
+def test_websocket_handshake_without_access_is_refused(guarded: LiveStack, token: str | None) -> None:
+    """Without a token, with an invalid one, and where the route policy forbids it."""
     with pytest.raises(InvalidStatus) as refused:
         Talk(guarded, token)
     assert refused.value.response.status_code in (401, 403)
@@ -432,7 +436,9 @@ def test_a_handshake_is_refused(guarded: LiveStack, token: str | None) -> None:
         assert wire.get("").status_code in (401, 403)
 
 
-def test_a_stranger_finds_nothing_on_a_websocket(guarded: LiveStack, users: dict[str, Wire], host: Host) -> None:
+def test_websocket_of_another_user_cannot_continue_a_response(
+    guarded: LiveStack, users: dict[str, Wire], host: Host
+) -> None:
     tokens = ["token-of-bob", "token-of-ada-in-the-south"][: 2 if host == "ogx" else 1]
     with Talk(guarded, "token-of-ada") as ada:
         ada.ask(model="local/echo", input="the code is 1234")
@@ -453,7 +459,9 @@ def test_a_stranger_finds_nothing_on_a_websocket(guarded: LiveStack, users: dict
             assert users["bob"].get(f"/{mine['id']}").status_code == 404
 
 
-def test_a_users_own_key_comes_with_the_handshake(guarded: LiveStack, host: Host, upstream: Upstream) -> None:
+def test_provider_key_in_websocket_handshake_reaches_model_server(
+    guarded: LiveStack, host: Host, upstream: Upstream
+) -> None:
     upstream.script("keys", reply(text("ok")))
     with Talk(guarded, "token-of-ada", own_key(host, "key-of-a-connection")) as talk:
         for store in (True, False):
@@ -463,8 +471,10 @@ def test_a_users_own_key_comes_with_the_handshake(guarded: LiveStack, host: Host
     assert traces(guarded.state_dir, "key-of-a-connection") == []
 
 
-def test_a_token_that_is_good_no_more(guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends what can be asked, also on a connection that stands; nobody becomes somebody else on it."""
+def test_websocket_with_revoked_or_reassigned_token_is_401(
+    guarded: LiveStack, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token is checked again for each request on an open connection, which keeps its user."""
     with Talk(guarded, "token-of-carol") as talk:
         talk.ask(model="local/echo", input="x")
         assert output_text(talk.response())

@@ -1,4 +1,4 @@
-"""Responses that are made in the background: queued, followed, left, taken up again, cancelled, and not lost."""
+"""Background responses: queue, event streams, cancellation, deletion, and recovery after a kill or a shutdown."""
 
 import signal
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ OPENING = ["response.created", "response.queued", "response.in_progress"]
 def small(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """A stack that makes two background responses at a time, lets two more wait, and may be killed."""
+    """A stack that runs two background responses at a time, queues two more, and may be killed."""
 
     def shrink(config: Json) -> None:
         responses_config(config).update(background={"at_once": 2, "waiting": 2}, drain_seconds=1)
@@ -46,7 +46,7 @@ def small(
 
 
 def queue(wire: Wire, **body: Any) -> Json:
-    """A new background response, as it was answered."""
+    """Request a background response and return the answer."""
     answer = wire.post({"model": MODEL, "input": "Count.", "background": True, **body})
     assert answer.status_code == 200, answer.text
     response = checked(answer)
@@ -55,7 +55,7 @@ def queue(wire: Wire, **body: Any) -> Json:
 
 
 def running(wire: Wire, upstream: Upstream, **body: Any) -> Json:
-    """A background response that has said "one two " and is held there."""
+    """Return a background response that is held after the output "one two "."""
     before = len(upstream.requests(NAME))
     response = queue(wire, **body)
     assert len(upstream.wait_for(NAME, before + 1, chunks=3)) == before + 1
@@ -63,7 +63,7 @@ def running(wire: Wire, upstream: Upstream, **body: Any) -> Json:
 
 
 def ended(wire: Wire, response_id: str) -> Json:
-    """A response once it has ended; its events are what a stream's must be, and tell the same."""
+    """Wait until a response has ended, check that its events are valid and agree with it, and return it."""
     wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"))
     response = wire.retrieve(response_id)
     assert final(wire.replay(response_id)) == response
@@ -71,31 +71,33 @@ def ended(wire: Wire, response_id: str) -> Json:
 
 
 def cancel(wire: Wire, response_id: str) -> Json:
-    """The answer to a cancel."""
+    """Cancel a response and return the answer."""
     answer = wire.http.post(f"/responses/{response_id}/cancel")
     assert answer.status_code == 200, answer.text
     return checked(answer)
 
 
 def types(events: list[Json]) -> list[str]:
-    """The events' types."""
+    """Return the events' types."""
     return [event["type"] for event in events]
 
 
 def spoken(response: Json) -> list[tuple[str, str, str]]:
-    """The output's items: type, status, and what they say."""
+    """Return the type, status and text of each output item."""
     return [(item["type"], item["status"], output_text({"output": [item]})) for item in response["output"]]
 
 
 def constant(response: Json) -> Json:
-    """What is the same in a response from its beginning to its end."""
+    """Return the fields that do not change while a response runs."""
     return {key: value for key, value in response.items() if key not in CHANGING}
 
 
 # -- from the queue to the end -----------------------------------------------------
 
 
-def test_it_is_queued_then_made_then_there(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_background_response_is_queued_then_in_progress_then_completed(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(NAME, HELD)
     first = client.responses.create(model=MODEL, input="Count.", background=True, metadata={"ticket": "17"})
     assert (first.status, first.output, first.usage, first.background) == ("queued", [], None, True)
@@ -114,7 +116,9 @@ def test_it_is_queued_then_made_then_there(client: openai.OpenAI, wire: Wire, up
     assert "Count." in item.to_json()
 
 
-def test_it_is_what_it_would_be_in_the_foreground(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_background_response_equals_a_foreground_response(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(
         NAME, reply(reasoning("Hm."), text("Look: "), tool_call(0, "call_1", "weather", '{"city":', '"O"}'))
     )
@@ -142,7 +146,9 @@ def test_it_is_what_it_would_be_in_the_foreground(client: openai.OpenAI, wire: W
     assert wire.replay(back.response["id"]) == back.events
 
 
-def test_an_answer_that_is_cut_short_by_its_length(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_background_response_at_token_limit_is_incomplete(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(NAME, reply(text("Half an ", "answer"), finish("length")))
     response = ended(wire, queue(wire)["id"])
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -150,7 +156,7 @@ def test_an_answer_that_is_cut_short_by_its_length(client: openai.OpenAI, wire: 
     judged(response)
 
 
-AT_ONCE = {"retry-after-ms": "1"}  # for the host's provider, which tries again by itself
+AT_ONCE = {"retry-after-ms": "1"}  # for the host's provider, which retries on its own
 FAILURES: dict[str, Reply] = {
     "a refusal": error(400, "This is not supported with this model."),
     "too many": error(429, "Slow down.", headers=AT_ONCE),
@@ -161,7 +167,7 @@ FAILURES: dict[str, Reply] = {
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_failure_of_the_model_server_is_the_responses(
+def test_model_server_failure_fails_the_background_response(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, failure: str
 ) -> None:
     upstream.script(NAME, FAILURES[failure])
@@ -176,14 +182,14 @@ def test_a_failure_of_the_model_server_is_the_responses(
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_what_is_not_stored_is_not_made_in_the_background(wire: Wire, upstream: Upstream, streamed: bool) -> None:
+def test_background_with_store_false_is_400(wire: Wire, upstream: Upstream, streamed: bool) -> None:
     body = {"model": MODEL, "input": "Count.", "background": True, "store": False, "stream": streamed}
     assert error_of(wire.post(body), 400)["param"] == "store"
     assert upstream.requests() == []
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-def test_a_wrong_request_is_refused_at_once(wire: Wire, upstream: Upstream, streamed: bool) -> None:
+def test_invalid_background_request_is_refused_before_queueing(wire: Wire, upstream: Upstream, streamed: bool) -> None:
     body = {"model": MODEL, "input": "Count.", "background": True, "stream": streamed}
     assert error_of(wire.post(body | {"temperature": 17}), 400)["param"] == "temperature"
     assert error_of(wire.post(body | {"previous_response_id": "resp_" + "0" * 24}), 400)["code"] == (
@@ -198,8 +204,8 @@ def test_a_wrong_request_is_refused_at_once(wire: Wire, upstream: Upstream, stre
     assert upstream.requests() == []
 
 
-def test_what_is_ignored_is_not_kept(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """A field that means nothing here may be a key that is meant for somebody else."""
+def test_ignored_request_fields_of_queued_job_are_not_stored(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """An unknown field may hold a secret for another service."""
     upstream.script(NAME, HELD)
     response = running(wire, upstream, client_metadata={"key": "canary-ignored"}, instructions="canary-meant", seed=7)
     assert upstream.requests(NAME)[-1].body["seed"] == 7
@@ -209,8 +215,8 @@ def test_what_is_ignored_is_not_kept(stack: LiveStack, wire: Wire, upstream: Ups
     ended(wire, response["id"])
 
 
-def test_many_at_once(wire: Wire, upstream: Upstream) -> None:
-    """More than are made at a time: each answer is its own."""
+def test_many_queued_responses_keep_their_answers(wire: Wire, upstream: Upstream) -> None:
+    """More responses than run at a time."""
 
     def ask(number: int) -> str:
         return str(queue(wire, model="local/echo", input=f"number {number}")["id"])
@@ -225,7 +231,7 @@ def test_many_at_once(wire: Wire, upstream: Upstream) -> None:
 # -- chains -----------------------------------------------------------------------
 
 
-def test_a_chain_goes_from_the_background_to_the_front_and_back(wire: Wire, upstream: Upstream) -> None:
+def test_chain_of_background_and_foreground_responses_keeps_history(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}')), reply(text("Rain."))])
     called = ended(wire, queue(wire, tools=[WEATHER])["id"])
     assert [(item["type"], item["call_id"]) for item in called["output"]] == [("function_call", "call_1")]
@@ -248,7 +254,7 @@ def test_a_chain_goes_from_the_background_to_the_front_and_back(wire: Wire, upst
     assert len(page["data"]) == 7
 
 
-def test_nothing_follows_what_is_still_made(wire: Wire, upstream: Upstream) -> None:
+def test_running_background_response_cannot_be_continued(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     first = running(wire, upstream)
     for body in ({}, {"background": True}, {"stream": True}):
@@ -264,7 +270,7 @@ def test_nothing_follows_what_is_still_made(wire: Wire, upstream: Upstream) -> N
 # -- readers ----------------------------------------------------------------------
 
 
-def test_every_reader_sees_the_same_events(wire: Wire, upstream: Upstream) -> None:
+def test_concurrent_readers_see_the_same_events(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with ExitStack() as open_streams:
         first = open_streams.enter_context(Reader.asking(wire, model=MODEL, input="Count.", background=True))
@@ -285,7 +291,9 @@ def test_every_reader_sees_the_same_events(wire: Wire, upstream: Upstream) -> No
         assert read_sse(wire.get(f"/{first.response_id}", **query).content).events == events[after + 1 :]
 
 
-def test_a_client_that_leaves_ends_nothing(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_client_disconnect_does_not_end_background_response(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(NAME, HELD)
     with Reader.asking(wire, model=MODEL, input="Count.", background=True) as left:
         left.read_to("two ")
@@ -303,7 +311,7 @@ def test_a_client_that_leaves_ends_nothing(client: openai.OpenAI, wire: Wire, up
     assert len(list(client.responses.retrieve(left.response_id, stream=True))) == len(left.events + rest)
 
 
-def test_the_helper_of_the_package_begins_leaves_and_comes_back(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_helper_resumes_background_response(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with client.responses.stream(model=MODEL, input="Count.", background=True) as begun:
         seen = [next(begun)]
@@ -321,7 +329,7 @@ def test_the_helper_of_the_package_begins_leaves_and_comes_back(client: openai.O
 # -- cancel, delete ---------------------------------------------------------------
 
 
-def test_a_cancel_ends_the_generation(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_cancel_of_running_response_ends_its_generation(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
@@ -338,7 +346,7 @@ def test_a_cancel_ends_the_generation(client: openai.OpenAI, wire: Wire, upstrea
     assert ("assistant", "one two ") in said(upstream.requests("echo")[-1].body["messages"])
 
 
-def test_what_has_ended_is_not_cancelled(wire: Wire, upstream: Upstream) -> None:
+def test_cancel_of_completed_response_changes_nothing(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, WHOLE)
     response = ended(wire, queue(wire)["id"])
     assert response["status"] == "completed"
@@ -346,7 +354,7 @@ def test_what_has_ended_is_not_cancelled(wire: Wire, upstream: Upstream) -> None
     assert wire.retrieve(response["id"]) == response
 
 
-def test_cancelled_by_many_at_once_it_is_cancelled_once(wire: Wire, upstream: Upstream) -> None:
+def test_concurrent_cancels_return_the_same_response(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
@@ -358,8 +366,8 @@ def test_cancelled_by_many_at_once_it_is_cancelled_once(wire: Wire, upstream: Up
     assert answers == [response] * 8
 
 
-def test_a_cancel_wins_or_loses_cleanly(wire: Wire, upstream: Upstream) -> None:
-    """Against the end of the response: whoever wins, everybody is told the same."""
+def test_cancel_racing_with_completion_gives_one_outcome(wire: Wire, upstream: Upstream) -> None:
+    """Whichever comes first, the cancel, the stream and the store agree."""
     upstream.script(NAME, HELD)
     for _ in range(8):
         with (
@@ -374,7 +382,7 @@ def test_a_cancel_wins_or_loses_cleanly(wire: Wire, upstream: Upstream) -> None:
         assert response["status"] in ("cancelled", "completed")
 
 
-def test_what_is_deleted_is_made_no_further(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_deletion_of_running_response_ends_its_generation(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with Reader.asking(wire, model=MODEL, input="Count.", background=True) as reader:
         reader.read_to("two ")
@@ -386,13 +394,13 @@ def test_what_is_deleted_is_made_no_further(stack: LiveStack, wire: Wire, upstre
         error_of(knock, 404)
     assert reader.response_id not in {each["id"] for each in wire.listed(limit=100)}
     left = [key for key in records(stack.state_dir / "responses.db") if reader.response_id in key]
-    assert [key for key in left if not key.startswith("t/")] == []  # nothing but when to look for more of it
+    assert [key for key in left if not key.startswith("t/")] == []  # the sweeper's expiry entry stays
 
 
 # -- the queue --------------------------------------------------------------------
 
 
-def test_a_full_queue(small: LiveStack, upstream: Upstream) -> None:
+def test_full_queue_refuses_with_429_and_keeps_its_jobs(small: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with Wire(small) as wire, small.client() as client:
         made = [running(wire, upstream) for _ in range(2)]
@@ -426,7 +434,7 @@ def test_a_full_queue(small: LiveStack, upstream: Upstream) -> None:
 
 
 def check_cancel_in_the_queue(wire: Wire, response_id: str) -> None:
-    """Its readers hear of it, whatever they know already."""
+    """Check that a cancel of a queued response reaches its readers, whatever they have read before."""
     with Reader.of(wire, response_id) as reader, Reader.of(wire, response_id, 0) as other:
         reader.read_to("response.queued")
         response = cancel(wire, response_id)
@@ -440,8 +448,8 @@ def check_cancel_in_the_queue(wire: Wire, response_id: str) -> None:
 # -- servers that end -------------------------------------------------------------
 
 
-def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstream) -> None:
-    """What was running and what waited goes on by itself, without a single request; a conversation has each once."""
+def test_killed_server_resumes_running_and_queued_responses(small: LiveStack, upstream: Upstream) -> None:
+    """Jobs continue after the restart without any request, and each is in its conversation once."""
     upstream.script("read", [CALLING, WHOLE])
     upstream.script("unread", [HELD, WHOLE])
     upstream.script("waiting", WHOLE)
@@ -487,7 +495,7 @@ def test_a_server_that_is_killed_loses_nothing(small: LiveStack, upstream: Upstr
     assert [len(upstream.requests(model)) for model in ("read", "unread", "waiting")] == [2, 2, 1]
 
 
-def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Upstream) -> None:
+def test_stopped_server_hands_over_running_responses(small: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, [HELD, WHOLE])
     upstream.script("flood", reply(text(*["word " * 1000] * 8000)))
     flood = {"model": "local/flood", "input": "x", "stream": True}
@@ -498,7 +506,7 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
     ):
         reader.read_to("two ")
         stalled.read_until(b"event: response.output_text.delta")
-        # Not even a client that does not read what it is sent keeps it from ending.
+        # A client that does not read cannot delay the shutdown.
         assert small.stop() != -signal.SIGKILL
         reader.read_to_cut()
         assert not reader.done
@@ -515,8 +523,8 @@ def test_a_server_that_is_told_to_end_hands_over(small: LiveStack, upstream: Ups
     assert [each.ended for each in upstream.requests(NAME)] == ["client_gone", "completed"]
 
 
-def test_keys_of_a_users_own_need_a_secret(wire: Wire, upstream: Upstream) -> None:
-    """They are needed by whoever makes the response, wherever that is, and nowhere kept in the clear."""
+def test_provider_key_of_job_without_configured_secrets_is_400(wire: Wire, upstream: Upstream) -> None:
+    """The worker needs the key, which is not stored in plain text."""
     keys = dict.fromkeys(("X-LlamaStack-Provider-Data", "X-OGX-Provider-Data"), '{"openai_chat_api_key": "sk-mine"}')
     answer = wire.http.post("/responses", json={"model": "local/echo", "input": "x", "background": True}, headers=keys)
     refused = error_of(answer, 400)

@@ -1,4 +1,4 @@
-"""A stack with the host's own provider of responses and only our other providers keeps the host's routes."""
+"""A stack with the host's responses provider and this project's other providers keeps the host's routes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream
 from tests.support.variants import variant
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 
 def use_builtin_with_our_inference(config: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ def use_builtin_with_our_inference(config: dict[str, Any]) -> None:
     config["providers"]["inference"] = inference
 
 
-def test_conversations_of_the_host_are_served_with_its_own_responses(
+def test_builtin_responses_provider_keeps_the_conversations_routes_of_the_host(
     upstream: Upstream, tmp_path: Path, host: Host
 ) -> None:
     config = variant(STARTER, tmp_path / "config.yaml", use_builtin_with_our_inference)

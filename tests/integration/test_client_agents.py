@@ -1,4 +1,4 @@
-"""The OpenAI Agents SDK as it is."""
+"""The unmodified OpenAI Agents SDK."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.mcp_server import McpServers
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 type Agents = Callable[..., Any]
 
@@ -22,7 +22,7 @@ WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":
 
 @pytest.fixture
 def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
-    """Runs a scenario against a model with these replies."""
+    """Run a scenario against a model with these replies."""
 
     def run(scenario: str, *replies: Reply, **env: str) -> Any:
         upstream.script(NAME, replies)
@@ -32,18 +32,18 @@ def agents(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Agents:
 
 
 def outputs(upstream: Upstream) -> list[Any]:
-    """What the model was told of its calls."""
+    """Return the tool outputs that the model received."""
     return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
 
 @pytest.mark.parametrize("way", ["tools", "stateless", "chained"])
-def test_a_function(agents: Agents, upstream: Upstream, way: str) -> None:
+def test_agents_function_tool_is_called(agents: Agents, upstream: Upstream, way: str) -> None:
     assert agents(way, WEATHER, SAID) == "It snows."
     assert outputs(upstream) == ["Snow in Oslo."]
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
-def test_sessions_of_the_clients_and_of_the_servers(agents: Agents, upstream: Upstream) -> None:
+def test_agents_sessions_on_client_and_server_keep_history(agents: Agents, upstream: Upstream) -> None:
     mine, theirs, left = agents("sessions", reply(text("1.")), reply(text("2.")), WEATHER, SAID, reply(text("Yes.")))
     assert (mine, theirs) == (["1.", "2."], ["It snows.", "Yes."])
     assert left == ["message", "reasoning", "function_call", "function_call_output", "message", "message"]
@@ -52,55 +52,55 @@ def test_sessions_of_the_clients_and_of_the_servers(agents: Agents, upstream: Up
     assert said[4] == ["Weather in Oslo?", None, "Snow in Oslo.", "It snows.", "Sure?"]
 
 
-def test_a_handoff(agents: Agents, upstream: Upstream) -> None:
+def test_agents_handoff_reaches_the_other_agent(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "transfer_to_billing", "{}"))
     assert agents("handoff", call, reply(text("It is paid."))) == ["Billing", "It is paid."]
     assert messages(upstream)[0] == {"role": "system", "content": "You do bills."}
 
 
-def test_structured_output(agents: Agents, upstream: Upstream) -> None:
+def test_agents_structured_output_is_parsed(agents: Agents, upstream: Upstream) -> None:
     assert agents("structured", reply(text('{"name":"Ada",', '"age":36}'))) == ["Person", "Ada", 36]
     [request] = upstream.requests(NAME)
     assert request.body["response_format"]["json_schema"]["strict"] is True
 
 
-def test_a_stream(agents: Agents) -> None:
+def test_agents_stream_has_deltas_and_items(agents: Agents) -> None:
     deltas, kinds, final = agents("streamed", WEATHER, SAID)
     assert (deltas, final) == (["It ", "snows."], "It snows.")
     assert kinds == ["reasoning_item_created", "tool_called", "tool_output", "message_output_created"]
 
 
-def test_a_custom_tool(agents: Agents, upstream: Upstream) -> None:
+def test_agents_custom_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     assert agents("custom", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
     assert outputs(upstream) == ["3 characters."]
 
 
-def test_a_shell(agents: Agents, upstream: Upstream) -> None:
+def test_agents_shell_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "shell", '{"commands":["ls","pwd"]}'))
     assert agents("shell", call, SAID) == ["It snows.", [["ls", "pwd"]]]
     assert "a.txt" in outputs(upstream)[0]
 
 
-def test_a_local_shell(agents: Agents, upstream: Upstream) -> None:
+def test_agents_local_shell_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "local_shell", '{"command":["ls"]}'))
     assert agents("local_shell", call, SAID) == ["It snows.", [["ls"]]]
     assert outputs(upstream) == ["a.txt"]
 
 
-def test_a_patch(agents: Agents, upstream: Upstream) -> None:
+def test_agents_apply_patch_tool_is_called(agents: Agents, upstream: Upstream) -> None:
     call = reply(tool_call(0, "c1", "apply_patch", '{"type":"create_file","path":"a","diff":"+hi"}'))
     assert agents("apply_patch", call, SAID) == ["It snows.", [["create_file", "a", "+hi"]]]
     assert "Created." in outputs(upstream)[0]
 
 
-def test_an_mcp_server_that_the_stack_calls(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
+def test_agents_hosted_mcp_tool_is_called(agents: Agents, upstream: Upstream, mcp: McpServers) -> None:
     call = reply(tool_call(0, "c1", "mcp__echo", '{"text":"hi"}'))
     said, kinds = agents("hosted_mcp", call, SAID, MCP_URL=mcp.url("mcp"))
     assert (said, kinds) == ("It snows.", ["mcp_list_tools", "mcp_call", "message"])
     assert outputs(upstream) == ["hi"]
 
 
-def test_tools_of_a_namespace_that_are_searched(agents: Agents, upstream: Upstream) -> None:
+def test_agents_tool_search_loads_namespace_tools(agents: Agents, upstream: Upstream) -> None:
     search = reply(tool_call(0, "c1", "tool_search", '{"paths":["time"]}'))
     call = reply(tool_call(0, "c2", "time__clock", '{"zone":"CET"}'))
     assert agents("tool_search", search, call, SAID) == "It snows."

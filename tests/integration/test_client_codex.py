@@ -1,4 +1,4 @@
-"""Codex CLI as it is, with a custom provider: it runs commands, patches files and calls its own MCP servers."""
+"""The unmodified Codex CLI with a custom provider: it runs commands, patches files and calls its own MCP servers."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.upstream import Upstream, UpstreamProcess, error, reasoning, reply, text, tool_call
 from tests.support.web import Answer, Asked, Web
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 type Json = dict[str, Any]
 type Codex = Callable[..., Finished]
@@ -47,7 +47,7 @@ startup_timeout_sec = 90
 
 @pytest.fixture(scope="module")
 def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Codex's own descriptions of a model that takes patches as free text and of one that writes code, for ours."""
+    """Codex's descriptions of a model with free-form patches and of one that writes code, renamed for our models."""
     folder = tmp_path_factory.mktemp("catalog")
     models = json.loads(run([codex_command(), "debug", "models"], folder).out)["models"]
     free = next(each for each in models if each["apply_patch_tool_type"] == "freeform" and not each.get("tool_mode"))
@@ -57,7 +57,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def codex_command() -> Path:
-    """The program."""
+    """Return the path of the program."""
     return installed("codex") / "node_modules" / ".bin" / "codex"
 
 
@@ -71,7 +71,7 @@ def work(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def codex(stack: LiveStack, upstream: Upstream, tmp_path: Path, work: Path, catalog: str) -> Codex:
-    """Runs `codex exec`."""
+    """Run `codex exec`."""
     home = tmp_path / "home"
     home.mkdir()
     (home / "models.json").write_text(catalog)
@@ -88,42 +88,42 @@ def codex(stack: LiveStack, upstream: Upstream, tmp_path: Path, work: Path, cata
 
 
 def items(finished: Finished, kind: str) -> list[Json]:
-    """The finished items of a kind that Codex tells of."""
+    """Return the completed items of a kind in Codex's output."""
     assert finished.code == 0, f"{finished.out}\n{finished.errors}"
     events = [json.loads(line) for line in finished.out.splitlines() if line.startswith("{")]
     return [each["item"] for each in events if each["type"] == "item.completed" and each["item"]["type"] == kind]
 
 
 def answers(finished: Finished) -> list[str]:
-    """What the model said to the user."""
+    """Return the model's messages to the user."""
     return [item["text"] for item in items(finished, "agent_message")]
 
 
 def chat(upstream: Upstream, number: int = -1) -> Json:
-    """A chat request that the model got."""
+    """Return the body of a chat request to the model."""
     body: Json = upstream.requests(NAME)[number].body
     return body
 
 
 def told(upstream: Upstream) -> str:
-    """What the model was told of its last call."""
+    """Return the output of the last call as the model received it."""
     last = chat(upstream)["messages"][-1]
     assert last["role"] == "tool"
     return str(last["content"])
 
 
 def offered(request: Json) -> set[str]:
-    """The names of the tools that the model sees."""
+    """Return the names of the tools in a chat request."""
     return {tool["function"]["name"] for tool in request["tools"]}
 
 
-def test_an_answer(codex: Codex, upstream: Upstream) -> None:
+def test_codex_prints_the_answer(codex: Codex, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     assert answers(codex("Say hello.")) == ["Hello from the model."]
     assert {"exec_command", "apply_patch", "tool_search"} <= offered(chat(upstream))
 
 
-def test_a_command_that_the_model_has_run(codex: Codex, upstream: Upstream, work: Path) -> None:
+def test_codex_runs_a_command_of_the_model(codex: Codex, upstream: Upstream, work: Path) -> None:
     (work / "note.txt").write_text("canary-4711")
     called = tool_call(0, "c1", "exec_command", json.dumps({"cmd": "cat note.txt"}))
     upstream.script(NAME, [reply(reasoning("I look."), called), reply(text("It says canary-4711."))])
@@ -132,12 +132,14 @@ def test_a_command_that_the_model_has_run(codex: Codex, upstream: Upstream, work
     [command] = items(finished, "command_execution")
     assert (command["exit_code"], "canary-4711" in command["aggregated_output"]) == (0, True)
     assert "canary-4711" in told(upstream)
-    # Codex asks for nothing to be stored and keeps no reasoning but what is sealed.
+    # Codex sends `store: false` and returns the reasoning as sealed content only.
     assert chat(upstream)["messages"][-2]["reasoning_content"] == "I look."
 
 
-def test_turns_over_a_websocket(codex: Codex, upstream: Upstream, work: Path, stack: LiveStack) -> None:
-    """Codex prepares its first turn before it knows what is asked, and sends only what is new after that."""
+def test_codex_over_websocket_sends_only_new_items(
+    codex: Codex, upstream: Upstream, work: Path, stack: LiveStack
+) -> None:
+    """Codex prepares its first turn before it has the user's input, and sends only new items after that."""
     (work / "note.txt").write_text("canary-4711")
     called = tool_call(0, "c1", "exec_command", json.dumps({"cmd": "cat note.txt"}))
     upstream.script(NAME, [reply(reasoning("I look."), called), reply(text("It says canary-4711."))])
@@ -154,7 +156,7 @@ def test_turns_over_a_websocket(codex: Codex, upstream: Upstream, work: Path, st
     assert second[-2]["reasoning_content"] == "I look."
 
 
-def test_a_session_that_goes_on(codex: Codex, upstream: Upstream) -> None:
+def test_codex_resumed_session_keeps_history(codex: Codex, upstream: Upstream) -> None:
     upstream.script(NAME, [SAID, reply(text("You said: hello."))])
     codex("Say hello.")
     finished = codex("resume", "--last", "What did I say?")
@@ -163,7 +165,7 @@ def test_a_session_that_goes_on(codex: Codex, upstream: Upstream) -> None:
     assert said[-3:] == ["Say hello.", "Hello from the model.", "What did I say?"]
 
 
-def test_a_patch(codex: Codex, upstream: Upstream, work: Path) -> None:
+def test_codex_applies_a_patch_of_the_model(codex: Codex, upstream: Upstream, work: Path) -> None:
     (work / "a.txt").write_text("one\ntwo\n")
     patch = "*** Begin Patch\n*** Update File: a.txt\n@@\n one\n-two\n+zwei\n*** End Patch\n"
     arguments = json.dumps({"input": patch})
@@ -177,7 +179,7 @@ def test_a_patch(codex: Codex, upstream: Upstream, work: Path) -> None:
     assert json.loads(replayed["arguments"]) == {"input": patch}
 
 
-def test_an_image_that_the_model_looks_at(codex: Codex, upstream: Upstream, work: Path) -> None:
+def test_codex_image_reaches_the_model(codex: Codex, upstream: Upstream, work: Path) -> None:
     (work / "dot.png").write_bytes(b64decode(DOT))
     called = tool_call(0, "c1", "view_image", json.dumps({"path": str(work / "dot.png")}))
     upstream.script(NAME, [reply(called), reply(text("A dot."))])
@@ -189,7 +191,7 @@ def test_an_image_that_the_model_looks_at(codex: Codex, upstream: Upstream, work
 LOOKUP: Final = reply(tool_call(0, "c2", "mcp__my__dictionary__lookup", '{"word":"otter"}'))
 
 
-def test_a_tool_of_an_mcp_server_of_its_own(codex: Codex, upstream: Upstream) -> None:
+def test_codex_calls_its_own_mcp_server(codex: Codex, upstream: Upstream) -> None:
     upstream.script("plain", [LOOKUP, reply(text("Five letters."))])
     assert answers(codex("-m", "local/plain", "How long is otter?")) == ["Five letters."]
     first, second = (each.body for each in upstream.requests("plain"))
@@ -198,7 +200,7 @@ def test_a_tool_of_an_mcp_server_of_its_own(codex: Codex, upstream: Upstream) ->
     assert second["messages"][-2]["tool_calls"][0]["function"]["name"] == "mcp__my__dictionary__lookup"
 
 
-def test_a_tool_that_the_model_has_to_search_for(codex: Codex, upstream: Upstream) -> None:
+def test_codex_tool_search_offers_deferred_tools(codex: Codex, upstream: Upstream) -> None:
     search = reply(tool_call(0, "c1", "tool_search", '{"query":"dictionary lookup word"}'))
     upstream.script(NAME, [search, LOOKUP, reply(text("Five letters."))])
     assert answers(codex("How long is otter?")) == ["Five letters."]
@@ -208,7 +210,7 @@ def test_a_tool_that_the_model_has_to_search_for(codex: Codex, upstream: Upstrea
     assert "otter is a word of 5 letters." in told(upstream)
 
 
-def test_code_that_calls_tools(codex: Codex, upstream: Upstream, work: Path) -> None:
+def test_codex_runs_code_that_calls_tools(codex: Codex, upstream: Upstream, work: Path) -> None:
     (work / "note.txt").write_text("canary-4711")
     code = 'const ran = await tools.exec_command({cmd: "cat note.txt"});\ntext(ran.output);'
     call = tool_call(0, "c1", "functions__exec", json.dumps({"input": code}))
@@ -228,14 +230,14 @@ def test_code_that_calls_tools(codex: Codex, upstream: Upstream, work: Path) -> 
     ],
     ids=["refused", "too many", "broken"],
 )
-def test_a_failure_that_codex_reports(codex: Codex, upstream: Upstream, failure: Any, words: str) -> None:
+def test_codex_reports_a_model_server_error(codex: Codex, upstream: Upstream, failure: Any, words: str) -> None:
     upstream.script(NAME, failure)
     finished = codex("Say hello.")
     assert finished.code != 0
     assert words in finished.out
 
 
-def test_a_failure_in_the_middle_of_an_answer(codex: Codex, upstream: Upstream) -> None:
+def test_codex_reports_an_error_in_the_middle_of_an_answer(codex: Codex, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Hello "), end="error_frame", body={"error": {"message": "The disk is on fire."}}))
     finished = codex("Say hello.")
     assert finished.code != 0
@@ -248,9 +250,9 @@ THREE_LINES: Final = """\
 openai_base_url = "{url}/v1"
 model = "local/codex"
 """
-"""And the key, which Codex takes from the environment."""
+"""The configuration. Codex takes the key from the environment."""
 FULL_ACCESS: Final = ("-c", 'sandbox_mode="danger-full-access"')
-"""With it, Codex asks for the live web."""
+"""With full access, Codex requests live web search."""
 FOUND: Final = [("https://otters.example/", "Otters", "Otters sleep hand in hand.")]
 
 
@@ -262,7 +264,7 @@ class Starter:
         self._home, self._work = folder / "codex home", folder / "work"
 
     def codex(self, *arguments: str) -> Finished:
-        """Runs `codex exec`."""
+        """Run `codex exec`."""
         for each in (self._home, self._work):
             each.mkdir(exist_ok=True)
         (self._home / "config.toml").write_text(THREE_LINES.format(url=self.stack.base_url))
@@ -274,30 +276,30 @@ class Starter:
 def plain_starter(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Starter]:
-    """One without a search service."""
+    """The starter template without a search service."""
     folder = tmp_path_factory.mktemp("starter")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with LiveStack(STARTER, env, folder / "state", host=host) as stack:
         yield Starter(stack, folder)
 
 
-def test_the_starter_template_without_a_search_service_answers(plain_starter: Starter, upstream: Upstream) -> None:
+def test_codex_with_starter_template_without_search_service_answers(plain_starter: Starter, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     assert answers(plain_starter.codex("Say hello.")) == ["Hello from the model."]
     assert not {name for name in offered(chat(upstream)) if "search" in name}
 
 
-def test_the_live_web_without_a_search_service_is_refused_with_the_setting(
+def test_codex_live_web_without_search_service_is_refused_naming_the_setting(
     plain_starter: Starter, upstream: Upstream
 ) -> None:
     upstream.script(NAME, SAID)
     finished = plain_starter.codex(*FULL_ACCESS, "Say hello.")
     assert finished.code != 0
-    assert "with the setting 'unavailable_tools: {web_search: omit}': see docs/tools.md" in finished.out
+    assert "with the setting 'unavailable_tools: {web_search: omit}': see docs/guides/tools.md" in finished.out
     assert upstream.requests(NAME) == []
 
 
-def test_the_starter_template_with_ddgs_searches_for_codex(
+def test_codex_with_starter_template_and_ddgs_searches_the_web(
     host: Host, stack_env: dict[str, str], upstream: Upstream, tmp_path: Path
 ) -> None:
     server, form = ENGINES["duckduckgo"]

@@ -1,4 +1,4 @@
-"""The hosts' own clients, each on its host: llama-stack-client and ogx-client, as they are."""
+"""The hosts' own clients, each on its host: unmodified llama-stack-client and ogx-client."""
 
 import json
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool
 from tests.support.web import Answer, Asked, Web
 from tests.support.wire import said
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 type HostClient = Callable[..., Any]
 
@@ -26,7 +26,7 @@ ECHO: Final = reply(tool_call(0, "c1", "mcp__echo", '{"text": "hi"}'))
 
 @pytest.fixture
 def client_of_host(host: Host, stack: LiveStack, upstream: Upstream, tmp_path: Path) -> HostClient:
-    """Runs a scenario of the host's client against a model with these replies."""
+    """Run a scenario of the host's client against a model with these replies."""
 
     def run(scenario: str, *replies: Reply, more: str = "") -> Any:
         upstream.script(NAME, replies or [reply(text("Hello"))])

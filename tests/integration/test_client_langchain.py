@@ -1,4 +1,4 @@
-"""LangChain's ChatOpenAI with `use_responses_api`, as it is."""
+"""LangChain's unmodified ChatOpenAI with `use_responses_api`."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.support.clients import python_client
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 type LangChain = Callable[..., Any]
 
@@ -22,7 +22,7 @@ WEATHER: Final = reply(reasoning("Hm."), tool_call(0, "c1", "weather", '{"city":
 
 @pytest.fixture
 def langchain(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> LangChain:
-    """Runs a scenario against a model with these replies."""
+    """Run a scenario against a model with these replies."""
 
     def run(scenario: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
@@ -31,31 +31,31 @@ def langchain(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> LangChain
     return run
 
 
-def test_an_answer(langchain: LangChain) -> None:
+def test_langchain_answer_is_read(langchain: LangChain) -> None:
     assert langchain("answer", SAID) == ["It snows.", 2, "resp_"]
 
 
-def test_a_stream(langchain: LangChain) -> None:
+def test_langchain_stream_has_text_deltas(langchain: LangChain) -> None:
     assert langchain("streamed", SAID) == [["It ", "snows."], "It snows."]
 
 
 @pytest.mark.parametrize("way", ["tools", "stateless", "chained"])
-def test_a_function(langchain: LangChain, upstream: Upstream, way: str) -> None:
+def test_langchain_function_is_called(langchain: LangChain, upstream: Upstream, way: str) -> None:
     assert langchain(way, WEATHER, SAID) == "It snows."
     user, called, told = messages(upstream)
     assert (user["content"], told["content"]) == ("Hi", "Snow in Oslo.")
     assert called["reasoning_content"] == "Hm."
 
 
-def test_a_summary_of_the_reasoning(langchain: LangChain) -> None:
+def test_langchain_reasoning_summary_is_read(langchain: LangChain) -> None:
     assert langchain("summarized", reply(reasoning("H", "m."), text("Hello"))) == ["Hm.", "Hello"]
 
 
-def test_a_custom_tool(langchain: LangChain, upstream: Upstream) -> None:
+def test_langchain_custom_tool_is_called(langchain: LangChain, upstream: Upstream) -> None:
     assert langchain("custom", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
     assert "3 characters." in json.dumps(messages(upstream)[-1]["content"])
 
 
-def test_structured_output(langchain: LangChain, upstream: Upstream) -> None:
+def test_langchain_structured_output_is_parsed(langchain: LangChain, upstream: Upstream) -> None:
     assert langchain("structured", reply(text('{"name":"Ada",', '"age":36}'))) == ["Person", "Ada", 36]
     assert sent(upstream)["response_format"]["type"] == "json_schema"

@@ -1,4 +1,4 @@
-"""The OpenAI SDK for Node, as it is."""
+"""The unmodified OpenAI SDK for Node."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +20,7 @@ SAID: Final = reply(text("It ", "snows."))
 
 @pytest.fixture
 def node(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Node:
-    """Runs a scenario against a model with these replies."""
+    """Run a scenario against a model with these replies."""
 
     def run(scenario: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
@@ -29,29 +29,29 @@ def node(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Node:
     return run
 
 
-def test_a_chain(node: Node) -> None:
+def test_node_sdk_continues_a_response(node: Node) -> None:
     assert node("chained", reply(text("1.")), reply(text("2."))) == ["1.", "2.", 3]
 
 
-def test_a_stream(node: Node) -> None:
+def test_node_sdk_stream_has_deltas_and_items(node: Node) -> None:
     whole = reply(reasoning("Hm."), text("It ", "snows."), tool_call(0, "c1", "weather", '{"city":"Oslo"}'))
     deltas, kinds, said = node("streamed", whole)
     assert (deltas, said) == (["It ", "snows."], "It snows.")
     assert kinds == ["reasoning", "message", "function_call"]
 
 
-def test_parallel_calls(node: Node) -> None:
+def test_node_sdk_parallel_calls_are_separated(node: Node) -> None:
     both = interleaved_calls(("c1", "weather", '{"city":', '"Oslo"}'), ("c2", "weather", '{"city":', '"Rome"}'))
     assert node("calls", reply(both)) == [["c1", '{"city":"Oslo"}'], ["c2", '{"city":"Rome"}']]
 
 
-def test_the_background(node: Node) -> None:
+def test_node_sdk_follows_a_background_response(node: Node) -> None:
     assert node("background", SAID) == ["queued", "response.created", "response.completed", "It snows."]
 
 
-def test_structured_output(node: Node) -> None:
+def test_node_sdk_structured_output_is_parsed(node: Node) -> None:
     assert node("parsed", reply(text('{"age":', "36}"))) == {"age": 36}
 
 
-def test_an_error(node: Node) -> None:
+def test_node_sdk_raises_the_api_error(node: Node) -> None:
     assert node("refused", SAID) == ["BadRequestError", 400, "temperature", "decimal_above_max_value"]

@@ -1,4 +1,4 @@
-"""Tools that the client runs, other than functions: what streams, what is stored, and how the next request goes on."""
+"""Client tools other than functions: their streams, stored items, and outputs in the next request."""
 
 from typing import Any, Final
 
@@ -20,7 +20,7 @@ FILES: Final[Any] = {
 SAID: Final = reply(text("Done."))
 
 
-def test_a_custom_tool(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_custom_tool_call_is_streamed_and_continued(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(tool_call(0, "c1", "patch", '{"inp', 'ut":"a\\', 'nb"}')), SAID])
     streamed = stream(client, model=MODEL, input="Hi", tools=[PATCH])
     [call] = streamed.response["output"]
@@ -35,7 +35,7 @@ def test_a_custom_tool(client: openai.OpenAI, upstream: Upstream) -> None:
         assert helper.get_final_response().output_text == "Done."
 
 
-def test_a_custom_call_that_is_cut_off_is_left_behind(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_truncated_custom_call_is_left_out_of_the_history(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(tool_call(0, "c1", "patch", '{"input":"a'), [{"finish_reason": "length"}]), SAID])
     response = stream(client, model=MODEL, input="Hi", tools=[PATCH]).response
     assert (response["status"], response["output"][0]["status"]) == ("incomplete", "incomplete")
@@ -43,14 +43,14 @@ def test_a_custom_call_that_is_cut_off_is_left_behind(client: openai.OpenAI, ups
     assert [message["role"] for message in messages(upstream)] == ["user", "user"]
 
 
-def test_a_call_without_its_output(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_continuing_without_the_output_of_a_custom_call_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(tool_call(0, "c1", "patch", '{"input":"a"}')))
     response = create(client, model=MODEL, input="Hi", tools=[PATCH])
     with pytest.raises(openai.BadRequestError, match="No tool output found for custom tool call c1"):
         client.responses.create(model=MODEL, input="Hi", previous_response_id=response["id"])
 
 
-def test_a_namespace(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_namespace_function_is_called_by_its_qualified_name(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(tool_call(0, "c1", "mcp__files__read", '{"path":"a"}')), SAID])
     streamed = stream(client, model=MODEL, input="Hi", tools=[FILES])
     [call] = streamed.response["output"]
@@ -62,7 +62,9 @@ def test_a_namespace(client: openai.OpenAI, upstream: Upstream) -> None:
         helper.until_done()
 
 
-def test_calls_of_all_kinds_in_one_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_parallel_calls_of_all_client_tools_are_streamed_and_continued(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
     tools: list[Any] = [
         PATCH,
         FILES,
@@ -121,11 +123,11 @@ def test_calls_of_all_kinds_in_one_turn(client: openai.OpenAI, upstream: Upstrea
 
 
 def calls_of(response: Json) -> list[Json]:
-    """The calls of a response."""
+    """Return the calls of a response."""
     return [item for item in response["output"] if "call_id" in item]
 
 
-def test_tools_are_searched_on_the_server(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_tool_search_of_server_loads_deferred_function(client: openai.OpenAI, upstream: Upstream) -> None:
     tools: list[Any] = [function("weather", "city", defer_loading=True), {"type": "tool_search"}]
     upstream.script(
         NAME,
@@ -147,14 +149,14 @@ def test_tools_are_searched_on_the_server(client: openai.OpenAI, upstream: Upstr
 
 
 @pytest.mark.parametrize("kind", ["image_generation", "programmatic_tool_calling"])
-def test_tools_that_this_server_does_not_have(client: openai.OpenAI, upstream: Upstream, kind: str) -> None:
+def test_unsupported_tool_type_is_400(client: openai.OpenAI, upstream: Upstream, kind: str) -> None:
     tool: Any = {"type": kind}
     with pytest.raises(openai.BadRequestError, match=f"Unsupported tool type '{kind}' on this server") as raised:
         client.responses.create(model=MODEL, input="Hi", tools=[tool])
     assert raised.value.param == "tools[0].type"
 
 
-def test_a_choice_of_a_custom_tool(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_tool_choice_of_a_custom_tool_offers_only_it(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(tool_call(0, "c1", "patch", '{"input":"a"}')))
     choice: Any = {"type": "custom", "name": "patch"}
     create(client, model=MODEL, input="Hi", tools=[PATCH, FILES], tool_choice=choice)

@@ -1,4 +1,4 @@
-"""The Vercel AI SDK as it is, with its OpenAI provider, which sends references to stored items, and its open one."""
+"""The unmodified Vercel AI SDK with its OpenAI provider, which sends item references, and its open provider."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tests.support.clients import node_client
 from tests.support.stack import LiveStack
 from tests.support.upstream import Reply, Upstream, reasoning, reply, text, tool_call
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 type Vercel = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def provider(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def vercel(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Vercel:
-    """Runs a scenario against a model with these replies."""
+    """Run a scenario against a model with these replies."""
 
     def run(scenario: str, provider: str, *replies: Reply) -> Any:
         upstream.script(NAME, replies)
@@ -36,45 +36,45 @@ def vercel(stack: LiveStack, upstream: Upstream, tmp_path: Path) -> Vercel:
     return run
 
 
-def test_an_answer(vercel: Vercel, provider: str) -> None:
+def test_vercel_answer_is_read(vercel: Vercel, provider: str) -> None:
     assert vercel("answer", provider, SAID) == ["It snows.", 2, "stop"]
 
 
-def test_a_function(vercel: Vercel, upstream: Upstream, provider: str) -> None:
+def test_vercel_function_is_called(vercel: Vercel, upstream: Upstream, provider: str) -> None:
     assert vercel("tools", provider, WEATHER, SAID) == ["It snows.", 2]
     assert [message["role"] for message in messages(upstream)] == ["user", "assistant", "tool"]
     assert messages(upstream)[-1]["content"] == "Snow in Oslo."
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
-def test_a_stream(vercel: Vercel, provider: str) -> None:
+def test_vercel_stream_has_text_deltas(vercel: Vercel, provider: str) -> None:
     assert vercel("streamed", provider, WEATHER, SAID) == ["It ", "snows."]
 
 
-def test_structured_output(vercel: Vercel, upstream: Upstream, provider: str) -> None:
+def test_vercel_structured_output_is_parsed(vercel: Vercel, upstream: Upstream, provider: str) -> None:
     assert vercel("structured", provider, reply(text('{"name":"Ada",', '"age":36}'))) == {"name": "Ada", "age": 36}
     assert sent(upstream)["response_format"]["type"] == "json_schema"
 
 
-def test_an_image(vercel: Vercel, upstream: Upstream, provider: str) -> None:
+def test_vercel_image_reaches_the_model(vercel: Vercel, upstream: Upstream, provider: str) -> None:
     assert vercel("image", provider, SAID) == "It snows."
     assert messages(upstream)[0]["content"][1]["image_url"]["url"] == "data:image/png;base64,iVBORw0KGgo="
 
 
-def test_an_error(vercel: Vercel, provider: str) -> None:
+def test_vercel_raises_the_api_error(vercel: Vercel, provider: str) -> None:
     status, message = vercel("refused", provider, SAID)
     assert (status, "above maximum value" in message) == (400, True)
 
 
-def test_a_function_with_nothing_stored(vercel: Vercel, upstream: Upstream) -> None:
+def test_vercel_function_with_store_false_is_called(vercel: Vercel, upstream: Upstream) -> None:
     assert vercel("stateless", "openai", WEATHER, SAID) == "It snows."
     assert messages(upstream)[-2]["reasoning_content"] == "Hm."
 
 
-def test_a_summary_of_the_reasoning(vercel: Vercel) -> None:
+def test_vercel_reasoning_summary_is_read(vercel: Vercel) -> None:
     assert vercel("summarized", "openai", reply(reasoning("H", "m."), text("Hello"))) == ["Hm.", "Hello"]
 
 
-def test_a_custom_tool(vercel: Vercel, upstream: Upstream) -> None:
+def test_vercel_custom_tool_is_called(vercel: Vercel, upstream: Upstream) -> None:
     assert vercel("custom", "openai", reply(tool_call(0, "c1", "count", '{"input":"abc"}')), SAID) == "It snows."
     assert messages(upstream)[-1]["content"] == "3 characters."

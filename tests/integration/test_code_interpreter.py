@@ -1,4 +1,4 @@
-"""Code in containers, through the API: calls and their items, files, chains, and what goes wrong."""
+"""Code and shell commands in containers, through the API: calls, items, files, chains and errors."""
 
 import json
 from typing import Any, Final
@@ -18,14 +18,14 @@ SAID: Final = reply(text("Done."))
 
 
 def python(code: str) -> Reply:
-    """The model calls Python, its arguments cut in pieces."""
+    """Return a reply that calls Python, with the arguments in several deltas."""
     arguments = json.dumps({"code": code})
     third = len(arguments) // 3
     return reply(tool_call(0, "c1", "python", arguments[:third], arguments[third : 2 * third], arguments[2 * third :]))
 
 
 def told(upstream: Upstream, request: int = -1) -> str:
-    """What the model was told of its last call."""
+    """Return the last tool output that the model received."""
     [*_, last] = [each for each in upstream.requests(NAME)[request].body["messages"] if each["role"] == "tool"]
     content: str = last["content"]
     return content
@@ -35,7 +35,7 @@ def code_calls(response: Json) -> list[Json]:
     return [item for item in response["output"] if item["type"] == "code_interpreter_call"]
 
 
-def test_code_is_run_and_its_events_come_in_order(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_code_call_streams_its_events_in_order(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("print('hi')\n6 * 7"), SAID])
     streamed = stream(client, model=MODEL, input="Hi", tools=[TOOL], include=OUTPUTS)
     [call] = code_calls(streamed.response)
@@ -56,13 +56,13 @@ def test_code_is_run_and_its_events_come_in_order(client: openai.OpenAI, upstrea
     ]
 
 
-def test_outputs_are_shown_to_those_who_ask_for_them(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_code_outputs_are_absent_without_include(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("1"), SAID])
     [call] = code_calls(create(client, model=MODEL, input="Hi", tools=[TOOL]))
     assert call["outputs"] is None
 
 
-def test_the_packages_stream_helper_ends_well(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_helper_reads_code_call(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("1 + 1"), SAID])
     asked: Any = {"model": MODEL, "input": "Hi", "tools": [TOOL]}
     with client.responses.stream(**asked) as events:
@@ -70,9 +70,7 @@ def test_the_packages_stream_helper_ends_well(client: openai.OpenAI, upstream: U
     assert [item.type for item in final.output] == ["code_interpreter_call", "message"]
 
 
-def test_variables_live_on_in_the_chain_and_what_was_seen_is_told_again(
-    client: openai.OpenAI, upstream: Upstream
-) -> None:
+def test_chain_keeps_variables_and_replays_code_calls(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("x = 41"), SAID, python("x + 1"), SAID])
     first = create(client, model=MODEL, input="Hi", tools=[TOOL])
     second = create(client, model=MODEL, input="On", tools=[TOOL], previous_response_id=first["id"], include=OUTPUTS)
@@ -89,7 +87,7 @@ def test_variables_live_on_in_the_chain_and_what_was_seen_is_told_again(
 @pytest.mark.parametrize(
     ("include", "seen"), [(OUTPUTS, "42"), ([], "(What it printed is no longer there.)")], ids=["shown", "hidden"]
 )
-def test_a_client_that_keeps_the_history_sends_the_call_back(
+def test_code_call_sent_back_by_client_is_replayed(
     client: openai.OpenAI, upstream: Upstream, include: Any, seen: str
 ) -> None:
     upstream.script(NAME, [python("x = 42\nprint(x)"), SAID, python("x + 1"), SAID])
@@ -108,7 +106,7 @@ def test_a_client_that_keeps_the_history_sends_the_call_back(
     assert code_calls(second)[0]["container_id"] == code_calls(first)[0]["container_id"]
 
 
-def test_lists_are_read_page_by_page(client: openai.OpenAI) -> None:
+def test_container_and_file_lists_are_paginated(client: openai.OpenAI) -> None:
     made = [client.containers.create(name=f"page {number}").id for number in range(3)]
     try:
         listed = [each.id for each in client.containers.list(limit=1)]
@@ -126,7 +124,7 @@ def test_lists_are_read_page_by_page(client: openai.OpenAI) -> None:
             client.containers.delete(container)
 
 
-def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_container_files_are_uploaded_and_downloaded(client: openai.OpenAI, upstream: Upstream) -> None:
     container = client.containers.create(name="mine")
     client.containers.files.create(container.id, file=("numbers.csv", b"1,2,3"))
     upstream.script(
@@ -148,7 +146,7 @@ def test_files_go_in_and_come_out(client: openai.OpenAI, upstream: Upstream) -> 
         client.containers.retrieve(container.id)
 
 
-def test_an_upload_that_does_not_fit_is_refused(client: openai.OpenAI) -> None:
+def test_upload_over_container_size_is_400(client: openai.OpenAI) -> None:
     container = client.containers.create(name="full")
     client.containers.files.create(container.id, file=("a", bytes(20 * 2**20)))
     with pytest.raises(
@@ -158,7 +156,7 @@ def test_an_upload_that_does_not_fit_is_refused(client: openai.OpenAI) -> None:
     client.containers.delete(container.id)
 
 
-def test_a_file_that_the_answer_mentions_is_cited(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_container_file_marker_in_answer_becomes_citation(client: openai.OpenAI, upstream: Upstream) -> None:
     mention = text("Here: \u3010", "f1\u3011.")
     upstream.script(NAME, [python("open('sum.txt', 'w').write('6')"), reply(mention), reply(mention)])
     response = create(client, model=MODEL, input="Hi", tools=[TOOL])
@@ -179,7 +177,7 @@ def test_a_file_that_the_answer_mentions_is_cited(client: openai.OpenAI, upstrea
         assert client.containers.files.content.retrieve(**place).read() == b"6"
 
 
-def test_uploaded_files_are_in_a_new_container(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_new_container_contains_the_given_file_ids(client: openai.OpenAI, upstream: Upstream) -> None:
     uploaded = client.files.create(file=("a.txt", b"from the files API"), purpose="assistants")
     upstream.script(NAME, [python("print(open('a.txt').read())"), SAID])
     tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": [uploaded.id]}}
@@ -188,7 +186,7 @@ def test_uploaded_files_are_in_a_new_container(client: openai.OpenAI, upstream: 
 
 
 CROWD = "import os, time\nfor _ in range(100):\n    os.fork() or (time.sleep(60), os._exit(0))"
-"""More than may be, and no more than a machine bears whose kernel does not hold them."""
+"""More processes than the limit, but few enough for a machine on which the kernel does not enforce it."""
 
 
 @pytest.mark.parametrize(
@@ -201,7 +199,7 @@ CROWD = "import os, time\nfor _ in range(100):\n    os.fork() or (time.sleep(60)
     ],
     ids=["an error", "many processes", "a sudden end", "the server's own network"],
 )
-def test_what_goes_wrong_is_news_for_the_model(
+def test_failure_of_code_is_reported_to_the_model(
     client: openai.OpenAI, upstream: Upstream, code: str, status: str, news: str
 ) -> None:
     upstream.script(NAME, [python(code), SAID])
@@ -210,7 +208,7 @@ def test_what_goes_wrong_is_news_for_the_model(
     assert news in told(upstream)
 
 
-def test_a_container_that_is_not_there(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_code_call_in_missing_container_fails(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("1"), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": "cntr_gone"}])
     [call] = code_calls(response)
@@ -218,13 +216,13 @@ def test_a_container_that_is_not_there(client: openai.OpenAI, upstream: Upstream
     assert told(upstream).startswith("Container 'cntr_gone' is not there")
 
 
-def test_the_tool_is_chosen_by_its_type(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_tool_choice_code_interpreter_requires_the_first_call_only(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("1"), SAID])
     create(client, model=MODEL, input="Hi", tools=[TOOL], tool_choice={"type": "code_interpreter"})
     assert [request.body["tool_choice"] for request in upstream.requests(NAME)] == ["required", "auto"]
 
 
-def test_code_of_a_client_that_left_is_stopped(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_client_disconnect_stops_running_code(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [python("open('begun', 'w')\nwhile True: pass"), SAID])
     container = client.containers.create(name="left")
     tool = {"type": "code_interpreter", "container": container.id}
@@ -240,7 +238,7 @@ def test_code_of_a_client_that_left_is_stopped(client: openai.OpenAI, upstream: 
     assert told(upstream) == "True"
 
 
-def test_a_network_of_its_own_is_refused(client: openai.OpenAI) -> None:
+def test_container_network_policy_is_400(client: openai.OpenAI) -> None:
     allowed = {"type": "allowlist", "allowed_domains": ["example.com"]}
     tool = {"type": "code_interpreter", "container": {"type": "auto", "network_policy": allowed}}
     with pytest.raises(openai.BadRequestError, match="have no network") as raised:
@@ -254,11 +252,11 @@ SHELL: Final[Json] = {"type": "shell", "environment": {"type": "container_auto"}
 
 
 def commands(*lines: str, **more: Any) -> Reply:
-    """The model calls the shell."""
+    """Return a reply that calls the shell."""
     return reply(tool_call(0, "c1", "shell", json.dumps({"commands": lines, **more})))
 
 
-def test_commands_are_run_with_events_of_their_own(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_shell_call_streams_events_of_each_command(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [commands("echo one > a; cat a", "ls nowhere"), SAID])
     streamed = stream(client, model=MODEL, input="Hi", tools=[SHELL])
     call, output, _ = streamed.response["output"]
@@ -281,7 +279,7 @@ def test_commands_are_run_with_events_of_their_own(client: openai.OpenAI, upstre
     assert told(upstream).startswith("Exit code: 0\none\n")
 
 
-def test_the_shells_container_goes_on_in_the_chain(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_chain_keeps_shell_container_and_replays_calls(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [commands("echo kept > a"), SAID, commands("cat a"), SAID])
     first = create(client, model=MODEL, input="Hi", tools=[SHELL])
     second = create(client, model=MODEL, input="On", tools=[SHELL], previous_response_id=first["id"])
@@ -294,7 +292,7 @@ def test_the_shells_container_goes_on_in_the_chain(client: openai.OpenAI, upstre
     assert [each["role"] for each in upstream.requests(NAME)[-1].body["messages"]].count("tool") == 2
 
 
-def test_a_command_that_takes_too_long_and_a_shell_that_is_not_there(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_shell_timeout_and_missing_container_are_reported(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [commands("echo begun; sleep 60", timeout_ms=6000), SAID])
     response = create(client, model=MODEL, input="Hi", tools=[SHELL])
     assert response["output"][1]["output"] == [{"stdout": "begun\n", "stderr": "", "outcome": {"type": "timeout"}}]
@@ -307,7 +305,7 @@ def test_a_command_that_takes_too_long_and_a_shell_that_is_not_there(client: ope
     create(client, model=MODEL, input="On", tools=[gone], previous_response_id=response["id"])
 
 
-def test_a_failed_shell_call_is_told_again_in_the_next_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_failed_shell_call_is_replayed_in_next_turn(client: openai.OpenAI, upstream: Upstream) -> None:
     gone = {"type": "shell", "environment": {"type": "container_reference", "container_id": "cntr_gone"}}
     upstream.script(NAME, [commands("ls"), SAID, SAID])
     first = create(client, model=MODEL, input="Hi", tools=[gone])
@@ -323,7 +321,9 @@ def test_a_failed_shell_call_is_told_again_in_the_next_turn(client: openai.OpenA
     assert "Container 'cntr_gone' is not there" in told(upstream)
 
 
-def test_a_file_that_is_not_there_is_named(client: openai.OpenAI, upstream: Upstream, calm: None) -> None:
+def test_missing_file_id_of_container_is_named_to_the_model(
+    client: openai.OpenAI, upstream: Upstream, calm: None
+) -> None:
     upstream.script(NAME, [python("1"), python("2"), SAID])
     tool = {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file-none"]}}
     response = create(client, model=MODEL, input="Hi", tools=[tool])

@@ -1,4 +1,4 @@
-"""Long conversations that go on from a summary, which nobody but this server can read."""
+"""Compaction: long conversations continue from a sealed summary, which only this server can read."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kinds(response: Json) -> list[str]:
 
 
 def compact(client: openai.OpenAI, **asked: Any) -> Json:
-    """A compacted conversation, checked against the types, as JSON: they do not have the user's messages in it."""
+    """Compact a conversation, check it against the SDK's types, which lack its user messages, and return its JSON."""
     parsed = client.responses.with_raw_response.compact(**asked)
     body: Json = parsed.http_response.json()
     assert parsed.parse().output[-1].type == "compaction"
@@ -50,14 +50,16 @@ def compact(client: openai.OpenAI, **asked: Any) -> Json:
 
 
 def seen(upstream: Upstream) -> str:
-    """The last chat, as text."""
+    """Return the messages of the last chat request as JSON text."""
     return json.dumps(messages(upstream))
 
 
 # On request
 
 
-def test_a_conversation_is_compacted_and_goes_on(client: openai.OpenAI, upstream: Upstream, stack: LiveStack) -> None:
+def test_compacted_input_continues_from_a_sealed_summary(
+    client: openai.OpenAI, upstream: Upstream, stack: LiveStack
+) -> None:
     upstream.script("m", [SUMMARY, ANSWER])
     body = compact(client, model=MODEL, input=[*TURNS, QUESTION], instructions="Be kind.")
     assert body["object"] == "response.compaction"
@@ -75,14 +77,14 @@ def test_a_conversation_is_compacted_and_goes_on(client: openai.OpenAI, upstream
     assert traces(stack.state_dir, CANARY) == []
 
 
-def test_a_stored_conversation_is_compacted(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_compacting_a_previous_response_reads_its_history(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("m", [ANSWER, SUMMARY])
     before = create(client, model=MODEL, input=[*TURNS, QUESTION])["id"]
     assert kinds(compact(client, model=MODEL, previous_response_id=before)) == ["message", "message", "compaction"]
     assert "Ada." in seen(upstream)
 
 
-def test_what_is_wrong_is_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_invalid_compaction_requests_are_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.compact(model=MODEL)
     assert refused.value.param == "input"
@@ -97,7 +99,7 @@ def test_what_is_wrong_is_refused(client: openai.OpenAI, wire: Wire, upstream: U
     assert error_of(wire.http.get("/responses/compact"), 405)["code"] == "method_not_supported"
 
 
-def test_a_summary_of_others_is_refused(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_forged_summary_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("m", SUMMARY)
     item = compact(client, model=MODEL, input="Hi")["output"][-1]
     seal = item["encrypted_content"]
@@ -109,7 +111,7 @@ def test_a_summary_of_others_is_refused(client: openai.OpenAI, upstream: Upstrea
     assert len(upstream.requests("m")) == 1
 
 
-def test_files_before_it_are_not_read_and_those_of_an_open_message_are(
+def test_compaction_skips_summarized_files_and_keeps_those_of_open_message(
     client: openai.OpenAI, upstream: Upstream
 ) -> None:
     old, new = (
@@ -137,7 +139,9 @@ def test_files_before_it_are_not_read_and_those_of_an_open_message_are(
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_trigger(client: openai.OpenAI, upstream: Upstream, background: bool) -> None:
+def test_compaction_trigger_returns_only_a_compaction_item(
+    client: openai.OpenAI, upstream: Upstream, background: bool
+) -> None:
     upstream.script("m", [ANSWER, SUMMARY, ANSWER])
     before = create(client, model=MODEL, input=[*TURNS, QUESTION])["id"]
     trigger: Any = [{"type": "compaction_trigger"}]
@@ -157,7 +161,9 @@ def test_a_trigger(client: openai.OpenAI, upstream: Upstream, background: bool) 
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_past_a_threshold(client: openai.OpenAI, wire: Wire, upstream: Upstream, store: bool) -> None:
+def test_input_over_threshold_is_compacted_before_the_answer(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, store: bool
+) -> None:
     upstream.script("m", [SUMMARY, ANSWER, ANSWER])
     asked: Json = {"model": MODEL, "input": [*TURNS, QUESTION], "context_management": AT_100, "store": store}
     made = stream(client, **asked)
@@ -179,7 +185,7 @@ def test_past_a_threshold(client: openai.OpenAI, wire: Wire, upstream: Upstream,
     assert "word word" not in json.dumps(sent)
 
 
-def test_in_a_conversation(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_conversation_is_compacted_by_threshold_and_trigger(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("m", [SUMMARY, ANSWER, SUMMARY, ANSWER])
     conversation = client.conversations.create(items=list(TURNS)).id
     create(client, model=MODEL, conversation=conversation, input="What is my name?", context_management=AT_100)
@@ -198,13 +204,13 @@ def test_in_a_conversation(client: openai.OpenAI, upstream: Upstream) -> None:
     assert refused.value.code == "invalid_encrypted_content"
 
 
-def test_in_the_background(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_background_response_over_threshold_is_compacted(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("m", [SUMMARY, ANSWER])
     made = stream(client, model=MODEL, input=[*TURNS, QUESTION], context_management=AT_100, background=True)
     assert kinds(made.response) == ["compaction", "message"]
 
 
-def test_a_summary_that_fails_fails_the_response(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_failed_summary_fails_the_response(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     upstream.script("m", reply(text("The user is"), end="drop"))
     asked = {"model": MODEL, "input": [*TURNS, QUESTION], "context_management": AT_100, "stream": True}
     with wire.http.stream("POST", "/responses", json=asked) as answer:
@@ -212,7 +218,7 @@ def test_a_summary_that_fails_fails_the_response(client: openai.OpenAI, wire: Wi
     assert final["status"] == "failed"
     [cut] = final["output"]
     assert cut["encrypted_content"] == ""
-    # It stands for nothing: the conversation goes on with all of it.
+    # The empty compaction replaces nothing: the next response gets the whole history.
     upstream.script("m", ANSWER)
     create(client, model=MODEL, previous_response_id=final["id"], input="And now?")
     assert "word word" in seen(upstream)
@@ -222,10 +228,10 @@ CONTEXT = 800
 
 
 @pytest.mark.parametrize(("by", "turns"), [("threshold", 12), ("refusals", 12)])
-def test_a_long_run_under_a_small_context_stays_within_it(
+def test_many_turns_with_compaction_stay_within_the_context(
     client: openai.OpenAI, upstream: Upstream, by: str, turns: int
 ) -> None:
-    """Turns with calls, one after the other, on a model server that refuses more than its context has."""
+    """Successive turns with calls on a model server that refuses requests over its context length."""
     model, tool = f"small-{by}", function("look", "what")
     call = reply(text("Let me look."), tool_call(0, "call_1", "look", '{"what": "x"}'))
     before: Json = {}
@@ -237,7 +243,7 @@ def test_a_long_run_under_a_small_context_stays_within_it(
         "context_management": [{"type": "compaction", **threshold}],
     }
     for number in range(turns):
-        # Whatever is asked of it, a summary too, this model says something.
+        # This model gives the same reply to a request for a summary.
         for given, then in ((f"Question {number}? {'word ' * 20}", call), (None, reply(text(f"So {number} it is.")))):
             upstream.script(model, then, context=CONTEXT)
             items: Any = given or [{"type": "function_call_output", "call_id": "call_1", "output": "found " * 20}]

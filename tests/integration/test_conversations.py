@@ -1,4 +1,4 @@
-"""Conversations: their items, the responses that continue them, and what is said of those that are not there."""
+"""Conversations: their items, the responses that continue them, and the errors for missing ones."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -25,12 +25,12 @@ BOTH_WAYS = pytest.mark.parametrize("streamed", [False, True], ids=["whole", "st
 
 
 def user(content: str, **fields: Any) -> Any:
-    """A user's message, as a client sends it."""
+    """Return a user's message as a client sends it."""
     return {"role": "user", "content": content, **fields}
 
 
 def json_of(answer: httpx.Response, kind: Any) -> Json:
-    """What an answer brings, checked against the types."""
+    """Check an answer against the SDK's types and return its JSON."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-request-id"]
     body: Json = answer.json()
@@ -39,7 +39,7 @@ def json_of(answer: httpx.Response, kind: Any) -> Json:
 
 
 def begin(wire: Wire, *items: Any, **metadata: str) -> str:
-    """The id of a new conversation with these items."""
+    """Create a conversation with these items and return its id."""
     body = {"items": list(items), "metadata": metadata}
     made = json_of(wire.http.post("/conversations", json=body), Conversation)
     assert made["metadata"] == metadata
@@ -48,7 +48,7 @@ def begin(wire: Wire, *items: Any, **metadata: str) -> str:
 
 
 def items_of(wire: Wire, conversation_id: str) -> list[Json]:
-    """All items, oldest first, read page by page."""
+    """Return all items, oldest first, read page by page."""
     found: list[Json] = []
     query = {"order": "asc", "limit": "3"}
     while True:
@@ -64,19 +64,19 @@ def items_of(wire: Wire, conversation_id: str) -> list[Json]:
 
 
 def texts(items: list[Json]) -> list[str]:
-    """What messages say."""
+    """Return the texts of the messages."""
     return [part["text"] for item in items if item["type"] == "message" for part in item["content"]]
 
 
 def words(wire: Wire, conversation_id: str) -> list[str]:
-    """What the messages in a conversation say."""
+    """Return the texts of the messages in a conversation."""
     return texts(items_of(wire, conversation_id))
 
 
 # -- the conversations themselves -------------------------------------------------------
 
 
-def test_a_conversation_from_its_beginning_to_its_end(client: openai.OpenAI) -> None:
+def test_conversation_is_created_updated_and_deleted(client: openai.OpenAI) -> None:
     made = client.conversations.create(metadata={"topic": "demo"}, items=[user("Hello!")])
     assert (made.object, made.metadata) == ("conversation", {"topic": "demo"})
     assert client.conversations.retrieve(made.id) == made
@@ -98,7 +98,7 @@ def test_a_conversation_from_its_beginning_to_its_end(client: openai.OpenAI) -> 
             call()
 
 
-def test_items_are_added_listed_fetched_and_deleted(client: openai.OpenAI, wire: Wire) -> None:
+def test_conversation_items_are_added_listed_retrieved_and_deleted(client: openai.OpenAI, wire: Wire) -> None:
     conversation = client.conversations.create()
     assert client.conversations.items.list(conversation.id).data == []
     added = client.conversations.items.create(
@@ -109,7 +109,7 @@ def test_items_are_added_listed_fetched_and_deleted(client: openai.OpenAI, wire:
     assert (added.has_more, added.first_id, added.last_id) == (False, added.data[0].id, added.data[-1].id)
     more = client.conversations.items.create(conversation.id, items=[user(str(number)) for number in range(20)])
     ids = [item.id for item in [*added.data, *more.data]]
-    # The package asks for page after page.
+    # The SDK requests page after page.
     assert [item.id for item in client.conversations.items.list(conversation.id, order="asc", limit=4)] == ids
     assert [item.id for item in client.conversations.items.list(conversation.id)] == ids[::-1]
     behind = client.conversations.items.list(conversation.id, after=ids[1] or "", order="asc", limit=2)
@@ -124,8 +124,8 @@ def test_items_are_added_listed_fetched_and_deleted(client: openai.OpenAI, wire:
     json_of(wire.http.get(f"/conversations/{conversation.id}/items/{ids[0]}"), ConversationItem)
 
 
-def test_items_of_every_kind_are_what_the_types_say(wire: Wire) -> None:
-    """As a client sends them back; an id that it chose is kept."""
+def test_conversation_items_of_every_type_are_kept_with_their_ids(wire: Wire) -> None:
+    """Items as a client sends them back. Ids that the client chose are kept."""
     image = "data:image/png;base64,iVBORw0KGgo="
     sent: list[Json] = [
         {"type": "message", "role": "developer", "content": "Be kind."},
@@ -141,13 +141,11 @@ def test_items_of_every_kind_are_what_the_types_say(wire: Wire) -> None:
     kept = items_of(wire, conversation_id)
     assert [item["type"] for item in kept] == [item.get("type", "message") for item in sent]
     assert (kept[2]["id"], kept[7]["id"]) == ("rs_mine", "msg_mine")
-    # What is listed can be sent again, into another conversation too.
+    # Listed items can be sent again, also into another conversation.
     assert items_of(wire, begin(wire, *kept)) == kept
 
 
-def test_an_item_of_a_conversation_can_be_named_elsewhere(
-    client: openai.OpenAI, wire: Wire, upstream: Upstream
-) -> None:
+def test_conversation_item_can_be_referenced_elsewhere(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     [item] = items_of(wire, begin(wire, user("the code is 1234")))
     reference: Any = {"type": "item_reference", "id": item["id"]}
     assert output_text(create(client, model="local/echo", input=[reference])) == "the code is 1234"
@@ -178,7 +176,7 @@ WRONG: dict[str, tuple[str, Any, str | None, str | None]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_request_changes_nothing(wire: Wire, case: str) -> None:
+def test_invalid_conversation_request_changes_nothing(wire: Wire, case: str) -> None:
     path, body, param, code = WRONG[case]
     conversation_id = begin(wire, user("there", id="msg_there"))
     before = items_of(wire, conversation_id)
@@ -191,7 +189,7 @@ def test_a_wrong_request_changes_nothing(wire: Wire, case: str) -> None:
     assert items_of(wire, conversation_id) == before
 
 
-def test_what_is_not_there_and_what_is_no_route(wire: Wire) -> None:
+def test_missing_conversation_and_wrong_route_are_errors(wire: Wire) -> None:
     conversation_id = begin(wire, user("x"))
     for path in ("", "/items", "/items/msg_1"):
         told = error_of(wire.http.get(f"/conversations/{UNKNOWN}{path}"), 404)
@@ -213,7 +211,9 @@ def test_what_is_not_there_and_what_is_no_route(wire: Wire) -> None:
 
 
 @BOTH_WAYS
-def test_turns_of_a_conversation(client: openai.OpenAI, wire: Wire, upstream: Upstream, streamed: bool) -> None:
+def test_conversation_response_sees_and_extends_its_history(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, streamed: bool
+) -> None:
     upstream.script(NAME, [reply(text("one")), reply(text("two"), finish("length")), reply(text("three"))])
     conversation = client.conversations.create(items=[{"role": "developer", "content": "Count."}])
 
@@ -226,19 +226,21 @@ def test_turns_of_a_conversation(client: openai.OpenAI, wire: Wire, upstream: Up
         assert response["conversation"] == {"id": conversation.id}
         assert stored(client, response["id"]) == response
         assert items_of(wire, conversation.id)[-1] == response["output"][-1]
-    # What was cut off by its length is said all the same.
+    # Output that was truncated by its length is part of the conversation.
     assert words(wire, conversation.id) == ["Count.", "q0", "one", "q1", "two", "q2", "three"]
     turns = [("system", "Count."), ("user", "q0"), ("assistant", "one"), ("user", "q1"), ("assistant", "two")]
     assert said(messages(upstream)) == [*turns, ("user", "q2")]
     [page] = wire.pages(f"/{response['id']}/input_items", order="asc")
     assert page["data"] == items_of(wire, conversation.id)[:-1]
-    # Without input, it goes on from what is there.
+    # Without input, the response continues from the conversation's items.
     client.conversations.items.create(conversation.id, items=[user("and?")])
     client.responses.create(model=MODEL, conversation=conversation.id)
     assert said(messages(upstream))[-2:] == [("assistant", "three"), ("user", "and?")]
 
 
-def test_calls_of_a_conversation(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_conversation_requires_the_output_of_an_open_call(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(NAME, [reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}')), reply(text("Rain."))])
     conversation_id = begin(wire)
     asked: Json = {"model": MODEL, "tools": [WEATHER], "conversation": conversation_id}
@@ -250,7 +252,9 @@ def test_calls_of_a_conversation(client: openai.OpenAI, wire: Wire, upstream: Up
     assert kinds == ["message", "function_call", "function_call_output", "message"]
 
 
-def test_what_is_deleted_is_not_said_again(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_deleted_conversation_item_is_not_sent_to_the_model(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     conversation_id = begin(wire, user("secret"), user("plain"))
     secret, _ = items_of(wire, conversation_id)
     first = create(client, model="local/echo", input="x", conversation=conversation_id)
@@ -259,11 +263,11 @@ def test_what_is_deleted_is_not_said_again(client: openai.OpenAI, wire: Wire, up
     assert "secret" not in str(upstream.requests("echo")[-1].body)
     create(client, model="local/echo", input="z", previous_response_id=first["id"])
     assert said(upstream.requests("echo")[-1].body["messages"])[:2] == [("user", "plain"), ("user", "x")]
-    # A branch is not the conversation's.
+    # A response with `previous_response_id` does not extend the conversation.
     assert words(wire, conversation_id) == ["plain", "x", "x", "y", "y"]
 
 
-def test_nothing_is_left_of_a_deleted_conversation(
+def test_deleted_conversation_leaves_no_records(
     client: openai.OpenAI, stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
     database = stack.state_dir / "responses.db"
@@ -279,7 +283,7 @@ def test_nothing_is_left_of_a_deleted_conversation(
 
 
 @BOTH_WAYS
-def test_a_response_that_is_not_stored_is_part_of_its_conversation(
+def test_conversation_keeps_items_of_unstored_response(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, streamed: bool
 ) -> None:
     upstream.script(NAME, reply(text("one")))
@@ -291,8 +295,8 @@ def test_a_response_that_is_not_stored_is_part_of_its_conversation(
     assert error_of(wire.get(f"/{response['id']}"), 404)
 
 
-def test_turns_of_a_conversation_on_a_connection(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """Also one that is not stored; who goes on from that, stored or not, goes on from all that was before it."""
+def test_websocket_conversation_keeps_unstored_turns(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """Responses that continue from an unstored response, stored or not, see the whole history before it."""
     upstream.script(NAME, [reply(text("one")), reply(text("two")), reply(text("three")), reply(text("four"))])
     conversation_id = begin(wire, user("hello"))
     with Talk(stack) as talk:
@@ -314,7 +318,7 @@ def test_turns_of_a_conversation_on_a_connection(stack: LiveStack, wire: Wire, u
 
 
 @BOTH_WAYS
-def test_what_failed_adds_nothing(wire: Wire, upstream: Upstream, streamed: bool) -> None:
+def test_failed_response_adds_nothing_to_its_conversation(wire: Wire, upstream: Upstream, streamed: bool) -> None:
     upstream.script(NAME, [error(400, "This is not supported."), reply(text("half"), end="drop")])
     conversation_id = begin(wire, user("hello"))
     body = {"model": MODEL, "input": "q", "conversation": conversation_id, "stream": streamed}
@@ -323,7 +327,7 @@ def test_what_failed_adds_nothing(wire: Wire, upstream: Upstream, streamed: bool
     assert words(wire, conversation_id) == ["hello"]
 
 
-def test_what_a_response_may_not_continue(wire: Wire, upstream: Upstream) -> None:
+def test_response_with_invalid_conversation_is_refused(wire: Wire, upstream: Upstream) -> None:
     response = wire.create(model="local/echo", input="x")
     both = {"conversation": begin(wire), "previous_response_id": response["id"]}
     for streamed in (False, True):
@@ -342,8 +346,8 @@ def test_what_a_response_may_not_continue(wire: Wire, upstream: Upstream) -> Non
 
 
 @pytest.mark.parametrize("body", [{}, {"stream": True}, {"store": False}, {"background": True}], ids=str)
-def test_two_requests_at_once_are_both_heard(wire: Wire, upstream: Upstream, body: Json) -> None:
-    """Neither sees the other, and each one's question and answer stand together."""
+def test_two_concurrent_responses_both_extend_the_conversation(wire: Wire, upstream: Upstream, body: Json) -> None:
+    """Neither sees the other's items, and each question is followed by its answer."""
     upstream.script(NAME, reply(text("one ", "two"), hold=1))
     upstream.script("other", reply(text("three ", "four"), hold=1))
     conversation_id = begin(wire, user("hello"))
@@ -366,7 +370,7 @@ def test_two_requests_at_once_are_both_heard(wire: Wire, upstream: Upstream, bod
         assert said(upstream.requests(model)[0].body["messages"]) == [("user", "hello"), ("user", f"to {model}")]
 
 
-def test_many_at_once_lose_nothing(wire: Wire, upstream: Upstream) -> None:
+def test_many_concurrent_responses_lose_no_conversation_items(wire: Wire, upstream: Upstream) -> None:
     conversation_id = begin(wire)
 
     def ask(number: int) -> int:
@@ -381,7 +385,7 @@ def test_many_at_once_lose_nothing(wire: Wire, upstream: Upstream) -> None:
 
 
 @BOTH_WAYS
-def test_a_request_that_is_sent_again_is_one_turn(wire: Wire, upstream: Upstream, streamed: bool) -> None:
+def test_repeated_idempotency_key_extends_conversation_once(wire: Wire, upstream: Upstream, streamed: bool) -> None:
     upstream.script(NAME, reply(text("one")))
     conversation_id = begin(wire)
     body = {"model": MODEL, "input": "q", "conversation": conversation_id, "stream": streamed}
@@ -396,7 +400,7 @@ def test_a_request_that_is_sent_again_is_one_turn(wire: Wire, upstream: Upstream
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_a_cancelled_response_adds_nothing(wire: Wire, upstream: Upstream) -> None:
+def test_cancelled_response_adds_nothing_to_its_conversation(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("one ", "two"), hold=1))
     conversation_id = begin(wire, user("hello"))
     response = wire.create(model=MODEL, input="q", conversation=conversation_id, background=True)

@@ -1,5 +1,4 @@
-"""Web search by the package `ddgs`: its own code, asked over TLS through a proxy that answers for the search engines in the
-form that each has."""
+"""Web search by the real package `ddgs`, over TLS through a proxy that answers in each search engine's format."""
 
 import json
 import sys
@@ -19,19 +18,19 @@ from tests.support.search import ENGINES
 from tests.support.stack import Host
 from tests.support.web import Answer, Asked, Web
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 FOUND = [
     ("https://otters.example/wiki/Otters", "Otters", "Otters sleep hand in hand & float."),
     ("https://fish.example/a?b=c&d", "Otters and fish", "Fish swim away from otters."),
 ]
 ONE_RESULT = ("wikipedia", "grokipedia")
-"""The engines that the package asks for one result."""
+"""The engines from which the package requests one result."""
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Those of all engines."""
+    """Certificates of all engines."""
     hosts = [*(host for host, _ in ENGINES.values()), "www.duckduckgo.com", "elsewhere.example"]
     return Certificates.made_in(tmp_path_factory.mktemp("tls"), hosts)
 
@@ -45,8 +44,8 @@ def proxy(certificates: Certificates) -> Iterator[Web]:
 
 @asynccontextmanager
 async def searching(host: Host, proxy: Web, certificates: Certificates, **settings: Any) -> AsyncIterator[Any]:
-    """The provider as the host builds it."""
-    # The host has to be there before the modules that look which one it is.
+    """Build the provider as the host does."""
+    # The host must be imported before the modules that detect it.
     import_module("ogx.core.stack" if host == "ogx" else "llama_stack.core.stack")
     module = import_module("llama_stack_responses.host.ddgs")
     where = {"proxy": proxy.url(""), "ca_file": certificates.path("ca.pem")}
@@ -58,19 +57,19 @@ async def searching(host: Host, proxy: Web, certificates: Certificates, **settin
 
 
 async def search(provider: Any, **more: Any) -> Any:
-    """What a search gives."""
+    """Search, and return the provider's result."""
     return await provider.invoke_tool("web_search", {"query": "otters", **more})
 
 
 def asked_for(asked: Asked) -> str:
-    """The query of a request, in its address or its form."""
+    """Return the search query in a request's URL or form."""
     form = {name: values[0] for name, values in parse_qs(asked.body.decode()).items()}
     given = {**form, **asked.query}
     return next((given[name] for name in ("q", "p", "search", "query") if name in given), "")
 
 
 def play(proxy: Web, engine: str) -> str:
-    """Has an engine find something; returns where it is."""
+    """Script the results of an engine, and return its host name."""
     server, form = ENGINES[engine]
     kind = "application/json" if engine in ONE_RESULT else "text/html; charset=utf-8"
     proxy.answer_all = lambda asked: Answer(form(asked_for(asked), FOUND), headers={"content-type": kind})
@@ -78,7 +77,7 @@ def play(proxy: Web, engine: str) -> str:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-async def test_the_results_of_an_engine_are_read(
+async def test_ddgs_results_of_each_engine_are_read(
     host: Host, proxy: Web, certificates: Certificates, engine: str
 ) -> None:
     server = play(proxy, engine)
@@ -92,7 +91,9 @@ async def test_the_results_of_an_engine_are_read(
     assert "otters" in asked_for(proxy.seen[0])
 
 
-async def test_without_chosen_engines_several_are_asked(host: Host, proxy: Web, certificates: Certificates) -> None:
+async def test_ddgs_without_configured_engines_queries_several(
+    host: Host, proxy: Web, certificates: Certificates
+) -> None:
     forms = dict(ENGINES.values())
 
     def answer(asked: Asked) -> Answer:
@@ -106,7 +107,9 @@ async def test_without_chosen_engines_several_are_asked(host: Host, proxy: Web, 
     assert len({asked.headers["host"] for asked in proxy.seen}) > 1
 
 
-async def test_domains_hold_for_query_and_results(host: Host, proxy: Web, certificates: Certificates) -> None:
+async def test_ddgs_allowed_domains_restrict_query_and_results(
+    host: Host, proxy: Web, certificates: Certificates
+) -> None:
     play(proxy, "duckduckgo")
     async with searching(host, proxy, certificates, engines=["duckduckgo"]) as provider:
         found = results_of((await search(provider, allowed_domains=["fish.example", "a.example"])).content)
@@ -114,7 +117,7 @@ async def test_domains_hold_for_query_and_results(host: Host, proxy: Web, certif
     assert asked_for(proxy.seen[0]) == "otters (site:fish.example OR site:a.example)"
 
 
-async def test_nothing_found_is_no_failure(host: Host, proxy: Web, certificates: Certificates) -> None:
+async def test_ddgs_empty_result_is_not_an_error(host: Host, proxy: Web, certificates: Certificates) -> None:
     proxy.answer_all = lambda _: Answer(b"<html><body>No results.</body></html>")
     async with searching(host, proxy, certificates, engines=["mojeek"]) as provider:
         result = await search(provider)
@@ -132,7 +135,7 @@ async def test_nothing_found_is_no_failure(host: Host, proxy: Web, certificates:
     ],
     ids=["refused", "endless", "sent elsewhere", "sent inside", "sent around"],
 )
-async def test_a_failure_of_all_engines_is_named(
+async def test_ddgs_failure_of_all_engines_names_the_reason(
     host: Host, proxy: Web, certificates: Certificates, answer: Answer, why: str
 ) -> None:
     proxy.answer_all = lambda _: answer
@@ -143,7 +146,7 @@ async def test_a_failure_of_all_engines_is_named(
     assert len(proxy.seen) <= 4
 
 
-async def test_a_redirect_within_the_site_is_followed(host: Host, proxy: Web, certificates: Certificates) -> None:
+async def test_ddgs_redirect_within_the_site_is_followed(host: Host, proxy: Web, certificates: Certificates) -> None:
     _, form = ENGINES["duckduckgo"]
     moved = Answer(b"", 301, {"location": "https://www.duckduckgo.com/found"})
     proxy.answers = {"/html/": moved, "/found": Answer(form("", FOUND))}
@@ -151,7 +154,7 @@ async def test_a_redirect_within_the_site_is_followed(host: Host, proxy: Web, ce
         assert len(results_of((await search(provider)).content)) == 2
 
 
-async def test_an_engine_that_says_nothing_is_given_up(host: Host, proxy: Web, certificates: Certificates) -> None:
+async def test_ddgs_engine_without_answer_times_out(host: Host, proxy: Web, certificates: Certificates) -> None:
     over = Event()
     proxy.answer_all = lambda _: Answer([over])
     async with searching(host, proxy, certificates, engines=["brave"], timeout_seconds=4) as provider:
@@ -163,14 +166,14 @@ async def test_an_engine_that_says_nothing_is_given_up(host: Host, proxy: Web, c
     assert stopped.error_message == "No search engine answered within 0.5 seconds."
 
 
-async def test_an_unknown_engine_is_named(host: Host, proxy: Web, certificates: Certificates) -> None:
+async def test_ddgs_unknown_engine_is_named_in_the_error(host: Host, proxy: Web, certificates: Certificates) -> None:
     async with searching(host, proxy, certificates, engines=["brave", "altavista"]) as provider:
         result = await search(provider)
     assert "names unknown search engines (altavista); there are: " in result.error_message
     assert proxy.seen == []
 
 
-async def test_a_missing_package_is_named(
+async def test_missing_ddgs_package_is_named_with_its_extra(
     host: Host, proxy: Web, certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "ddgs", None)

@@ -1,5 +1,6 @@
-"""What goes wrong, in OpenAI's words: the status, the type, the code and the field, streamed or not; nothing is lost."""
+"""Errors in OpenAI's form, streamed or not: status, type, code and field. Partial output is kept."""
 
+import json
 import socket
 import time
 from collections.abc import Iterator
@@ -20,20 +21,21 @@ from tests.support.strict import check_stream, iter_sse, read_sse
 from tests.support.upstream import Reply, Upstream, UpstreamProcess, error, raw, reasoning, reply, text, tool_call
 from tests.support.variants import add_host_provider, responses_config, variant
 from tests.support.wire import Json, Wire, error_of, final, output_text
+from tests.support.zstd import BLOCK, HEADER, bomb, compressed
 
-pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.usefixtures("calm")]
 
 UNKNOWN = "resp_000000000000000000000000"
 MALFORMED = ("nonsense", "resp_", "resp_000000000000000000000000%20", "resp_0.0", "msg_000000000000000000000000")
 PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 TOOL: Json = {"type": "function", "name": "f", "parameters": {}}
 OUTPUT: Json = {"type": "function_call_output", "call_id": "call_1", "output": "1"}
-QUICK = {"retry-after-ms": "5"}  # the host's client tries 408, 409, 429 and 5xx three times: not to wait for that here
+QUICK = {"retry-after-ms": "5"}  # the host's client makes three attempts at 408, 409, 429 and 5xx: keep them short
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A request that is refused: what is in it, and what the answer says."""
+    """A request that is refused, and the expected error."""
 
     body: Json
     param: str | None
@@ -42,14 +44,14 @@ class Bad:
     status: int = 400
 
 
-# What is wrong within `input` is tested with what is right there.
+# Errors within `input` are tested beside its valid forms.
 BAD: dict[str, Bad] = {
     "no model": Bad({"model": None}, "model", "missing_required_parameter", "'model'"),
     "model is a number": Bad({"model": 5}, "model", "invalid_type", "expected a string, but got an integer"),
     "no input": Bad({"input": None}, "input", "missing_required_parameter", "'input'"),
     "temperature": Bad({"temperature": "hot"}, "temperature", "invalid_type", "'temperature'"),
     "temperature too high": Bad({"temperature": 3}, "temperature", "decimal_above_max_value", "<= 2"),
-    "max_output_tokens": Bad({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value", ">= 1"),
+    "max_output_tokens": Bad({"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value", ">= 16"),
     "stream": Bad({"stream": "yes"}, "stream", "invalid_type", "a boolean"),
     "store": Bad({"store": 1}, "store", "invalid_type", "a boolean"),
     "tools": Bad({"tools": {}}, "tools", "invalid_type", "an array"),
@@ -80,7 +82,7 @@ BAD: dict[str, Bad] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_request_that_is_wrong_says_where(wire: Wire, upstream: Upstream, name: str) -> None:
+def test_invalid_request_error_names_field_and_code(wire: Wire, upstream: Upstream, name: str) -> None:
     bad, before = BAD[name], wire.listed(limit=1)
     for stream in (False, True):
         body: Json = {"model": "local/echo", "input": "hello", "stream": stream} | bad.body
@@ -92,7 +94,7 @@ def test_a_request_that_is_wrong_says_where(wire: Wire, upstream: Upstream, name
 
 
 @pytest.mark.parametrize("field", sorted({"stream", *ResponseCreateParamsBase.__annotations__}))
-def test_a_wrong_type_names_its_field(wire: Wire, field: str) -> None:
+def test_field_of_wrong_type_is_named_in_the_error(wire: Wire, field: str) -> None:
     wrong = [[5]]  # no field is a list of lists
     found = error_of(wire.post({"model": "local/echo", "input": "hello", field: wrong}), 400)
     assert (found["type"], found["code"]) == ("invalid_request_error", "invalid_type")
@@ -116,13 +118,13 @@ def test_a_wrong_type_names_its_field(wire: Wire, field: str) -> None:
     ],
     ids=["empty", "brace", "cut", "bytes", "array", "string", "null", "quotes", "deep", "NaN"],
 )
-def test_a_body_that_is_no_json_object_is_refused(wire: Wire, body: bytes) -> None:
+def test_body_that_is_not_a_json_object_is_400(wire: Wire, body: bytes) -> None:
     found = error_of(wire.post(body), 400)
     assert found["type"] == "invalid_request_error"
     assert "JSON" in found["message"]
 
 
-def test_the_sdk_raises_what_openai_would_make_it_raise(client: openai.OpenAI) -> None:
+def test_sdk_raises_the_same_exceptions_as_for_openai(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as bad:
         client.responses.create(model="local/echo", input="x", temperature=9)
     assert bad.value.param == "temperature"
@@ -133,7 +135,7 @@ def test_the_sdk_raises_what_openai_would_make_it_raise(client: openai.OpenAI) -
 
 
 @pytest.mark.parametrize("value", ['"x"', "[1]", "{", "[" * 20_000, '{"a": %s}' % ("1" * 5000)])
-def test_unreadable_provider_data_is_a_400_of_every_route(stack: LiveStack, host: Host, value: str) -> None:
+def test_invalid_provider_data_header_is_400_on_every_route(stack: LiveStack, host: Host, value: str) -> None:
     header = {PROVIDER_DATA[host]: value}
     with Wire(stack, headers=header) as wire:
         assert "must hold a JSON object" in error_of(wire.http.get("/responses"), 400)["message"]
@@ -141,7 +143,7 @@ def test_unreadable_provider_data_is_a_400_of_every_route(stack: LiveStack, host
 
 
 @pytest.mark.parametrize("path", ["", "?stream=true", "/input_items", "/cancel", "DELETE"])
-def test_an_id_that_leads_nowhere(wire: Wire, path: str) -> None:
+def test_unknown_response_id_is_404_and_malformed_id_is_400(wire: Wire, path: str) -> None:
     def ask(response_id: str) -> httpx.Response:
         if path == "DELETE":
             return wire.http.delete(f"/responses/{response_id}")
@@ -173,14 +175,14 @@ def test_an_id_that_leads_nowhere(wire: Wire, path: str) -> None:
         ("GET", f"/{UNKNOWN}/outputs", 404),
     ],
 )
-def test_what_is_no_route_is_an_error_like_all_others(wire: Wire, method: str, path: str, status: int) -> None:
+def test_unknown_route_is_an_api_error(wire: Wire, method: str, path: str, status: int) -> None:
     found = error_of(wire.http.request(method, f"/responses{path}"), status)
     assert found["type"] == "invalid_request_error"
     assert f"{method} " in found["message"]
     assert f"/v1/responses{path}" in found["message"]
 
 
-def test_a_slash_too_many_is_forgiven(client: openai.OpenAI) -> None:
+def test_trailing_slash_of_a_path_is_accepted(client: openai.OpenAI) -> None:
     kept = client.responses.create(model="local/echo", input="hello")
     found = client.get(f"/responses/{kept.id}/", cast_to=Response)
     assert found.output_text == "hello"
@@ -188,7 +190,7 @@ def test_a_slash_too_many_is_forgiven(client: openai.OpenAI) -> None:
     assert client.get(f"/responses/{kept.id}/input_items/?limit=1", cast_to=object)
 
 
-def test_a_chain_that_is_left_without_an_output_is_refused(wire: Wire, upstream: Upstream) -> None:
+def test_continuing_without_a_call_output_is_400(wire: Wire, upstream: Upstream) -> None:
     upstream.script("calls", [reply(tool_call(0, "call_1", "f", "{}")), reply(text("thanks"))])
     first = wire.create(model="local/calls", input="x", tools=[TOOL])
     body = {"model": "local/calls", "input": "and?", "previous_response_id": first["id"]}
@@ -198,7 +200,7 @@ def test_a_chain_that_is_left_without_an_output_is_refused(wire: Wire, upstream:
     assert output_text(wire.create(**body | {"input": [OUTPUT]})) == "thanks"
 
 
-def test_a_response_that_is_still_running_cannot_be_continued(wire: Wire, upstream: Upstream) -> None:
+def test_continuing_a_running_response_is_400(wire: Wire, upstream: Upstream) -> None:
     upstream.script("runs", [reply(text("Half an ", "answer"), hold=1), reply(text("never"))])
     body = {"model": "local/runs", "input": "x"}
     with wire.http.stream("POST", "/responses", json=body | {"stream": True}) as answer:
@@ -217,7 +219,7 @@ def test_a_response_that_is_still_running_cannot_be_continued(wire: Wire, upstre
 
 @dataclass(frozen=True)
 class Broken:
-    """What the model server answers, and what the client is told."""
+    """An error of the model server, and the expected error of the API."""
 
     reply: Reply
     status: int
@@ -227,7 +229,7 @@ class Broken:
     words: str
     unheard: str | None = None
     retry_after: str | None = None
-    attempts: int = 1  # of the host's provider; the bundled one leaves it to the client to try again
+    attempts: int = 1  # of the host's provider; the bundled one leaves retries to the client
 
 
 LLAMA_CPP_TOO_LONG = {
@@ -357,7 +359,7 @@ BROKEN: dict[str, Broken] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_model_server_that_refuses_is_explained(wire: Wire, upstream: Upstream, provider: str, name: str) -> None:
+def test_model_server_error_is_mapped_to_an_api_error(wire: Wire, upstream: Upstream, provider: str, name: str) -> None:
     broken, model = BROKEN[name], f"{provider}/broken"
     upstream.script("broken", broken.reply)
     for stream in (False, True):
@@ -368,10 +370,10 @@ def test_a_model_server_that_refuses_is_explained(wire: Wire, upstream: Upstream
         assert broken.unheard is None or broken.unheard not in answer.text
         assert answer.headers.get("retry-after") == broken.retry_after
     assert len(upstream.requests("broken")) == 2 * (broken.attempts if provider == "vllm" else 1)
-    assert wire.listed(model=model) == []  # nothing was said, so there is nothing to keep
+    assert wire.listed(model=model) == []  # there was no output, so nothing is stored
 
 
-def test_a_moment_to_try_again_becomes_seconds(wire: Wire, upstream: Upstream) -> None:
+def test_retry_after_http_date_is_converted_to_seconds(wire: Wire, upstream: Upstream) -> None:
     moment = formatdate(time.time() + 100, usegmt=True)
     upstream.script("busy", error(429, "queue is full", headers=QUICK | {"retry-after": moment}))
     answer = wire.post({"model": "local/busy", "input": "hello"})
@@ -384,7 +386,7 @@ def test_a_moment_to_try_again_becomes_seconds(wire: Wire, upstream: Upstream) -
 
 @dataclass(frozen=True)
 class Cut:
-    """A stream that breaks, and what the client is told."""
+    """A stream of the model server that breaks off, and the expected error."""
 
     reply: Reply
     status: int
@@ -397,7 +399,7 @@ HALF = [*reasoning("hm"), *text("Half an ", "answer"), *tool_call(0, "call_1", "
 
 
 def cut(end: str, **options: Any) -> Reply:
-    """A reply that breaks after some reasoning, some text and half a call."""
+    """Return a reply that breaks off after some reasoning, some text and half a call."""
     return reply(HALF, end=end, **options)
 
 
@@ -427,7 +429,9 @@ CUT: dict[str, Cut] = {
 
 
 @pytest.mark.parametrize("name", CUT)
-def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream, provider: str, name: str) -> None:
+def test_broken_model_server_stream_keeps_partial_output(
+    wire: Wire, upstream: Upstream, provider: str, name: str
+) -> None:
     broken, script = CUT[name], f"cut-{name.replace(' ', '-')}"
     model = f"{provider}/{script}"
     upstream.script(script, broken.reply)
@@ -458,7 +462,9 @@ def test_a_stream_that_breaks_keeps_what_was_said(wire: Wire, upstream: Upstream
     [reply(end="drop"), reply(end="no_finish"), reply(end="error_frame")],
     ids=["dropped", "no finish reason", "error frame"],
 )
-def test_a_stream_that_breaks_before_its_first_word(wire: Wire, upstream: Upstream, provider: str, mute: Reply) -> None:
+def test_model_server_stream_broken_before_first_output_fails(
+    wire: Wire, upstream: Upstream, provider: str, mute: Reply
+) -> None:
     upstream.script("mute", mute)
     failed = final(wire.stream(model=f"{provider}/mute", input="hello"))
     assert (failed["status"], failed["output"]) == ("failed", [])
@@ -466,8 +472,8 @@ def test_a_stream_that_breaks_before_its_first_word(wire: Wire, upstream: Upstre
     error_of(wire.post({"model": f"{provider}/mute", "input": "hello"}), 502)
 
 
-def test_json_in_the_place_of_a_stream(wire: Wire, upstream: Upstream) -> None:
-    """The bundled provider sees it before anything has begun, the host's takes it for a stream without events."""
+def test_model_server_json_instead_of_a_stream_is_502(wire: Wire, upstream: Upstream) -> None:
+    """The bundled provider detects it before the stream starts. The host's reads it as a stream without events."""
     upstream.script("mute", [Reply(body={"hello": "world"}), Reply(body={"error": {"message": "no stream today"}})])
     asked = {"model": "local/mute", "input": "hello", "stream": True}
     assert "JSON" in error_of(wire.post(asked), 502)["message"]
@@ -476,8 +482,8 @@ def test_json_in_the_place_of_a_stream(wire: Wire, upstream: Upstream) -> None:
     assert (failed["status"], failed["output"]) == ("failed", [])
 
 
-def test_the_sdk_sees_how_a_stream_failed(client: openai.OpenAI, upstream: Upstream) -> None:
-    """The `error` event must not hide the one after it, which has what was said."""
+def test_sdk_stream_has_error_event_and_failed_event_with_output(client: openai.OpenAI, upstream: Upstream) -> None:
+    """The `error` event must not hide the `response.failed` event after it, which has the partial output."""
     upstream.script("cut", cut("error_frame", body=FRAME))
     tools: Any = [TOOL]
     with client.responses.create(model="local/cut", input="hello", tools=tools, stream=True) as stream:
@@ -488,13 +494,13 @@ def test_the_sdk_sees_how_a_stream_failed(client: openai.OpenAI, upstream: Upstr
     assert last.response.output_text == "Half an answer"
 
 
-def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
-    """The headers of a stream wait two seconds for it, not longer; without a stream there is no hurry."""
+def test_model_server_error_after_two_seconds_is_in_the_stream(wire: Wire, upstream: Upstream) -> None:
+    """The headers of a stream wait two seconds for an error. Without streaming, the status waits for it."""
     upstream.script("late", error(400, "I thought about it: no.", withheld=True))
     upstream.script("busy", error(429, "queue is full", withheld=True))
     with ThreadPoolExecutor(1) as other:
         late = other.submit(wire.post, {"model": "local/late", "input": "x"})
-        with Reader.asking(wire, model="local/busy", input="x") as busy:  # its headers have come
+        with Reader.asking(wire, model="local/busy", input="x") as busy:  # its headers were received
             for model in ("late", "busy"):
                 upstream.wait_for(model)
                 upstream.release(model)
@@ -507,10 +513,10 @@ def test_a_verdict_that_comes_late(wire: Wire, upstream: Upstream) -> None:
 
 # -- a model server that does not answer -------------------------------------------
 
-# Seconds of silence; longer by far than what the host's client needs for its three attempts, on a busy machine too.
+# Seconds of silence. Much more than the host's client needs for its three attempts, even on a busy machine.
 PATIENCE = 20.0
-# Seconds, for each attempt; in all more than the headers of a stream wait, and no less than a busy machine needs for
-# the first words.
+# Seconds for each attempt. The sum is more than the headers of a stream wait, and enough for a busy machine to send
+# the first delta.
 IMPATIENCE = {"local": 6.0, "vllm": 2.0}
 
 
@@ -518,8 +524,8 @@ IMPATIENCE = {"local": 6.0, "vllm": 2.0}
 def frail(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """A stack with little patience, tight limits, and a provider whose model server is not there."""
-    nobody = socket.socket()  # it has the port, and does not listen: nobody else can
+    """A stack with short timeouts, low limits, and a provider whose model server does not exist."""
+    nobody = socket.socket()  # it reserves the port without listening
 
     def weaken(config: Json) -> None:
         add_host_provider(config)
@@ -547,24 +553,24 @@ def frail(
 
 @pytest.fixture
 def frail_wire(frail: LiveStack) -> Iterator[Wire]:
-    """Plain HTTP to that stack."""
+    """A plain HTTP client of that stack."""
     with Wire(frail) as wire:
         yield wire
 
 
 @dataclass(frozen=True)
 class Unanswered:
-    """A request to a model server that does not answer, or not to the end, and what the client is told."""
+    """A request to a model server that does not answer completely, and the expected error."""
 
     model: str
     status: int
     words: str
-    begun: bool = True  # whether the stream's headers have gone out by then
+    begun: bool = True  # whether the stream's headers are sent before the error
     said: str = ""
 
 
 UNANSWERED: dict[str, Unanswered] = {
-    # The host's client tries twice more, which may take longer than the headers of a stream wait.
+    # The host's client retries twice, which may take longer than the headers of a stream wait.
     "refused": Unanswered("away/x", 502, "Check that the model server is running", begun=False),
 } | {
     f"{name}, {provider}": Unanswered(f"{way}{provider}/{model}", status, words, said=said)
@@ -580,7 +586,7 @@ UNANSWERED: dict[str, Unanswered] = {
 
 @pytest.fixture(scope="module")
 def answers(frail: LiveStack, upstream_process: UpstreamProcess) -> dict[tuple[str, bool], httpx.Response]:
-    """The answers to these requests, streamed and not, asked all at once where each takes its time."""
+    """The answers to these requests, streamed and not. Slow ones are requested concurrently."""
     upstream_process.client.script("silent", reply(text("never"), delay=60))
     upstream_process.client.script("stops", reply(text("Half an ", "answer"), end="hang"))
     asked = [(each, stream) for each in UNANSWERED.values() for stream in (False, True)]
@@ -590,13 +596,13 @@ def answers(frail: LiveStack, upstream_process: UpstreamProcess) -> dict[tuple[s
             each, stream = case
             return (each.model, stream), wire.post({"model": each.model, "input": "x", "stream": stream})
 
-        # A refusal that is to come before the headers of a stream must not have all the others before it.
+        # Errors that precede the headers of a stream come first: the concurrent requests would delay them.
         early = dict(ask(case) for case in asked if not case[0].begun)
         return early | dict(threads.map(ask, [case for case in asked if case[0].begun]))
 
 
 @pytest.mark.parametrize("name", UNANSWERED)
-def test_a_model_server_that_does_not_answer(
+def test_model_server_without_answer_is_a_timeout_or_unreachable_error(
     answers: dict[tuple[str, bool], httpx.Response], frail_wire: Wire, name: str
 ) -> None:
     case = UNANSWERED[name]
@@ -612,15 +618,15 @@ def test_a_model_server_that_does_not_answer(
     failed = check_stream(read_sse(streamed.content).events)
     assert failed["error"] == {"code": "server_error", "message": found["message"]}
     assert failed in kept
-    assert len(kept) == (2 if case.said else 1)  # what was not streamed counts once something was said
+    assert len(kept) == (2 if case.said else 1)  # without streaming, a response is stored once there is output
     for response in kept:
         assert (response["status"], output_text(response)) == ("failed", case.said)
 
 
-def test_a_model_server_that_is_silent_is_left(
+def test_silent_model_server_is_disconnected(
     answers: dict[tuple[str, bool], httpx.Response], upstream_process: UpstreamProcess
 ) -> None:
-    """Nobody waits for the rest, so it must not be generated."""
+    """The model server must stop generating output that no client waits for."""
     for model in {model.partition("/")[2] for model, _ in answers} - {"x"}:
         for record in upstream_process.client.wait_for(model, ended=True):
             assert record.ended == "client_gone"
@@ -630,7 +636,7 @@ def test_a_model_server_that_is_silent_is_left(
 
 
 @pytest.mark.parametrize("sized", [True, False], ids=["with its length", "in chunks"])
-def test_a_body_that_is_too_large(frail_wire: Wire, sized: bool) -> None:
+def test_body_over_the_limit_is_413(frail_wire: Wire, sized: bool) -> None:
     body = b'{"model": "local/echo", "input": "' + b"x" * 20_000 + b'"}'
     content = body if sized else iter([body[:100], body[100:]])
     found = error_of(frail_wire.http.post("/responses", content=content), 413)
@@ -638,14 +644,14 @@ def test_a_body_that_is_too_large(frail_wire: Wire, sized: bool) -> None:
     assert "20000 bytes" in found["message"]
 
 
-def test_an_input_with_too_many_items(frail_wire: Wire) -> None:
+def test_input_with_too_many_items_is_400(frail_wire: Wire) -> None:
     items = [{"role": "user", "content": "x"}] * 6
     found = error_of(frail_wire.post({"model": "local/echo", "input": items}), 400)
     assert (found["param"], found["code"]) == ("input", "array_above_max_length")
     assert frail_wire.create(model="local/echo", input=items[:5])["status"] == "completed"
 
 
-def test_headers_and_queries_have_bounds(wire: Wire, upstream: Upstream) -> None:
+def test_oversized_headers_are_431_and_long_query_values_are_400(wire: Wire, upstream: Upstream) -> None:
     body = {"model": "local/echo", "input": "x"}
     many = {f"x-{number}": "x" * 100 for number in range(700)}
     for headers in ({"x-large": "x" * 65_536}, many):
@@ -660,3 +666,47 @@ def test_headers_and_queries_have_bounds(wire: Wire, upstream: Upstream) -> None
         refused = error_of(wire.get("", **{name: "x" * 513}), 400)
         assert (refused["param"], refused["code"]) == (name, "string_above_max_length")
         assert len(refused["message"]) < 100
+
+
+OURS = ("/responses", "/conversations")
+THEIRS = ("/chat/completions", "/embeddings")
+
+
+@pytest.mark.parametrize("path", OURS + THEIRS)
+def test_compressed_body_past_the_limit_is_refused(frail: LiveStack, host: Host, path: str) -> None:
+    if host == "llama_stack":  # which takes no compressed bodies
+        path = OURS[0]
+    with Wire(frail) as wire:
+        for blocks in (1, 4_000):  # the second one stands for 500 MiB
+            answer = wire.http.post(path, content=bomb(blocks), headers=HEADER)
+            if host == "ogx":
+                assert error_of(answer, 413)["message"] == "The request's body is larger than 20000 bytes."
+            else:
+                assert "could not parse the JSON body" in error_of(answer, 400)["message"]
+
+
+@pytest.mark.parametrize("path", OURS + THEIRS)
+def test_long_compressed_body_is_refused_unread(frail: LiveStack, host: Host, path: str) -> None:
+    if host == "llama_stack":  # whose own routes have no limit
+        path = OURS[0]
+    head = f"POST /v1{path} HTTP/1.1\r\nhost: localhost\r\ncontent-encoding: zstd\r\ncontent-length: {BLOCK}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", frail.port), timeout=60) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
+
+
+def test_compressed_request_is_answered_where_the_host_takes_it(frail: LiveStack, host: Host) -> None:
+    body = compressed(json.dumps({"model": "local/echo", "input": "Hello", "store": False}).encode())
+    with Wire(frail) as wire:
+        answer = wire.http.post("/responses", content=body, headers=HEADER)
+    if host == "ogx":
+        assert answer.status_code == 200, answer.text
+    else:
+        assert "could not parse the JSON body" in error_of(answer, 400)["message"]
+
+
+def test_body_that_is_not_compressed_as_it_says_is_refused(frail: LiveStack, host: Host) -> None:
+    with Wire(frail) as wire:
+        for path in OURS + THEIRS if host == "ogx" else OURS:
+            error = error_of(wire.http.post(path, content=b"{", headers=HEADER), 400)
+            assert host != "ogx" or error["code"] == "invalid_content_encoding"

@@ -1,4 +1,4 @@
-"""File search on a live stack: the host's vector stores, with an embedding model that counts words."""
+"""File search in the host's vector stores, with an embedding model that counts words."""
 
 import json
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text, tool_call
 from tests.support.wire import Json, Wire, error_of, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 OTTERS = "Otters sleep hand in hand, so that nobody drifts apart. 【F9】"
 FISH = "Fish swim in swarms, and otters eat them."
@@ -20,7 +20,7 @@ FISH = "Fish swim in swarms, and otters eat them."
 
 @pytest.fixture(scope="module")
 def store(stack: LiveStack) -> Iterator[tuple[str, dict[str, str]]]:
-    """A vector store with two files: its id, and the ids of the files by their names."""
+    """A vector store with two files: its id, and the files' ids by name."""
     with stack.client() as client:
         extra = {"embedding_model": "local/words-64", "embedding_dimension": 64}
         made = client.vector_stores.create(name="animals", extra_body=extra)
@@ -35,26 +35,26 @@ def store(stack: LiveStack) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 def asking(store_id: str, **options: Any) -> Any:
-    """The tool."""
+    """Return the tool with these options."""
     return {"type": "file_search", "vector_store_ids": [store_id], **options}
 
 
 def searching(*queries: str) -> Any:
-    """A reply that searches."""
+    """Return a reply that searches."""
     return reply(tool_call(0, "call_a", "file_search", json.dumps({"queries": queries})))
 
 
 def searches(response: Json) -> list[Json]:
-    """The items of file search."""
+    """Return the file search calls of a response."""
     return [item for item in response["output"] if item["type"] == "file_search_call"]
 
 
 def told(upstream: Upstream) -> list[str]:
-    """What the model was told of its calls, at last."""
+    """Return the tool outputs in the last chat request."""
     return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
 
-def test_search_and_cite(
+def test_file_search_streams_its_events_and_cites_files(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, store: tuple[str, dict[str, str]]
 ) -> None:
     store_id, files = store
@@ -92,7 +92,7 @@ def test_search_and_cite(
     assert wire.replay(streamed.response["id"]) == streamed.events
 
 
-def test_arguments_that_cannot_be_used_make_a_failed_item(
+def test_invalid_file_search_arguments_make_a_failed_item(
     client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
 ) -> None:
     upstream.script(NAME, [reply(tool_call(0, "c1", "file_search", '{"queries')), reply(text("No."))])
@@ -101,7 +101,7 @@ def test_arguments_that_cannot_be_used_make_a_failed_item(
     assert (item["status"], item["queries"]) == ("failed", [])
 
 
-def test_results_are_shown_only_if_asked_for(
+def test_file_search_results_are_absent_without_include(
     client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
 ) -> None:
     upstream.script(NAME, [searching("otters"), reply(text("Yes."))])
@@ -129,7 +129,7 @@ def test_results_are_shown_only_if_asked_for(
         ({"ranking_options": {"ranker": "auto", "score_threshold": 0.0}}, ["otters.txt", "fish.txt"]),
     ],
 )
-def test_options(
+def test_file_search_options_restrict_the_results(
     client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]], options: Json, found: list[str]
 ) -> None:
     upstream.script(NAME, [searching("otters sleep hand in hand"), reply(text("Yes."))])
@@ -138,14 +138,16 @@ def test_options(
     assert [result["filename"] for result in searches(response)[0]["results"]] == found
 
 
-def test_a_score_threshold(client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]) -> None:
+def test_file_search_score_threshold_drops_lower_scores(
+    client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
+) -> None:
     upstream.script(NAME, [searching(OTTERS), reply(text("Yes."))])
     tool = asking(store[0], ranking_options={"score_threshold": 1.0})
     response = create(client, model=MODEL, input="How?", tools=[tool], include=["file_search_call.results"])
     assert [(each["filename"], each["score"]) for each in searches(response)[0]["results"]] == [("otters.txt", 1.0)]
 
 
-def test_a_conversation_goes_on_with_its_files(
+def test_file_citations_work_in_the_next_response(
     client: openai.OpenAI, upstream: Upstream, store: tuple[str, dict[str, str]]
 ) -> None:
     store_id, files = store
@@ -157,7 +159,7 @@ def test_a_conversation_goes_on_with_its_files(
     assert output_text(second) == "See."
 
 
-def test_a_store_that_is_not_there(wire: Wire, upstream: Upstream) -> None:
+def test_missing_vector_store_is_404(wire: Wire, upstream: Upstream) -> None:
     answer = wire.post({"model": MODEL, "input": "Hi", "tools": [asking("vs_none")]})
     assert error_of(answer, 404)["message"] == "Vector store with id 'vs_none' not found."
     assert upstream.requests(NAME) == []

@@ -1,4 +1,4 @@
-"""Files in requests: by id, URL and data, as text or as they are, and what is wrong with them."""
+"""Files in requests: by id, URL and data, as text or unchanged, and their errors."""
 
 import base64
 import zlib
@@ -14,7 +14,7 @@ from tests.support.upstream import Upstream, reply, text
 from tests.support.web import Answer, Web
 from tests.support.wire import Wire
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SAID: Final = reply(text("I see."))
 PDF: Final = pdf("Otters sleep.", "Hand in hand.")
@@ -23,17 +23,17 @@ CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "
 
 
 def data_url(content: bytes, kind: str = "application/pdf") -> str:
-    """The content as a data URL."""
+    """Return the content as a data URL."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
 def asked(*parts: Json) -> Any:
-    """An input of one message."""
+    """Return an input of one message."""
     return [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, *parts]}]
 
 
 def given(upstream: Upstream, model: str = NAME) -> Json:
-    """What the model was sent behind the question."""
+    """Return the content part after the question that the model received."""
     question, file = messages(upstream, model)[0]["content"]
     assert question == {"type": "text", "text": "What is it?"}
     found: Json = file
@@ -49,7 +49,7 @@ WAYS: Final[dict[str, Callable[[openai.OpenAI, Web], Json]]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_pdf_becomes_text_and_stays_what_it_was(
+def test_pdf_is_sent_as_text_and_stored_unchanged(
     client: openai.OpenAI, upstream: Upstream, web: Web, way: str
 ) -> None:
     upstream.script(NAME, SAID)
@@ -64,7 +64,7 @@ def test_a_pdf_becomes_text_and_stays_what_it_was(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_that_takes_files_gets_the_file(client: openai.OpenAI, upstream: Upstream, web: Web, way: str) -> None:
+def test_model_with_file_input_receives_the_file(client: openai.OpenAI, upstream: Upstream, web: Web, way: str) -> None:
     upstream.script("reads-files", SAID)
     web.answers["/papers/otters.pdf"] = Answer(PDF, headers={"content-type": "application/pdf"})
     part = {"type": "input_file", **WAYS[way](client, web)}
@@ -78,14 +78,14 @@ def test_a_model_that_takes_files_gets_the_file(client: openai.OpenAI, upstream:
     ("name", "content"),
     [("notes.md", "# Otters ä"), ("a.csv", "a,b\n1,2\n"), ("a.html", "<p>Otters</p>"), ("run", "print('x')\n")],
 )
-def test_a_file_of_text(client: openai.OpenAI, upstream: Upstream, name: str, content: str) -> None:
+def test_text_file_is_sent_as_text(client: openai.OpenAI, upstream: Upstream, name: str, content: str) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=(name, content.encode()), purpose="assistants")
     create(client, model=MODEL, input=asked({"type": "input_file", "file_id": file.id}))
     assert given(upstream) == {"type": "text", "text": f'<file name="{name}">\n{content}\n</file>'}
 
 
-def test_a_file_in_a_tools_output_and_one_of_a_developer(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_files_in_tool_output_and_developer_message_are_sent_as_text(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     file = {"type": "input_file", "filename": "a.txt", "file_data": data_url(b"Blue.", "text/plain")}
     output: Json = {"type": "function_call_output", "call_id": "c1", "output": [file]}
@@ -101,7 +101,7 @@ def test_a_file_in_a_tools_output_and_one_of_a_developer(client: openai.OpenAI, 
     ]
 
 
-def test_a_file_in_the_background(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_background_response_reads_file_url(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     upstream.script(NAME, SAID)
     web.answers["/otters.pdf"] = Answer(PDF)
     part = {"type": "input_file", "file_url": web.url("/otters.pdf")}
@@ -111,7 +111,7 @@ def test_a_file_in_the_background(client: openai.OpenAI, upstream: Upstream, web
     assert given(upstream) == {"type": "text", "text": READ}
 
 
-def test_a_file_that_is_gone_when_it_is_needed_fails_in_the_background(
+def test_file_url_gone_before_the_job_runs_fails_the_response(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, web: Web
 ) -> None:
     answers = iter([Answer(PDF)])
@@ -144,7 +144,7 @@ WRONG: Final[dict[str, tuple[Json, str, str]]] = {
 
 @pytest.mark.parametrize("mode", ["stream", "background"])
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_with_a_file(client: openai.OpenAI, upstream: Upstream, case: str, mode: str) -> None:
+def test_invalid_file_is_400_with_its_field(client: openai.OpenAI, upstream: Upstream, case: str, mode: str) -> None:
     source, code, why = WRONG[case]
     [field] = source
     how: Any = {mode: True}
@@ -154,7 +154,7 @@ def test_what_is_wrong_with_a_file(client: openai.OpenAI, upstream: Upstream, ca
     assert upstream.requests() == []
 
 
-def test_a_file_that_is_not_at_its_url(client: openai.OpenAI, web: Web) -> None:
+def test_file_url_not_found_is_400_without_the_query_string(client: openai.OpenAI, web: Web) -> None:
     source: Json = {"type": "input_file", "file_url": web.url("/otters.pdf?token=secret-4711")}
     with pytest.raises(openai.BadRequestError, match="404") as raised:
         client.responses.create(model=MODEL, input=asked(source))

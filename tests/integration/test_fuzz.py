@@ -1,6 +1,6 @@
-"""Whatever fits our description of the API, or nearly does, gets an answer that fits it too: no 500, and no silence.
+"""Generated requests that fit the API's OpenAPI description, or nearly do, get answers that fit it: no 500, no timeout.
 
-`make fuzz` asks for longer.
+`make fuzz` runs more examples.
 """
 
 import os
@@ -24,10 +24,10 @@ from tests.support.upstream import Upstream
 
 type Json = dict[str, Any]
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "8"))
-"""Of each operation and each kind, by a fixed seed."""
+"""Examples of each operation and each generation mode, with a fixed seed."""
 CHECKS: Final = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 AT_ANY_PACE: Final = settings(
     max_examples=EXAMPLES,
@@ -40,7 +40,7 @@ AT_ANY_PACE: Final = settings(
 
 
 def aim(body: Any) -> None:
-    """Has a request reach a model that there is, and nothing outside of this machine."""
+    """Point a request at an existing model, and at nothing outside this machine."""
     if isinstance(body, dict) and isinstance(body.get("model"), str):
         body["model"] = "local/fast-3"
         if isinstance(body.get("tools"), list):
@@ -48,7 +48,7 @@ def aim(body: Any) -> None:
 
 
 def only_ours(document: Json) -> Json:
-    """The description of our routes: the host's leads nowhere in places."""
+    """Return the description of this package's routes. Parts of the host's do not match its behavior."""
     paths = {
         path: {
             method: operation
@@ -61,20 +61,22 @@ def only_ours(document: Json) -> Json:
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_every_answer_is_as_described(stack: LiveStack, upstream: Upstream, mode: GenerationMode) -> None:
+def test_generated_requests_get_answers_that_match_the_openapi_schema(
+    stack: LiveStack, upstream: Upstream, mode: GenerationMode
+) -> None:
     document = only_ours(httpx.get(f"{stack.base_url}/openapi.json", timeout=60, trust_env=False).json())
     schema = schemathesis.openapi.from_dict(document)
     operations = [found.ok() for found in schema.get_all_operations() if isinstance(found, Ok)]
     assert len(operations) == sum(len(methods) for methods in document["paths"].values()) > 12
     if mode is GenerationMode.NEGATIVE:
-        # In a path, nothing is wrong.
+        # Negative path parameters are not generated.
         operations = [operation for operation in operations if operation.body or operation.query]
     for operation in operations:
 
         @AT_ANY_PACE
         @given(case=operation.as_strategy(generation_mode=mode))
         def attempt(case: Any) -> None:
-            # The host takes a path with a line break for none of ours.
+            # The host does not route paths with a line break to this package.
             assume("\n" not in "".join(map(str, (case.path_parameters or {}).values())))
             aim(case.body)
             answer = case.call(base_url=stack.base_url, timeout=60)

@@ -1,4 +1,4 @@
-"""What a response stands on: chains, forks, histories that are sent again, items that are named by id."""
+"""Histories of responses: chains, forks, histories that clients send again, and item references."""
 
 import secrets
 from typing import Any
@@ -21,16 +21,16 @@ WEATHER = function("weather", "city")
 
 
 def noise(size: int) -> str:
-    """Random hex digits: compression only halves them."""
+    """Return random hex digits, which compression only halves."""
     return secrets.token_hex(size // 2)
 
 
 def sent(upstream: Upstream, model: str) -> list[tuple[str, str]]:
-    """The messages of the latest request for a model."""
+    """Return the messages of the latest request for a model."""
     return said(upstream.requests(model)[-1].body["messages"])
 
 
-def test_an_item_stands_once_in_a_conversation(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_duplicate_item_reference_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("once", reply(text("a")))
     first = client.responses.create(model="local/once", input="hi")
     again: Any = {"type": "item_reference", "id": first.output[0].id}
@@ -41,9 +41,7 @@ def test_an_item_stands_once_in_a_conversation(client: openai.OpenAI, upstream: 
     assert len(upstream.requests("once")) == 1
 
 
-def test_a_chain_carries_input_and_output_in_order_and_no_instructions(
-    client: openai.OpenAI, upstream: Upstream
-) -> None:
+def test_chain_carries_input_and_output_but_not_instructions(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("chain", [reply(text("one")), reply(text("two")), reply(text("three"))])
     first = client.responses.create(model="local/chain", input="a", instructions="Talk like a pirate.")
     second = client.responses.create(model="local/chain", input="b", previous_response_id=first.id)
@@ -69,7 +67,7 @@ def test_a_chain_carries_input_and_output_in_order_and_no_instructions(
     ]
 
 
-def test_calls_and_their_outputs_are_part_of_the_chain(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_chain_carries_calls_and_their_outputs(client: openai.OpenAI, upstream: Upstream) -> None:
     calls = [*text("Let me look."), *tool_call(0, "call_a", "weather", '{"city":"Oslo"}')]
     calls += tool_call(1, "call_b", "weather", '{"city":"Rome"}')
     upstream.script("tools", [reply(calls), reply(text("Cold and warm.")), reply(text("Bye."))])
@@ -93,7 +91,7 @@ def test_calls_and_their_outputs_are_part_of_the_chain(client: openai.OpenAI, up
     ]
 
 
-def test_two_responses_continue_from_one(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_two_branches_of_one_response_have_separate_histories(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("fork", [reply(text(word)) for word in ("root", "left", "right", "left-2", "right-2")])
     root = client.responses.create(model="local/fork", input="0")
     left = client.responses.create(model="local/fork", input="L", previous_response_id=root.id)
@@ -104,7 +102,7 @@ def test_two_responses_continue_from_one(client: openai.OpenAI, upstream: Upstre
     assert [line for _, line in sent(upstream, "fork")] == ["0", "root", "R", "right", "R2"]
 
 
-def test_a_forgotten_response_leaves_its_children_whole(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_deleting_a_response_keeps_the_history_of_its_successors(client: openai.OpenAI, upstream: Upstream) -> None:
     first = client.responses.create(model="local/echo", input="alpha")
     second = client.responses.create(model="local/echo", input="beta", previous_response_id=first.id)
     client.responses.delete(first.id)
@@ -118,7 +116,7 @@ def test_a_forgotten_response_leaves_its_children_whole(client: openai.OpenAI, u
     assert [item["content"][0]["text"] for item in kept] == ["alpha", "alpha", "beta"]  # type: ignore[index]
 
 
-def test_what_no_living_response_stands_on_is_dropped(wire: Wire, stack: LiveStack) -> None:
+def test_deletion_drops_records_that_no_other_response_uses(wire: Wire, stack: LiveStack) -> None:
     database = stack.state_dir / "responses.db"
     before = records(database).keys()
     words = {name: noise(64) for name in ("root", "left", "right", "tools")}
@@ -135,7 +133,7 @@ def test_what_no_living_response_stands_on_is_dropped(wire: Wire, stack: LiveSta
     for name, still in (("root", set(words)), ("left", {"root", "right", "tools"}), ("right", set[str]())):
         assert wire.http.delete(f"/responses/{made[name]}").status_code == 200
         assert kept() == still
-    # What lists need to know of a minute in which there were responses stays until a sweep.
+    # The index entries of lists stay until a sweep.
     assert {key for key in records(database).keys() - before if not key.startswith("x/")} == set()
 
 
@@ -143,14 +141,14 @@ def test_what_no_living_response_stands_on_is_dropped(wire: Wire, stack: LiveSta
 
 
 def check_is_linear(sizes: list[int]) -> None:
-    """What each turn has stored: no more at the end than at the beginning, and little more than what it says."""
+    """Check that the bytes stored per turn do not grow, and are little more than the turn's text."""
     first, second = sum(sizes[1 : TURNS // 2]), sum(sizes[TURNS // 2 + 1 :])
     assert second < 1.2 * first, sizes
     assert second / (TURNS // 2 - 1) < 2 * NOISE + 800, sizes
 
 
-def test_a_chain_of_many_turns_stores_what_is_new(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
-    """Not the history, nor the tools and the instructions that come with every turn."""
+def test_long_chain_stores_only_new_items_per_turn(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
+    """The history, and tools and instructions that are repeated in every turn, are stored once."""
     database = stack.state_dir / "responses.db"
     body: Json = {
         "model": "local/echo",
@@ -171,8 +169,8 @@ def test_a_chain_of_many_turns_stores_what_is_new(wire: Wire, stack: LiveStack, 
     check_is_linear(sizes)
 
 
-def test_a_history_that_the_client_sends_again_is_stored_once(wire: Wire, stack: LiveStack) -> None:
-    """The client keeps the conversation itself, as the SDK's documentation shows, and stores every response."""
+def test_history_resent_by_the_client_is_stored_once(wire: Wire, stack: LiveStack) -> None:
+    """The client keeps the history itself, as in the SDK's documentation, with `store: true`."""
     database = stack.state_dir / "responses.db"
     conversation: list[Json] = []
     sizes, size = [], stored_bytes(database)
@@ -188,8 +186,8 @@ def test_a_history_that_the_client_sends_again_is_stored_once(wire: Wire, stack:
     assert listed[1::2] == conversation[1:-1:2]
 
 
-def test_a_conversation_of_a_thousand_turns_goes_on(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
-    """They were stored by another process, as by another worker of the same server."""
+def test_chain_of_a_thousand_turns_can_be_continued(wire: Wire, stack: LiveStack, upstream: Upstream) -> None:
+    """Another process has stored the turns, as another worker of the same server would."""
     database = stack.state_dir / "responses.db"
     turns = [(f"question {number}", f"answer {number}") for number in range(1_000)]
     [*_, last] = seed(database, turns)
@@ -210,7 +208,7 @@ def test_a_conversation_of_a_thousand_turns_goes_on(wire: Wire, stack: LiveStack
 # -- items by id -----------------------------------------------------------------------
 
 
-def test_items_are_named_by_id(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_item_references_are_resolved_in_the_input(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(
         "refer",
         [reply(reasoning("hm"), text("forty-two"), tool_call(0, "call_1", "weather", "{}")), reply(text("fine"))],
@@ -233,13 +231,13 @@ def test_items_are_named_by_id(client: openai.OpenAI, upstream: Upstream) -> Non
         "function_call_output",
     ]
 
-    # What a response that refers to items has stored can be referred to in turn.
+    # The output of a response with item references can be referenced, too.
     thanks: Any = [{"id": second.output[0].id}, {"role": "user", "content": "Thanks"}]
     client.responses.create(model="local/refer", input=thanks)
     assert sent(upstream, "refer") == [("assistant", "fine"), ("user", "Thanks")]
 
 
-def test_an_item_that_is_not_there_is_not_found(wire: Wire) -> None:
+def test_reference_to_missing_or_unstored_item_is_404(wire: Wire) -> None:
     unstored = wire.create(model="local/echo", input="secret", store=False)
     for unknown in ("msg_000000000000000000000000", unstored["output"][0]["id"]):
         error = error_of(wire.post({"model": "local/echo", "input": [{"type": "item_reference", "id": unknown}]}), 404)
@@ -248,10 +246,10 @@ def test_an_item_that_is_not_there_is_not_found(wire: Wire) -> None:
         assert unknown in error["message"]
 
 
-# -- what is not whole ------------------------------------------------------------------
+# -- unstored and incomplete responses ------------------------------------------------------------------
 
 
-def test_what_was_not_stored_cannot_be_continued(wire: Wire) -> None:
+def test_continuing_an_unstored_response_is_400(wire: Wire) -> None:
     body = {"model": "local/echo", "input": "secret", "store": False}
     for response in (wire.create(**body), final(wire.stream(**body))):
         error_of(wire.get(f"/{response['id']}"), 404)
@@ -259,7 +257,7 @@ def test_what_was_not_stored_cannot_be_continued(wire: Wire) -> None:
         assert (error["code"], error["param"]) == ("previous_response_not_found", "previous_response_id")
 
 
-def test_an_unstored_response_can_stand_on_a_stored_one(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unstored_response_can_continue_a_stored_one(client: openai.OpenAI, upstream: Upstream) -> None:
     first = client.responses.create(model="local/echo", input="alpha")
     second = client.responses.create(model="local/echo", input="beta", previous_response_id=first.id, store=False)
     assert second.output_text == "beta"
@@ -274,7 +272,7 @@ def test_an_unstored_response_can_stand_on_a_stored_one(client: openai.OpenAI, u
     ],
     ids=["failed", "incomplete"],
 )
-def test_what_ended_early_can_be_continued(wire: Wire, upstream: Upstream, ending: Any, status: str) -> None:
+def test_response_that_ended_early_can_be_continued(wire: Wire, upstream: Upstream, ending: Any, status: str) -> None:
     upstream.script("early", [ending, reply(text("The rest."))])
     early = final(wire.stream(model="local/early", input="Go."))
     assert (early["status"], output_text(early)) == (status, "Half an answer")
@@ -284,8 +282,8 @@ def test_what_ended_early_can_be_continued(wire: Wire, upstream: Upstream, endin
     assert sent(upstream, "early") == [("user", "Go."), ("assistant", "Half an answer"), ("user", "Go on.")]
 
 
-def test_a_call_that_was_cut_off_is_not_continued_from(wire: Wire, upstream: Upstream) -> None:
-    """Nobody can answer half a call, so the conversation goes on as if it had not been begun."""
+def test_truncated_call_is_left_out_of_the_history(wire: Wire, upstream: Upstream) -> None:
+    """A truncated call cannot have an output, so the model does not see it."""
     cut = reply(text("Let me see."), tool_call(0, "call_1", "weather", '{"cit'), finish("length"))
     upstream.script("cut", [cut, reply(text("Yes?"))])
     early = final(wire.stream(model="local/cut", input="Weather?", tools=[WEATHER]))

@@ -1,4 +1,4 @@
-"""Responses in a key-value backend of the stack's own: SQLite, as every stack has it, Redis and PostgreSQL."""
+"""Responses in the stack's own key-value backends: SQLite, Redis and PostgreSQL."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,17 +17,17 @@ from tests.support.variants import responses_config, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, error_of, final, output_text, said
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 BACKENDS: Final = {"redis": "kv_redis"} | (
     {} if find_spec("ogx") else {"sqlite": "kv_default", "postgres": "kv_postgres"}
 )
-"""Each on one host, one on both: the two hosts have the same backends."""
+"""The hosts have the same backends, so one is tested on both hosts, and the rest on one."""
 
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
-    """The servers of two of the backends."""
+    """The servers of the Redis and the PostgreSQL backend."""
     with Valkey(tmp_path_factory.mktemp("valkey")) as valkey, Postgres(tmp_path_factory.mktemp("postgres")) as postgres:
         yield {"redis": valkey, "postgres": postgres}
 
@@ -40,7 +40,7 @@ def stacks(
     databases: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, LiveStack]]:
-    """A stack on each backend."""
+    """A stack on each backend, by the backend's name."""
 
     def use(config: Json) -> None:
         redis, postgres = databases["redis"], databases["postgres"]
@@ -63,7 +63,7 @@ def stacks(
         backend: LiveStack(config, {**env, "BACKEND": name}, tmp_path_factory.mktemp(backend), host=host)
         for backend, name in BACKENDS.items()
     }
-    # A child ends with the thread that started it: this one lasts as long as the stacks.
+    # A child process ends with the thread that started it, so these threads must live as long as the stacks.
     with ThreadPoolExecutor(len(made)) as starters:
         try:
             list(starters.map(LiveStack.start, made.values()))
@@ -75,12 +75,12 @@ def stacks(
 
 @pytest.fixture(params=BACKENDS)
 def stack(request: pytest.FixtureRequest, stacks: dict[str, LiveStack]) -> LiveStack:
-    """One of them."""
+    """The stack on the parametrized backend."""
     return stacks[request.param]
 
 
 def converse(wire: Wire, turns: int, last: str | None = None) -> list[Json]:
-    """Some turns of a conversation, streamed and whole in turn."""
+    """Return the responses of some chained turns, alternately unstreamed and streamed."""
     made: list[Json] = []
     for turn in range(turns):
         asked = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": last}
@@ -89,7 +89,7 @@ def converse(wire: Wire, turns: int, last: str | None = None) -> list[Json]:
     return made
 
 
-def test_conversations_are_kept_over_the_death_of_the_server(stack: LiveStack, upstream: Upstream) -> None:
+def test_host_backend_keeps_responses_after_a_kill(stack: LiveStack, upstream: Upstream) -> None:
     with Wire(stack) as wire:
         made = converse(wire, 4)
     stack.kill()
@@ -108,7 +108,7 @@ def test_conversations_are_kept_over_the_death_of_the_server(stack: LiveStack, u
     assert "Traceback" not in stack.log.read_text(errors="replace")
 
 
-def test_what_is_deleted_is_gone_and_what_stands_on_it_stays(stack: LiveStack, upstream: Upstream) -> None:
+def test_host_backend_deletion_keeps_successors(stack: LiveStack, upstream: Upstream) -> None:
     with Wire(stack) as wire:
         first, second, third = converse(wire, 3)
         for response in (second, first):
@@ -119,8 +119,8 @@ def test_what_is_deleted_is_gone_and_what_stands_on_it_stays(stack: LiveStack, u
     assert len(upstream.requests("echo")[-1].body["messages"]) == 7
 
 
-def test_a_conversation_is_kept_there_too(stack: LiveStack, upstream: Upstream) -> None:
-    """Those who add to it at once take turns: one process has the backend."""
+def test_host_backend_keeps_conversation_items_of_concurrent_responses(stack: LiveStack, upstream: Upstream) -> None:
+    """Concurrent writers are serialized: one process owns the backend."""
     with Wire(stack) as wire:
         path = f"/conversations/{wire.http.post('/conversations', json={}).json()['id']}"
 
@@ -141,7 +141,9 @@ def test_a_conversation_is_kept_there_too(stack: LiveStack, upstream: Upstream) 
         error_of(wire.http.get(f"{path}/items"), 404)
 
 
-def test_background_responses_are_refused_with_the_stores_that_have_them(stack: LiveStack, upstream: Upstream) -> None:
+def test_host_backend_refuses_background_naming_the_stores_that_support_it(
+    stack: LiveStack, upstream: Upstream
+) -> None:
     with Wire(stack) as wire:
         for stream in (False, True):
             for body, headers in (({"background": True}, {}), ({}, {"idempotency-key": "later"})):
@@ -157,7 +159,7 @@ def test_background_responses_are_refused_with_the_stores_that_have_them(stack: 
 
 
 @pytest.mark.parametrize("kind", sorted(BACKENDS.keys() - {"sqlite"}))
-def test_a_backend_that_is_away_is_a_503_until_it_is_back(
+def test_host_backend_outage_is_503_until_it_is_back(
     kind: str, stacks: dict[str, LiveStack], databases: dict[str, DatabaseServer], upstream: Upstream
 ) -> None:
     with Wire(stacks[kind]) as wire:
@@ -168,7 +170,7 @@ def test_a_backend_that_is_away_is_a_503_until_it_is_back(
             assert message.startswith("The response store, a key-value backend of the stack, does not answer (")
             assert answer.headers["retry-after"] == "1"
         databases[kind].start()
-        # A backend finds out about each of its connections by using it.
+        # A backend detects each broken connection only by using it.
         wait_until(lambda: wire.post({"model": "local/echo", "input": "after"}).is_success)
         after = wire.create(model="local/echo", input="after", previous_response_id=kept["id"])
         assert wire.retrieve(kept["id"]) == kept

@@ -1,8 +1,8 @@
-"""Hostile input of every kind, sent by one user while another goes on with ordinary requests, and served as before.
+"""Hostile input of many kinds from one user while another user sends ordinary requests.
 
-The attacks are in `tests.support.hostile`: each sends, and asserts what it is answered. The rest is asserted of all of
-them: the other user's answers are right and come in time, nothing holds the event loop, memory is bounded, and the
-server lives and logs no traceback.
+The attacks are in `tests.support.hostile`; each sends requests and checks their answers. These tests check for every
+attack that the other user's answers are correct and in time, that the event loop is not blocked, that memory is
+bounded, and that the server survives and logs no traceback.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,6 +17,7 @@ from tests.support.hostile import (
     bodies,
     code,
     documents,
+    histories,
     mcp_servers,
     model_servers,
     pages,
@@ -41,21 +42,21 @@ from tests.support.variants import (
 from tests.support.web import Web
 from tests.support.wire import Json, Wire
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 LOOP_SECONDS: Final = 0.5
-"""For which the event loop may be held, not counting the time in which the machine does not run it."""
+"""The longest blocking of the event loop, not counting time in which the machine does not run the process."""
 SERVER_MEGABYTES: Final = 300
-"""By which the server process may grow."""
+"""The limit on the growth of the server process."""
 ALL_MEGABYTES: Final = 900
-"""By which it may grow with the processes that read documents and run code."""
+"""The limit on the growth including the processes that read documents and run code."""
 
 
 def nothing(_: Attacker) -> None:
-    """By which the bounds are judged themselves."""
+    """Send nothing, to check that the bounds hold without an attack."""
 
 
-MODULES: Final = (pages, documents, words, bodies, sockets, answers, mcp_servers, model_servers, code)
+MODULES: Final = (pages, documents, words, bodies, histories, sockets, answers, mcp_servers, model_servers, code)
 ATTACKS: Final[dict[str, Callable[[Attacker], None]]] = {
     "nothing": nothing,
     **{name: attack for module in MODULES for name, attack in module.ATTACKS.items()},
@@ -64,17 +65,17 @@ ATTACKS: Final[dict[str, Callable[[Attacker], None]]] = {
 
 @pytest.fixture(scope="module")
 def web() -> Iterator[Web]:
-    """The web of these tests."""
+    """The web server of these tests."""
     with Web() as web:
         yield web
 
 
 @pytest.fixture(scope="module")
 def issuer() -> Iterator[Issuer]:
-    """Of the users' tokens.
+    """The issuer of the users' tokens.
 
-    The hosts' `custom` auth reads the machine's certificates at each request, in the event loop, and would be all that
-    is measured.
+    The hosts' `custom` auth reads the machine's certificates in the event loop at each request, which would dominate
+    the measurement.
     """
     with Issuer() as issuer:
         yield issuer
@@ -89,7 +90,7 @@ def attacked(
     issuer: Issuer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """A stack with two users, tight limits, and everything that can be attacked."""
+    """A stack with two users, low limits, and every feature that can be attacked."""
     folder = tmp_path_factory.mktemp("attacked")
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "SEARXNG_URL": web.url("/searxng")}
     config = variant(STARTER, folder / "config.yaml", partial(expose, issuer, web))
@@ -100,7 +101,7 @@ def attacked(
 
 
 def expose(issuer: Issuer, web: Web, config: Json) -> None:
-    """Opens a stack to these users and servers, within tight limits."""
+    """Configure a stack for these users and servers, with low limits."""
     add_containers(config)
     open_this_machine(config)
     let_read(config)
@@ -108,8 +109,14 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
     found = responses_config(config)
     found["code_interpreter"] |= {"seconds": 3, "memory_mb": 256, "files_mb": 16, "containers_per_owner": 32}
     found["files"] = {"seconds": 3, "request_seconds": 4, "memory_mb": 512}
+    found["files"] |= {"max_bytes": 16 * 2**20, "bytes_per_user": 64 * 2**20}
     found["mcp"] = {"answer_bytes": 2**20, "session_bytes": 4 * 2**20}
-    found["limits"] = {"output_bytes": 4 * 2**20, "output_events": 5_000, "bodies": {"seconds": 5}}
+    found["limits"] = {
+        "output_bytes": 4 * 2**20,
+        "output_events": 5_000,
+        "bodies": {"seconds": 5},
+        "history_bytes": histories.HISTORY_BYTES,
+    }
     [local] = config["providers"]["inference"]
     hostile = {**local, "provider_id": "hostile", "config": {"base_url": web.url(MODELS)}}
     config["providers"]["inference"].append(hostile)
@@ -137,10 +144,10 @@ def bystander(
 def attacker(
     attacked: LiveStack, upstream_process: UpstreamProcess, web: Web, issuer: Issuer, host: Host, bystander: Bystander
 ) -> Iterator[Attacker]:
-    """The user who attacks, with no pages and no containers yet."""
+    """The attacking user, without pages and containers yet."""
     web.reset()
     web.say_json(f"{MODELS}/models", {"object": "list", "data": []})
-    upstream = upstream_process.client  # a reset would cut off what the other user is answered
+    upstream = upstream_process.client  # a reset would abort the other user's answers
     upstream.script("done", DONE)
     token = issuer.token("mallory", "red")
     with Wire(attacked, token, idle_seconds=2.0) as wire:
@@ -150,7 +157,7 @@ def attacker(
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_hostile_input_costs_the_other_user_nothing(attacker: Attacker, bystander: Bystander, name: str) -> None:
+def test_hostile_input_does_not_affect_the_other_user(attacker: Attacker, bystander: Bystander, name: str) -> None:
     stack = attacker.stack
     said_before, holds, memory = stack.log.stat().st_size, LoopHolds(stack.log), PeakMemory(stack.pid)
     with bystander.watched():

@@ -1,4 +1,4 @@
-"""Requests with an Idempotency-Key: however often they are sent, there is one response."""
+"""Requests with an Idempotency-Key: repeated requests give one response."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -23,7 +23,7 @@ COUNT = [*reasoning("Hm."), *text("one ", "two ", "three")]
 HELD = reply(COUNT, hold=3)
 WHOLE = reply(COUNT)
 ASKED: Json = {"model": MODEL, "input": "Count."}
-AT_ONCE = {"retry-after-ms": "1"}  # for the host's provider, which tries again by itself
+AT_ONCE = {"retry-after-ms": "1"}  # for the host's provider, which retries on its own
 REFUSALS: dict[int, Reply] = {
     400: error(400, "This is not supported with this model."),
     404: error(404, "There is no such model."),
@@ -34,12 +34,12 @@ BOTH_WAYS = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stre
 
 
 def send(wire: Wire, key: str, **body: Any) -> httpx.Response:
-    """The answer to a request with this key."""
+    """Send a request with this key and return the answer."""
     return wire.http.post("/responses", json=ASKED | body, headers={"idempotency-key": key})
 
 
 def said(answer: httpx.Response) -> Json:
-    """The response that an answer brings, whole or as events."""
+    """Return the response of an answer, from its JSON or its events."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         return final(events_of(answer))
     assert answer.status_code == 200, answer.text
@@ -47,18 +47,18 @@ def said(answer: httpx.Response) -> Json:
 
 
 def replayed(answer: httpx.Response) -> bool:
-    """Whether the answer says that it was another request's first."""
+    """Return whether the answer is marked as a replay of an earlier request's."""
     return "idempotent-replayed" in answer.headers
 
 
 def reading(wire: Wire, key: str, **body: Any) -> Reader:
-    """A reader of the stream of a request with this key."""
+    """Return a reader of the stream of a request with this key."""
     asked = ASKED | {"stream": True, **body}
     return Reader(wire.http.stream("POST", "/responses", json=asked, headers={"idempotency-key": key}))
 
 
 @BOTH_WAYS
-def test_sent_again_it_is_the_same_response(wire: Wire, upstream: Upstream, stream: bool) -> None:
+def test_repeated_key_returns_the_same_response(wire: Wire, upstream: Upstream, stream: bool) -> None:
     upstream.script(NAME, WHOLE)
     first, again = (send(wire, f"again-{stream}", stream=stream) for _ in range(2))
     assert (replayed(first), replayed(again)) == (False, True)
@@ -72,7 +72,7 @@ def test_sent_again_it_is_the_same_response(wire: Wire, upstream: Upstream, stre
     assert len(upstream.requests(NAME)) == 2
 
 
-def test_it_is_what_it_is_without_a_key(wire: Wire, upstream: Upstream) -> None:
+def test_response_with_key_equals_one_without(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, WHOLE)
     plain = wire.stream(**ASKED)
     keyed = events_of(send(wire, "plain", stream=True))
@@ -87,7 +87,7 @@ def test_it_is_what_it_is_without_a_key(wire: Wire, upstream: Upstream) -> None:
     assert follow["status"] == "completed"
 
 
-def test_many_at_once_are_one(wire: Wire, upstream: Upstream) -> None:
+def test_concurrent_requests_with_one_key_share_one_response(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with ThreadPoolExecutor(8) as clients:
         answers = [clients.submit(send, wire, "many") for _ in range(8)]
@@ -99,7 +99,7 @@ def test_many_at_once_are_one(wire: Wire, upstream: Upstream) -> None:
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_a_stream_that_runs_is_joined_from_its_beginning(wire: Wire, upstream: Upstream) -> None:
+def test_repeated_key_joins_a_running_stream_from_its_start(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with reading(wire, "joined") as first:
         first.read_to("two ")
@@ -113,7 +113,9 @@ def test_a_stream_that_runs_is_joined_from_its_beginning(wire: Wire, upstream: U
 
 
 @BOTH_WAYS
-def test_who_left_comes_back_for_it(wire: Wire, stack: LiveStack, upstream: Upstream, stream: bool) -> None:
+def test_repeated_key_after_disconnect_returns_the_response(
+    wire: Wire, stack: LiveStack, upstream: Upstream, stream: bool
+) -> None:
     upstream.script(NAME, HELD)
     key = f"left-{stream}"
     if stream:
@@ -131,7 +133,7 @@ def test_who_left_comes_back_for_it(wire: Wire, stack: LiveStack, upstream: Upst
 
 
 @BOTH_WAYS
-def test_another_request_under_the_key_is_a_conflict(
+def test_different_request_with_a_used_key_is_409(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, stream: bool
 ) -> None:
     upstream.script(NAME, WHOLE)
@@ -140,7 +142,7 @@ def test_another_request_under_the_key_is_a_conflict(
     for change in ({"input": "Other."}, {"stream": not stream}, {"background": True}):
         refused = send(wire, key, **{"stream": stream, **change})
         assert error_of(refused, 409)["code"] == "idempotency_key_reused"
-        # Without this, the openai package would try again, as it does for a lock.
+        # Without this header, the openai package retries every 409.
         assert refused.headers["x-should-retry"] == "false"
     with pytest.raises(openai.ConflictError):
         client.responses.create(model=MODEL, input="Other.", extra_headers={"Idempotency-Key": key})
@@ -150,7 +152,7 @@ def test_another_request_under_the_key_is_a_conflict(
 
 @BOTH_WAYS
 @pytest.mark.parametrize("status", REFUSALS)
-def test_a_refusal_leaves_the_key_free(
+def test_model_server_refusal_releases_the_key(
     wire: Wire, stack: LiveStack, upstream: Upstream, status: int, stream: bool
 ) -> None:
     upstream.script(NAME, REFUSALS[status])
@@ -166,8 +168,8 @@ def test_a_refusal_leaves_the_key_free(
     assert output_text(said(answer)) == "one two three"
 
 
-def test_who_waits_for_what_is_refused_asks_anew(wire: Wire, upstream: Upstream) -> None:
-    """Who joined a request that comes to nothing is not left with nothing."""
+def test_waiting_request_is_sent_again_after_a_refusal(wire: Wire, upstream: Upstream) -> None:
+    """A request that waits for another one with its key runs itself when the other is refused."""
     upstream.script(NAME, [error(400, "Not now.", delay=0.5), WHOLE])
     with ThreadPoolExecutor(2) as clients:
         answers = [clients.submit(send, wire, "anew", stream=True) for _ in range(2)]
@@ -175,7 +177,7 @@ def test_who_waits_for_what_is_refused_asks_anew(wire: Wire, upstream: Upstream)
     assert len(upstream.requests(NAME)) == 2
 
 
-def test_a_wrong_request_leaves_the_key_free(wire: Wire, upstream: Upstream) -> None:
+def test_invalid_request_releases_the_key(wire: Wire, upstream: Upstream) -> None:
     error_of(send(wire, "wrong", temperature=17), 400)
     error_of(send(wire, "wrong", previous_response_id="resp_" + "0" * 24), 400)
     assert upstream.requests() == []
@@ -184,7 +186,7 @@ def test_a_wrong_request_leaves_the_key_free(wire: Wire, upstream: Upstream) -> 
 
 
 @BOTH_WAYS
-def test_what_failed_stays_failed(wire: Wire, upstream: Upstream, stream: bool) -> None:
+def test_repeated_key_returns_a_failed_response_again(wire: Wire, upstream: Upstream, stream: bool) -> None:
     upstream.script(NAME, [reply(COUNT[:3], end="error_frame"), WHOLE])
     answers = [send(wire, f"failed-{stream}", stream=stream) for _ in range(2)]
     assert answers[0].content == answers[1].content
@@ -195,7 +197,7 @@ def test_what_failed_stays_failed(wire: Wire, upstream: Upstream, stream: bool) 
 
 
 @BOTH_WAYS
-def test_in_the_background(wire: Wire, upstream: Upstream, stream: bool) -> None:
+def test_repeated_key_joins_a_background_response(wire: Wire, upstream: Upstream, stream: bool) -> None:
     upstream.script(NAME, HELD)
     key = f"background-{stream}"
     if stream:
@@ -217,7 +219,7 @@ def test_in_the_background(wire: Wire, upstream: Upstream, stream: bool) -> None
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_what_is_deleted_is_not_made_again(wire: Wire, upstream: Upstream) -> None:
+def test_repeated_key_of_deleted_response_is_409(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, HELD)
     with reading(wire, "deleted") as reader:
         reader.read_to("two ")
@@ -228,21 +230,21 @@ def test_what_is_deleted_is_not_made_again(wire: Wire, upstream: Upstream) -> No
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_what_is_not_stored_has_no_key(wire: Wire, upstream: Upstream) -> None:
+def test_key_with_store_false_is_400(wire: Wire, upstream: Upstream) -> None:
     assert error_of(send(wire, "unstored", store=False), 400)["param"] == "store"
     assert upstream.requests() == []
 
 
 @pytest.mark.parametrize("keys", [[""], ["x" * 256], ["a\tb"], ["a", "b"]])
-def test_a_key_that_is_none(wire: Wire, upstream: Upstream, keys: list[str]) -> None:
+def test_invalid_idempotency_key_is_400(wire: Wire, upstream: Upstream, keys: list[str]) -> None:
     headers = [("idempotency-key", key) for key in keys]
     answer = wire.http.post("/responses", json=ASKED, headers=headers)
     assert error_of(answer, 400)["code"] == "invalid_idempotency_key"
     assert upstream.requests() == []
 
 
-def test_as_the_clients_send_it(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """The openai package sends the header of a call again with each of its retries."""
+def test_sdk_call_with_key_header_resumes_after_a_timeout(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """The openai package sends the header of a call with each of its retries."""
     upstream.script(NAME, HELD)
     with stack.client(timeout=2.0).with_options(max_retries=1) as client:
         with pytest.raises(openai.APITimeoutError):
@@ -256,7 +258,9 @@ def test_as_the_clients_send_it(stack: LiveStack, wire: Wire, upstream: Upstream
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_as_clients_send_it_that_build_their_calls_themselves(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_sdk_with_generated_keys_sends_one_key_for_all_retries(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(NAME, [HELD, WHOLE])
     with stack.client(timeout=0.5).with_options(max_retries=8) as client:
         client._idempotency_header = "Idempotency-Key"
@@ -273,7 +277,7 @@ def test_as_clients_send_it_that_build_their_calls_themselves(stack: LiveStack, 
     assert len(upstream.requests(NAME)) == 2
 
 
-def test_the_longest_key_is_kept_nowhere(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_key_of_maximum_length_is_not_stored_in_plain_text(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, WHOLE)
     key = "a key that is seen nowhere, ".ljust(255, "~")
     assert said(send(wire, key)) == said(send(wire, key))

@@ -1,4 +1,4 @@
-"""The conversations that the host's own service kept, brought into our store by the command."""
+"""The `import` command: conversations of the host's own service."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -13,7 +13,8 @@ from llama_stack_responses.cli import main
 from llama_stack_responses.core.access import Access
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS
-from llama_stack_responses.inputs.history import Historian
+from llama_stack_responses.inputs.history import HistoryBounds, HistoryReader
+from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.conversations import Conversations
 from llama_stack_responses.store.archive import Archive
@@ -23,7 +24,8 @@ from tests.support.wire import Json
 
 pytestmark = [
     pytest.mark.live,
-    # The hosts look at a field of their own that they have given up.
+    pytest.mark.both_hosts,
+    # The hosts read a deprecated field of their own.
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
 
@@ -34,23 +36,23 @@ type Name = tuple[str, dict[str, list[str]]] | None
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The starter's configuration, with all it keeps in a folder of the test."""
+    """The starter template's configuration, with its state in a folder of the test."""
     monkeypatch.setenv("STATE_DIR", str(tmp_path))
     return STARTER
 
 
 class HostTable:
-    """The host's own conversations, written by its own service as a user's requests would."""
+    """The host's own conversations, written by its own service as by users' requests."""
 
     def __init__(self, host: Host, config: Path) -> None:
         import_module(host)
-        # Only now: they come from the host that is there.
+        # Imported here because these modules depend on the installed host.
         self._platform: Any = import_module("llama_stack_responses.host.platform")
         self._api: Any = import_module(f"{host}_api.conversations")
         self._config = self._platform.parse_and_maybe_upgrade_config(yaml.safe_load(config.read_text()))
 
     def fill(self, user: Name, metadata: dict[str, str], *batches: Sequence[Json]) -> Json:
-        """A conversation, each batch of items added by a request of its own, with the `items` that the host lists."""
+        """Create a conversation, one request per batch of items; return it with the `items` that the host lists."""
 
         async def fill(service: Any) -> Json:
             made = self._api.CreateConversationRequest(items=batches[0], metadata=metadata)
@@ -64,7 +66,7 @@ class HostTable:
         return asyncio.run(self._as_user(user, fill))
 
     def damage(self, item_id: str) -> None:
-        """Writes into the item's row what is no item."""
+        """Write an invalid item into the item's row."""
 
         async def damage(service: Any) -> Json:
             data = {"item_data": {"type": "from_the_future", "id": item_id}}
@@ -93,14 +95,20 @@ def message(number: int, **fields: Any) -> Json:
 
 
 def read(folder: Path, user: Name, conversation_id: str) -> tuple[Json, list[Json]]:
-    """What our API shows this user of a conversation: itself, and its items from the first."""
+    """Return a conversation and its items, oldest first, as this package's API shows them to the user."""
     platform: Any = import_module("llama_stack_responses.host.platform")
     access: Access = import_module("llama_stack_responses.host.identity").HostAccess([])
 
     async def ask() -> tuple[Json, list[Json]]:
         records = SqliteRecords(folder / "responses.db")
         archive = Archive(records)
-        ours = Conversations(archive, Historian(archive, access, 2**20), access, Sealer([]), DEFAULT_LIMITS)
+        ours = Conversations(
+            archive,
+            HistoryReader(archive, access, HistoryBounds(2**20, 2**20, 2**20)),
+            access,
+            SealedItems(Sealer([]), 2**20),
+            DEFAULT_LIMITS,
+        )
         try:
             with platform.RequestProviderDataContext({}, platform.User(*user) if user else None):
                 shown = await ours.retrieve(conversation_id)
@@ -116,11 +124,11 @@ def texts(items: Sequence[Json]) -> list[str]:
     return [item["content"][0]["text"] for item in items]
 
 
-def test_what_the_host_kept_is_there_once_with_its_owner_and_its_order(
+def test_import_keeps_owner_and_order_of_conversations_and_skips_imported_ones(
     host: Host, config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = HostTable(host, config)
-    # Ids, where the host keeps them, whose order is not that of the items.
+    # The order of these ids, where the host keeps them, differs from the order of the items.
     said = [message(number, id=f"msg_{97 - 7 * number}") for number in range(12)]
     hers = table.fill(ALICE, {"topic": "keys"}, said[:4], said[4:])
     call = {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"}
@@ -163,7 +171,7 @@ def in_memory(config: Json) -> None:
 
 
 def store_away(config: Json) -> None:
-    # A folder stands where the file would be.
+    # There is a folder at the path of the file.
     config["providers"]["responses"][0]["config"]["store"]["path"] = "${env.STATE_DIR}"
 
 
@@ -176,7 +184,7 @@ def store_away(config: Json) -> None:
         (None, "Cannot read"),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(
+def test_import_failure_is_reported_in_one_sentence(
     host: Host,
     config: Path,
     tmp_path: Path,

@@ -1,4 +1,4 @@
-"""The responses that the host's builtin provider stored, brought into our store by the command while we serve."""
+"""The `import` command on a running stack: responses that the host's builtin provider stored."""
 
 import asyncio
 import os
@@ -24,7 +24,9 @@ from tests.support.wire import Json, Wire, error_of, output_text
 
 pytestmark = [
     pytest.mark.live,
-    # The hosts look at a field of their own that they have given up.
+    pytest.mark.both_hosts,
+    pytest.mark.extended,
+    # The hosts read a deprecated field of their own.
     pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning"),
 ]
 
@@ -35,12 +37,12 @@ HINT: Final = "'llama-stack-responses import CONFIG' brings the responses and co
 
 
 class Moved:
-    """A stack whose builtin provider has served, and that runs with ours now, on the same folder.
+    """A stack that served with the builtin provider before, and now runs with this package on the same folder.
 
     Attributes:
-        chain: three responses that continue one another, a call among them.
-        other: a response of its own, in a conversation.
-        hers: the id of one that a user made.
+        chain: three chained responses, including a call.
+        other: a separate response, in a conversation.
+        hers: the id of a response that belongs to a user.
     """
 
     def __init__(self, stack: LiveStack, env: dict[str, str]) -> None:
@@ -60,7 +62,7 @@ class Moved:
 
 
 def serve_builtin(moved: Moved, builtin: LiveStack, upstream: Upstream) -> None:
-    """What users leave behind in the host's own tables."""
+    """Create the responses and the conversation in the host's own tables."""
     call = tool_call(0, "call_a", "weather", '{"city":', ' "Oslo"}')
     upstream.script(NAME, [reply(text("Hello, Ada.")), reply(call), reply(text("Sunny.")), reply(text("Noted."))])
     with builtin, Wire(builtin) as wire:
@@ -81,7 +83,7 @@ def serve_builtin(moved: Moved, builtin: LiveStack, upstream: Upstream) -> None:
 
 
 def add_row_of_a_user(host: Host, config: Path, like: str) -> str:
-    """Has the host's own store write a copy of a response, after a web search, as a user's; its id."""
+    """Write a user's copy of a response, with a web search, by the host's own store; return its id."""
     import_module(host)
     platform: Any = import_module("llama_stack_responses.host.platform")
     stack = platform.parse_and_maybe_upgrade_config(yaml.safe_load(config.read_text()))
@@ -131,7 +133,7 @@ def moved(
 
 
 def check_unknown(wire: Wire, moved: Moved) -> None:
-    """Until they are imported, the errors say what to do."""
+    """Check that before the import, the errors name the command."""
     last = moved.chain[-1]["id"]
     assert HINT in error_of(wire.get(f"/{last}"), 404)["message"]
     refused = error_of(wire.post({"model": MODEL, "input": "Go on", "previous_response_id": last}), 400)
@@ -140,7 +142,7 @@ def check_unknown(wire: Wire, moved: Moved) -> None:
 
 
 def same(ours: Json, theirs: Json) -> None:
-    """Whether the response says what the builtin provider's said."""
+    """Check that a response has the same content as the builtin provider's."""
     for field in ("id", "created_at", "status", "model", "instructions", "previous_response_id"):
         assert ours[field] == theirs[field]
     assert ours["metadata"] == (theirs["metadata"] or {})
@@ -151,7 +153,7 @@ def same(ours: Json, theirs: Json) -> None:
 
 
 def owner_of(store: Path, response_id: str) -> Owner | None:
-    """Whose a response in the store is."""
+    """Return the owner of a response in the store."""
 
     async def look() -> Owner | None:
         records = SqliteRecords(store)
@@ -164,9 +166,7 @@ def owner_of(store: Path, response_id: str) -> Owner | None:
     return asyncio.run(look())
 
 
-def test_responses_of_the_builtin_provider_are_imported_while_the_stack_serves(
-    moved: Moved, upstream: Upstream
-) -> None:
+def test_import_on_running_stack_makes_builtin_responses_available_once(moved: Moved, upstream: Upstream) -> None:
     first, second, third = moved.chain
     with Wire(moved.stack) as wire:
         check_unknown(wire, moved)

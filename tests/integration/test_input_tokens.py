@@ -1,4 +1,4 @@
-"""How long an input is, before anybody is asked to answer it."""
+"""Counting the tokens of an input without generating."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURNS: Any = [
 ]
 
 
-def test_it_is_what_the_model_server_will_read(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_input_token_count_equals_the_prompt_of_the_model_server(client: openai.OpenAI, upstream: Upstream) -> None:
     asked: Json = {"model": MODEL, "input": TURNS, "instructions": "Be kind.", "tools": [function("weather", "city")]}
     counted = client.responses.input_tokens.count(**asked)
     assert counted.object == "response.input_tokens"
@@ -31,7 +31,7 @@ def test_it_is_what_the_model_server_will_read(client: openai.OpenAI, upstream: 
     assert counted.input_tokens == tokens(sent(upstream, "echo"))
 
 
-def test_what_came_before_counts(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_input_token_count_includes_the_history(client: openai.OpenAI, upstream: Upstream) -> None:
     before = create(client, model=MODEL, input="Hello there")["id"]
     upstream.reset()
     asked: Json = {"model": MODEL, "input": "And now?", "previous_response_id": before}
@@ -41,15 +41,15 @@ def test_what_came_before_counts(client: openai.OpenAI, upstream: Upstream) -> N
     assert counted > client.responses.input_tokens.count(model=MODEL, input="And now?").input_tokens
 
 
-def test_without_a_tokenizer_it_is_an_estimate(client: openai.OpenAI) -> None:
-    """The host's own provider has none."""
+def test_input_token_count_without_tokenizer_is_an_estimate(client: openai.OpenAI) -> None:
+    """The host's own provider has no tokenizer."""
     text = "The quick brown fox jumps over the lazy dog. " * 100
     estimated = client.responses.input_tokens.count(model="vllm/echo", input=text).input_tokens
     assert 900 < estimated < 1_300
 
 
-def test_a_profiles_tokenizer_counts_where_the_model_server_does_not(client: openai.OpenAI) -> None:
-    """A word is a token, and a token and a half as it is estimated."""
+def test_input_token_count_uses_the_tokenizer_of_the_profile(client: openai.OpenAI) -> None:
+    """Each word is one token. The estimate would be one and a half."""
     short, long = (
         client.responses.input_tokens.count(model="vllm/tokenized", input=" hello" * words).input_tokens
         for words in (500, 5_000)
@@ -58,7 +58,7 @@ def test_a_profiles_tokenizer_counts_where_the_model_server_does_not(client: ope
     assert long - short == 4_500
 
 
-def test_what_is_wrong_is_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_invalid_input_token_requests_are_refused(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     count = client.responses.input_tokens.count
     wrong: list[tuple[Json, type[openai.APIStatusError], str, str]] = [
         ({"input": "Hi"}, openai.BadRequestError, "model", "missing_required_parameter"),
@@ -87,6 +87,6 @@ def test_what_is_wrong_is_refused(client: openai.OpenAI, wire: Wire, upstream: U
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
-def test_it_is_no_response(wire: Wire, method: str) -> None:
+def test_input_tokens_path_is_not_read_as_a_response_id(wire: Wire, method: str) -> None:
     found = error_of(wire.http.request(method, "/responses/input_tokens"), 405)
     assert found["code"] == "method_not_supported"

@@ -1,4 +1,4 @@
-"""`list-deps` of both hosts on every template: what it names can be installed, and is what the templates need."""
+"""`list-deps` of both hosts on every template: its packages can be installed, and are those that the template needs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from llama_stack_responses.cli import template_names
 from tests.support.stack import REPOSITORY, Host
 from tests.support.wire import Json
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 LISTED = """
 import contextlib, io, json, sys
@@ -26,7 +26,7 @@ for config in sys.argv[1:]:
     found[config] = said.getvalue().splitlines()
 print(json.dumps(found))
 """
-"""The host's command, for one template after the other: it takes seconds to import."""
+"""The host's command for all templates in one process, because its import takes seconds."""
 
 COMMANDS = {"llama_stack": ("llama_stack.cli.llama", "llama"), "ogx": ("ogx.cli.ogx", "ogx")}
 
@@ -52,7 +52,7 @@ print(json.dumps(found))
 
 
 def python(script: str, *arguments: str | Path, path: Path | None = None) -> Json:
-    """What a script prints as JSON, run without the checkout on Python's path."""
+    """Run a script without the checkout on Python's path, and return the JSON that it prints."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     if path:
         env["PYTHONPATH"] = str(path)
@@ -75,7 +75,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def listed(host: Host) -> dict[str, list[str]]:
-    """What the host's command prints, by template."""
+    """The output lines of the host's command by template."""
     module, command = COMMANDS[host]
     configs = {name: str(REPOSITORY / "templates" / name / "config.yaml") for name in template_names()}
     found = python(LISTED.format(module=module, command=command), *configs.values())
@@ -83,7 +83,7 @@ def listed(host: Host) -> dict[str, list[str]]:
 
 
 def external(config: Json) -> dict[str, set[str]]:
-    """The provider types of a configuration that are not the host's own, by module."""
+    """Return the external provider types of a configuration by module."""
     found: dict[str, set[str]] = {}
     for providers in config["providers"].values():
         for each in providers:
@@ -92,7 +92,7 @@ def external(config: Json) -> dict[str, set[str]]:
     return found
 
 
-def test_list_deps_on_each_template_names_packages_that_the_wheels_provide(
+def test_list_deps_names_packages_that_the_wheels_provide(
     host: Host, listed: dict[str, list[str]], wheels: Path, tmp_path: Path
 ) -> None:
     assert len(listed) == 5
@@ -106,7 +106,7 @@ def test_list_deps_on_each_template_names_packages_that_the_wheels_provide(
     install = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-index", "--no-deps"]
     target = tmp_path / "packages"
     subprocess.run([*install, "--find-links", wheels, "--target", target, *names], check=True, capture_output=True)
-    # The provider of gpt-oss needs torch and more to be imported; its own tests do that.
+    # The gpt-oss provider is not imported here because it needs torch. Its own tests import it.
     [ours] = set(names) - {"llama_stack_gpt_oss"}
     provided = python(PROVIDED, ours, host, path=target)
     assert Path(provided["file"]).is_relative_to(target)

@@ -1,4 +1,4 @@
-"""A real model server, llama.cpp with a real small model: what it takes and what it sends is what clients get."""
+"""A real model server: llama.cpp with a small model."""
 
 import json
 import re
@@ -17,20 +17,20 @@ from tests.support.process import Child
 from tests.support.stack import STARTER, Host, LiveStack
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 REPOSITORY = Path(__file__).parents[2]
 LOADING_SECONDS = 180
 NOT_KEPT = httpx.Limits(max_keepalive_connections=0)
-"""The model server drops connections that are idle, perhaps just as the next request is sent."""
+"""No keep-alive: the model server may close an idle connection just as the next request is sent."""
 GREEDY = {"temperature": 0, "max_output_tokens": 48}
 END_OF_TURN = "2"
-"""The model's token for it: forbidden, it talks on until its context is full, half a minute or more."""
+"""The end-of-turn token. Without it, the model generates until its context is full, for half a minute or more."""
 
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """The model server, as who runs it sees it."""
+    """A direct client of the model server."""
     log = tmp_path_factory.mktemp("llama") / "llama.log"
     child = Child([sys.executable, "-m", "tests.support.llama_server", "0"], log=log, cwd=REPOSITORY)
 
@@ -58,21 +58,21 @@ def client(
 
 @pytest.fixture(scope="module")
 def model(client: openai.OpenAI) -> str:
-    """The one model that the stack lists."""
+    """The id of the one model that the stack lists."""
     [found] = client.models.list()
     assert found.id.startswith("local/")
     return found.id
 
 
 def text_of(response: Json) -> str:
-    """What a response says, in its one message."""
+    """Return the text of a response's single message."""
     [message] = response["output"]
     [part] = message["content"]
     found: str = part["text"]
     return found
 
 
-def test_a_streamed_conversation(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_chain_and_resent_history_read_the_same_tokens(client: openai.OpenAI, model: str) -> None:
     introduction = "My name is Ada and I live in Lisbon. Say hello to me in one short sentence."
     question = "What is the name of my city?"
     first = stream(client, model=model, input=introduction, **GREEDY)
@@ -84,14 +84,14 @@ def test_a_streamed_conversation(client: openai.OpenAI, model: str) -> None:
     assert "Lisbon" in text_of(second)
     turns = (("user", introduction), ("assistant", said), ("user", question))
     resent = create(client, model=model, input=[{"role": role, "content": text} for role, text in turns], **GREEDY)
-    # The model read the same tokens, whoever kept the conversation.
+    # The prompt has the same tokens whether the server or the client kept the history.
     assert resent["usage"]["input_tokens"] == second["usage"]["input_tokens"]
     for response in (first.response, second, resent):
         assert response["status"] == "completed"
         assert stored(client, response["id"]) == response
 
 
-def test_tokens_are_counted_as_the_server_counts_them(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_input_token_count_equals_the_usage(client: openai.OpenAI, model: str) -> None:
     said: list[Any] = [
         {"role": "user", "content": "Ünïcödé, 你好 <|im_end|>"},
         {"role": "assistant", "content": "Hello."},
@@ -102,7 +102,7 @@ def test_tokens_are_counted_as_the_server_counts_them(client: openai.OpenAI, mod
     assert counted.input_tokens == create(client, model=model, **asked, **GREEDY)["usage"]["input_tokens"]
 
 
-def test_a_conversation_is_made_to_fit(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_truncation_auto_fits_the_context(client: openai.OpenAI, model: str) -> None:
     turns: Any = [{"role": "user", "content": text} for text in ("word " * CONTEXT_TOKENS, "word " * 100, "Say hello.")]
     asked: Json = {"model": model, "input": turns, **GREEDY}
     with pytest.raises(openai.BadRequestError) as refused:
@@ -111,7 +111,7 @@ def test_a_conversation_is_made_to_fit(client: openai.OpenAI, model: str) -> Non
     assert 100 < create(client, **asked, truncation="auto")["usage"]["input_tokens"] < 200
 
 
-def test_a_forced_call_and_its_output(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_required_call_and_its_output_are_accepted(client: openai.OpenAI, model: str) -> None:
     tool = function("get_weather", "city")
     question: Json = {"input": "How is the weather in Lisbon?", "tools": [tool], "tool_choice": "required"}
     asked = stream(client, model=model, **question, **GREEDY)
@@ -126,7 +126,7 @@ def test_a_forced_call_and_its_output(client: openai.OpenAI, model: str) -> None
     assert stored(client, told["id"]) == told
 
 
-def test_a_schema_is_kept(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_answer_follows_the_json_schema(client: openai.OpenAI, model: str) -> None:
     schema = {
         "type": "object",
         "properties": {"name": {"type": "string", "enum": ["Ada", "Bob"]}, "age": {"enum": [36, 37]}},
@@ -142,7 +142,7 @@ def test_a_schema_is_kept(client: openai.OpenAI, model: str) -> None:
     assert found["age"] in (36, 37)
 
 
-def test_log_probabilities(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_logprobs_cover_the_text(client: openai.OpenAI, model: str) -> None:
     asked: Json = {"top_logprobs": 3, "include": ["message.output_text.logprobs"], **GREEDY, "max_output_tokens": 16}
     streamed = stream(client, model=model, input="Say hello.", **asked)
     [message] = streamed.response["output"]
@@ -152,7 +152,7 @@ def test_log_probabilities(client: openai.OpenAI, model: str) -> None:
 
 
 def check_tokens(tokens: list[Json], text: str) -> None:
-    """Each token of the text is there, the likeliest one because the model chose without chance."""
+    """Check that the tokens make up the text, and that each is the likeliest, because sampling is greedy."""
     assert "".join(token["token"] for token in tokens) == text
     for token in tokens:
         assert len(token["top_logprobs"]) == 3
@@ -161,11 +161,11 @@ def check_tokens(tokens: list[Json], text: str) -> None:
 
 
 def delta_tokens(streamed: Streamed) -> list[Json]:
-    """The log probabilities that came with the deltas."""
+    """Return the log probabilities of the deltas."""
     return [token for name, data in streamed.frames if name.endswith("text.delta") for token in data["logprobs"]]
 
 
-def test_too_few_tokens_end_as_incomplete(client: openai.OpenAI, model: str) -> None:
+def test_llama_cpp_token_limit_makes_the_response_incomplete(client: openai.OpenAI, model: str) -> None:
     asked: Json = {"input": "Tell me a long story.", "temperature": 0, "max_output_tokens": 16}
     for response in (stream(client, model=model, **asked).response, create(client, model=model, **asked)):
         assert response["status"] == "incomplete"
@@ -174,7 +174,9 @@ def test_too_few_tokens_end_as_incomplete(client: openai.OpenAI, model: str) -> 
         assert text_of(response)
 
 
-def test_a_client_that_leaves_stops_the_generation(client: openai.OpenAI, model: str, llama: httpx.Client) -> None:
+def test_llama_cpp_client_disconnect_stops_the_generation(
+    client: openai.OpenAI, model: str, llama: httpx.Client
+) -> None:
     endless: Json = {"temperature": 0, "extra_body": {"logit_bias": {END_OF_TURN: -100}}}
     with client.responses.create(model=model, input="Count.", stream=True, **endless) as events:
         created = next(events)
@@ -187,17 +189,17 @@ def test_a_client_that_leaves_stops_the_generation(client: openai.OpenAI, model:
     left = stored(client, created.response.id)
     assert left["status"] == "cancelled"
     assert text_of(left)
-    # It is free for the next.
+    # The model server takes the next request.
     assert create(client, model=model, input="Say hello.", **GREEDY)["output"]
 
 
 def generating(llama: httpx.Client) -> bool:
-    """Whether the model server is at work."""
+    """Return whether the model server is generating."""
     return any(slot["is_processing"] for slot in llama.get("/slots").json())
 
 
 def is_stored(client: openai.OpenAI, response_id: str) -> bool:
-    """Whether it can be retrieved by now."""
+    """Return whether the response can be retrieved."""
     try:
         client.responses.retrieve(response_id)
     except openai.NotFoundError:

@@ -1,4 +1,4 @@
-"""MCP servers on a live stack: real servers, the openai package, approvals, failures, crashes, and what stays secret."""
+"""MCP on a live stack: real servers, the openai package, approvals, failures, crashes, and secrets."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -15,21 +15,21 @@ from tests.support.variants import open_this_machine, responses_config, traces, 
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 ANSWER: Final = reply(text("Done."))
 SECRET: Final = "c2VjcmV0LW9mLXRoaXMtc3RhY2stZm9yLXRlc3RzISE="
 
 
 def server(mcp: McpServers, path: str = "mcp", **more: Any) -> Any:
-    """The tool of a request, without approval."""
+    """Return an MCP tool that needs no approval."""
     label = path.partition("/")[0]
     asked = {"type": "mcp", "server_label": label, "server_url": mcp.url(path), "require_approval": "never"}
     return {**asked, **more}
 
 
 def calling(name: str, arguments: str, *more: tuple[str, str]) -> Any:
-    """A reply in which the model makes these calls."""
+    """Return a reply with these calls."""
     chunks = [
         chunk
         for number, (called, given) in enumerate([(name, arguments), *more])
@@ -39,17 +39,17 @@ def calling(name: str, arguments: str, *more: tuple[str, str]) -> Any:
 
 
 def types(response: Json) -> list[str]:
-    """The types of the output's items."""
+    """Return the types of the output items."""
     return [item["type"] for item in response["output"]]
 
 
 def told(upstream: Upstream, model: str = NAME) -> list[str]:
-    """What the model was last told of calls."""
+    """Return the tool outputs in the last chat request."""
     return [message["content"] for message in messages(upstream, model) if message["role"] == "tool"]
 
 
 def answer(request: Json, approve: bool, **more: Any) -> Any:
-    """The user's answer to a request for approval."""
+    """Return the user's answer to an approval request."""
     return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
 
 
@@ -57,7 +57,9 @@ def answer(request: Json, approve: bool, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("path", ["mcp", "sse"])
-def test_the_helper_streams_it(client: openai.OpenAI, upstream: Upstream, mcp: McpServers, path: str) -> None:
+def test_sdk_stream_helper_reads_mcp_call(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers, path: str
+) -> None:
     upstream.script(NAME, [calling(f"{path}__echo", '{"text": "hi"}'), ANSWER])
     with client.responses.stream(model=MODEL, input="Echo.", tools=[server(mcp, path)]) as events:
         seen = [event.type for event in events]
@@ -69,7 +71,7 @@ def test_the_helper_streams_it(client: openai.OpenAI, upstream: Upstream, mcp: M
     assert stored(client, response.id)["output"][1]["output"] == "hi"
 
 
-def test_a_conversation_asks_once_for_the_tools(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_tools_are_listed_once_in_a_chain(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
     upstream.script(NAME, [calling("mcp__add", '{"a": 2, "b": 3}'), ANSWER])
     first = create(client, model=MODEL, input="Add.", tools=[server(mcp)])
     upstream.script(NAME, [calling("mcp__add", '{"a": 5, "b": 5}'), ANSWER])
@@ -80,7 +82,9 @@ def test_a_conversation_asks_once_for_the_tools(client: openai.OpenAI, upstream:
     assert [item.type for item in listed] == ["message", "mcp_list_tools", "mcp_call", "message", "message"]
 
 
-def test_structured_and_image_results(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_structured_and_image_results_reach_the_model(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     calls = calling("mcp__weather", '{"city": "Oslo"}', ("mcp__picture", "{}"))
     upstream.script(NAME, [calls, ANSWER])
     response = stream(client, model=MODEL, input="Look.", tools=[server(mcp)]).response
@@ -91,7 +95,9 @@ def test_structured_and_image_results(client: openai.OpenAI, upstream: Upstream,
     assert shown[0]["image_url"]["url"].startswith("data:image/png;base64,")
 
 
-def test_two_servers_with_tools_of_the_same_name(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_equal_tool_names_of_two_mcp_servers_are_distinguished(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     upstream.script(NAME, [calling("mcp__tick", "{}", ("sse__tick", "{}")), ANSWER])
     response = stream(client, model=MODEL, input="Tick.", tools=[server(mcp), server(mcp, "sse")]).response
     calls = [item for item in response["output"] if item["type"] == "mcp_call"]
@@ -101,7 +107,9 @@ def test_two_servers_with_tools_of_the_same_name(client: openai.OpenAI, upstream
     ]
 
 
-def test_allowed_tools(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_tool_outside_allowed_tools_is_not_called(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     upstream.script(NAME, [calling("mcp__add", '{"a": 1, "b": 1}'), ANSWER])
     allowed = server(mcp, allowed_tools={"read_only": True})
     response = stream(client, model=MODEL, input="Add.", tools=[allowed]).response
@@ -109,7 +117,9 @@ def test_allowed_tools(client: openai.OpenAI, upstream: Upstream, mcp: McpServer
     assert "There is no tool named 'mcp__add'" in told(upstream)[0]
 
 
-def test_a_choice(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_tool_choice_requires_the_first_call_only(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     upstream.script(NAME, [calling("mcp__echo", '{"text": "a"}'), ANSWER])
     choice: Any = {"type": "mcp", "server_label": "mcp", "name": "echo"}
     stream(client, model=MODEL, input="Echo.", tools=[server(mcp)], tool_choice=choice)
@@ -121,7 +131,9 @@ def test_a_choice(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) ->
 # -- approvals ---------------------------------------------------------------------
 
 
-def test_an_approval_by_the_responses_id(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_approval_with_previous_response_id_runs_the_call_once(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     before = mcp.calls("add")
     tools = [server(mcp, require_approval="always")]
     upstream.script(NAME, calling("mcp__add", '{"a": 2, "b": 3}'))
@@ -143,7 +155,7 @@ def test_an_approval_by_the_responses_id(client: openai.OpenAI, upstream: Upstre
     assert (told(upstream), mcp.calls("add")) == (["5"], before + 1)
 
 
-def test_equal_approval_requests_are_each_approved_by_their_own_id(
+def test_equal_mcp_approval_requests_are_approved_by_their_own_ids(
     client: openai.OpenAI, upstream: Upstream, mcp: McpServers
 ) -> None:
     tools = [server(mcp, require_approval="always")]
@@ -160,7 +172,9 @@ def test_equal_approval_requests_are_each_approved_by_their_own_id(
         assert second["output"][0]["output"] == "5"
 
 
-def test_an_approval_by_items_that_are_sent_back(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_approval_with_resent_items_runs_the_call(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     before = mcp.asked("tools/list")
     ask: Json = {"model": MODEL, "store": False, "tools": [server(mcp, require_approval="always")]}
     upstream.script(NAME, calling("mcp__echo", '{"text": "yes"}'))
@@ -175,7 +189,9 @@ def test_an_approval_by_items_that_are_sent_back(client: openai.OpenAI, upstream
     assert mcp.asked("tools/list") >= before + 1
 
 
-def test_a_denial_reaches_the_model(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_denied_mcp_call_is_reported_to_the_model_and_not_run(
+    client: openai.OpenAI, upstream: Upstream, mcp: McpServers
+) -> None:
     before = mcp.calls("tick")
     tools = [server(mcp, require_approval={"never": {"read_only": True}})]
     upstream.script(NAME, [calling("mcp__echo", '{"text": "a"}'), calling("mcp__tick", "{}")])
@@ -190,7 +206,7 @@ def test_a_denial_reaches_the_model(client: openai.OpenAI, upstream: Upstream, m
 
 
 @pytest.mark.usefixtures("calm")
-def test_wrong_answers_are_refused(wire: Wire, upstream: Upstream, mcp: McpServers) -> None:
+def test_invalid_mcp_approval_responses_are_400(wire: Wire, upstream: Upstream, mcp: McpServers) -> None:
     ask: Json = {"model": MODEL, "tools": [server(mcp, require_approval="always")]}
     unknown = answer({"id": "mcpr_none"}, True)
     assert "No approval request" in error_of(wire.post({**ask, "input": [unknown]}), 400)["message"]
@@ -204,14 +220,14 @@ def test_wrong_answers_are_refused(wire: Wire, upstream: Upstream, mcp: McpServe
     assert "answered already" in error_of(wire.post(again), 400)["message"]
 
 
-# -- what goes wrong ---------------------------------------------------------------
+# -- failures ---------------------------------------------------------------
 
 
 UNREACHABLE: Final = "http://127.0.0.1:1/mcp"
 
 
 @pytest.mark.usefixtures("calm")
-def test_a_server_that_cannot_be_reached(client: openai.OpenAI, wire: Wire, mcp: McpServers) -> None:
+def test_unreachable_mcp_server_is_424_or_a_failed_stream(client: openai.OpenAI, wire: Wire, mcp: McpServers) -> None:
     tools = [server(mcp, server_url=UNREACHABLE)]
     with pytest.raises(openai.APIStatusError) as caught:
         client.responses.create(model=MODEL, input="Echo.", tools=tools)
@@ -225,20 +241,20 @@ def test_a_server_that_cannot_be_reached(client: openai.OpenAI, wire: Wire, mcp:
 
 
 @pytest.mark.usefixtures("calm")
-def test_a_server_that_refuses_the_token(client: openai.OpenAI, mcp: McpServers) -> None:
+def test_mcp_server_rejecting_the_token_is_reported(client: openai.OpenAI, mcp: McpServers) -> None:
     for more in ({}, {"authorization": "wrong-token-canary"}):
         with pytest.raises(openai.APIStatusError, match=r"401 Unauthorized. Send credentials .* 'authorization'"):
             client.responses.create(model=MODEL, input="Echo.", tools=[server(mcp, "locked/mcp", **more)])
 
 
-def test_an_address_that_nobody_allowed(client: openai.OpenAI, mcp: McpServers) -> None:
+def test_mcp_server_at_private_address_is_refused(client: openai.OpenAI, mcp: McpServers) -> None:
     tools = [server(mcp, server_url="http://169.254.169.254/latest")]
     with pytest.raises(openai.APIStatusError, match="no public address"):
         client.responses.create(model=MODEL, input="Echo.", tools=tools)
 
 
 @pytest.mark.usefixtures("calm")
-def test_a_tool_that_fails(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
+def test_failed_mcp_calls_are_reported_to_the_model(client: openai.OpenAI, upstream: Upstream, mcp: McpServers) -> None:
     upstream.script(NAME, [calling("mcp__fail", '{"reason": "No paper."}', ("mcp__echo", "[1")), ANSWER])
     response = stream(client, model=MODEL, input="Print.", tools=[server(mcp)]).response
     failed, broken = response["output"][1:3]
@@ -250,7 +266,7 @@ def test_a_tool_that_fails(client: openai.OpenAI, upstream: Upstream, mcp: McpSe
 
 
 @pytest.mark.usefixtures("calm")
-def test_a_cancel_while_a_tool_runs(wire: Wire, upstream: Upstream, mcp: McpServers) -> None:
+def test_cancel_during_mcp_call_leaves_it_incomplete(wire: Wire, upstream: Upstream, mcp: McpServers) -> None:
     held, ended = mcp.held("hold"), sum(each["http"] == "DELETE" for each in mcp.seen())
     upstream.script(NAME, [calling("mcp__hold", '{"word": "a"}'), ANSWER])
     body = {"model": MODEL, "input": "Hold.", "background": True, "tools": [server(mcp)]}
@@ -261,12 +277,12 @@ def test_a_cancel_while_a_tool_runs(wire: Wire, upstream: Upstream, mcp: McpServ
     mcp.release()
     assert cancelled["status"] == "cancelled"
     assert final(wire.replay(response["id"])) == cancelled
-    # Servers of the newest protocol have no sessions, which would have to be ended; others hear of it soon.
+    # Servers of the newest protocol have no sessions. With the others, the session is ended soon.
     if "server/discover" not in {each["method"] for each in mcp.seen()}:
         wait_until(lambda: sum(each["http"] == "DELETE" for each in mcp.seen()) > ended)
 
 
-# -- servers that die, and secrets -------------------------------------------------
+# -- killed servers, and secrets -------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +293,7 @@ def own(
     mcp: McpServers,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """A stack that may be killed, with a secret to seal with, and a connector."""
+    """A stack that may be killed, with a configured secret and a connector."""
 
     def change(config: Json) -> None:
         open_this_machine(config)
@@ -290,7 +306,7 @@ def own(
         yield live
 
 
-def test_a_server_that_dies_while_calls_run(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
+def test_killed_server_repeats_only_read_only_mcp_calls(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
     names = ("hold", "hold_safely")
     before = {name: mcp.calls(name) for name in names}
     held = {name: mcp.held(name) for name in names}
@@ -319,7 +335,7 @@ def test_a_server_that_dies_while_calls_run(own: LiveStack, upstream: Upstream, 
     assert told(upstream, "hold_safely") == ["safe"]
 
 
-def test_a_connector(own: LiveStack, upstream: Upstream) -> None:
+def test_mcp_connector_is_called_and_unknown_one_is_refused(own: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, [calling("wiki__echo", '{"text": "hi"}'), ANSWER])
     wiki: Any = {"type": "mcp", "server_label": "wiki", "connector_id": "connector_gmail", "require_approval": "never"}
     with own.client() as client:
@@ -330,7 +346,7 @@ def test_a_connector(own: LiveStack, upstream: Upstream) -> None:
             client.responses.create(model=MODEL, input="Echo.", tools=[unknown])
 
 
-def test_what_opens_a_server_is_nowhere(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
+def test_mcp_credentials_are_not_stored_or_shown(own: LiveStack, upstream: Upstream, mcp: McpServers) -> None:
     path = "locked/mcp?key=query-canary-12"
     upstream.script(NAME, [calling("locked__echo", '{"text": "hi"}'), ANSWER, ANSWER])
     secret = server(mcp, path, headers={"X-Key": "header-canary-99"}, authorization=mcp.token)
@@ -350,7 +366,7 @@ def test_what_opens_a_server_is_nowhere(own: LiveStack, upstream: Upstream, mcp:
     assert traces(own.state_dir, "canary") == []
 
 
-def test_without_a_secret_nothing_is_kept(wire: Wire, mcp: McpServers) -> None:
+def test_mcp_credentials_of_job_without_configured_secrets_are_400(wire: Wire, mcp: McpServers) -> None:
     body = {"model": MODEL, "input": "Echo.", "background": True}
     by_path = server(mcp, "s/path-canary-12/mcp")
     for tool in (server(mcp, "locked/mcp", authorization=mcp.token), by_path):

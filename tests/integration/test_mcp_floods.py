@@ -1,4 +1,4 @@
-"""MCP servers that send without end, with whichever version of the `mcp` package the host brings."""
+"""MCP servers that send endless or oversized data, with the host's version of the `mcp` package."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
@@ -6,9 +6,8 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.tools.mcp import transport as door
 from llama_stack_responses.tools.mcp.sessions import Session
-from tests.integration.test_mcp_sessions import Json, address, call, failure, servers
+from tests.integration.test_mcp_sessions import Json, address, call, end, failure, servers
 from tests.support.hostile_mcp import (
     DONE,
     ENDLESS_STREAMS,
@@ -26,11 +25,11 @@ from tests.support.hostile_mcp import (
 )
 from tests.support.web import Answer, Asked, Web
 
-# They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
-pytestmark = pytest.mark.live
+# No stack is started. The tests run on both hosts because each has its own version of the `mcp` package.
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SECONDS: Final = 120
-"""What would be endless is given up after this, and fails the test."""
+"""The timeout after which a test fails."""
 
 
 @pytest.fixture
@@ -46,13 +45,6 @@ async def session(hostile: Hostile) -> AsyncIterator[Session]:
     await end(made)
 
 
-async def end(session: Session) -> None:
-    """Ends a session, and waits until the package has closed all that it opened."""
-    session.release()
-    if lines := session._servers._lines:
-        await asyncio.wait(lines)
-
-
 async def error_of(session: Session) -> str:
     async with asyncio.timeout(SECONDS):
         message: str = (await failure(call(session)))["message"]
@@ -60,17 +52,17 @@ async def error_of(session: Session) -> str:
 
 
 @pytest.mark.parametrize("piece", ENDLESS_STREAMS.values(), ids=ENDLESS_STREAMS)
-async def test_a_stream_without_end_fails_the_call(hostile: Hostile, session: Session, piece: bytes) -> None:
+async def test_endless_mcp_event_stream_fails_the_call(hostile: Hostile, session: Session, piece: bytes) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(piece), 200, EVENTS)
     assert "larger than this server takes" in await error_of(session)
 
 
-async def test_json_without_end_fails_the_call(hostile: Hostile, session: Session) -> None:
+async def test_endless_mcp_json_answer_fails_the_call(hostile: Hostile, session: Session) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, JSON)
     assert "larger than this server takes" in await error_of(session)
 
 
-async def test_progress_before_an_answer_is_left_out(hostile: Hostile, session: Session) -> None:
+async def test_mcp_progress_notifications_before_the_answer_are_ignored(hostile: Hostile, session: Session) -> None:
     def progress(asked: Json) -> Answer:
         return events(event(PROGRESS) * 500, answer(asked, DONE))
 
@@ -79,7 +71,9 @@ async def test_progress_before_an_answer_is_left_out(hostile: Hostile, session: 
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list", "odd"])
-async def test_requests_for_what_was_not_offered_are_left_out(hostile: Hostile, session: Session, method: str) -> None:
+async def test_mcp_requests_for_undeclared_capabilities_are_not_answered(
+    hostile: Hostile, session: Session, method: str
+) -> None:
     def flood(asked: Json) -> Answer:
         requests = [event({"id": number, "method": method, "params": {}}) for number in range(200)]
         return events(*requests, answer(asked, DONE))
@@ -90,7 +84,7 @@ async def test_requests_for_what_was_not_offered_are_left_out(hostile: Hostile, 
     assert all("method" in body for body in bodies), "this server answered one"
 
 
-async def test_a_flood_of_pings_fails_the_call(hostile: Hostile, session: Session) -> None:
+async def test_mcp_ping_flood_fails_the_call(hostile: Hostile, session: Session) -> None:
     pings = [event({"id": number, "method": "ping"}) for number in range(200)]
     hostile.answers["tools/call"] = lambda _: events(*pings)
     assert "sends more pings" in await error_of(session)
@@ -98,9 +92,7 @@ async def test_a_flood_of_pings_fails_the_call(hostile: Hostile, session: Sessio
 
 @pytest.mark.parametrize("body", OVERFULL.values(), ids=OVERFULL)
 @pytest.mark.parametrize("kind", ["json", "events"])
-async def test_a_message_with_too_much_in_it_fails_the_call(
-    hostile: Hostile, session: Session, body: bytes, kind: str
-) -> None:
+async def test_oversized_mcp_message_fails_the_call(hostile: Hostile, session: Session, body: bytes, kind: str) -> None:
     def deep(asked: Json) -> Answer:
         text = overfull(asked, body)
         return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, JSON)
@@ -109,8 +101,8 @@ async def test_a_message_with_too_much_in_it_fails_the_call(
     assert "larger than this server takes" in await error_of(session)
 
 
-async def test_answers_that_are_large_together_end_the_session(hostile: Hostile, session: Session) -> None:
-    """The next call has a session of its own."""
+async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hostile, session: Session) -> None:
+    """The next call gets a new session."""
     large = {"content": [{"type": "text", "text": "x" * 90_000}]}
     hostile.answers["tools/call"] = lambda asked: events(answer(asked, large))
     for _ in range(4):
@@ -118,10 +110,7 @@ async def test_answers_that_are_large_together_end_the_session(hostile: Hostile,
     assert "more in one session" in await error_of(session)
 
 
-async def test_a_stream_that_is_taken_up_again_and_again_ends_the_session(
-    hostile: Hostile, session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(door, "_MOST_STREAMS", 2)
+async def test_mcp_stream_resumed_too_often_ends_the_session(hostile: Hostile, session: Session) -> None:
     usual = hostile.web.answer_all
     assert usual
     again = events(b"id: 1\nretry: 0\ndata:\n\n")
@@ -133,11 +122,11 @@ async def test_a_stream_that_is_taken_up_again_and_again_ends_the_session(
     hostile.web.answer_all = answer_all
     fresh = servers().session(address(hostile.web.url("/mcp")))
     assert "streams of events too often" in await error_of(fresh)
-    assert sum("last-event-id" in asked.headers for asked in hostile.web.seen) <= 2
+    assert 90 < sum("last-event-id" in asked.headers for asked in hostile.web.seen) <= 100
     await end(fresh)
 
 
-async def test_redirects_without_end_fail_the_call(hostile: Hostile, session: Session) -> None:
+async def test_endless_mcp_redirects_fail_the_call(hostile: Hostile, session: Session) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": hostile.web.url("/mcp")})
     before = len(hostile.web.seen)
     assert await error_of(session)
@@ -145,13 +134,13 @@ async def test_redirects_without_end_fail_the_call(hostile: Hostile, session: Se
 
 
 @pytest.mark.parametrize("location", ["http://[", "http://xn--/", "http://\x7f/", "http://127.0.0.1:99999/", "\xff"])
-async def test_an_odd_redirect_fails_the_call(hostile: Hostile, session: Session, location: str) -> None:
+async def test_mcp_redirect_to_another_server_fails_the_call(hostile: Hostile, session: Session, location: str) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(b"", 307, {"location": location})
     assert "redirects to another one" in await error_of(session)
 
 
 @pytest.mark.parametrize("value", ["\xe4", "a b", "x" * 2_000])
-async def test_an_odd_session_id_fails_the_greeting(hostile: Hostile, value: str) -> None:
+async def test_invalid_mcp_session_id_fails_the_initialization(hostile: Hostile, value: str) -> None:
     greeting = hostile.answers["initialize"]
 
     def greeted(asked: Json) -> Answer:
@@ -165,7 +154,7 @@ async def test_an_odd_session_id_fails_the_greeting(hostile: Hostile, value: str
     await end(session)
 
 
-async def test_tools_that_are_large_together_are_refused(hostile: Hostile) -> None:
+async def test_mcp_tool_list_over_the_size_limit_is_refused(hostile: Hostile) -> None:
     tool = {"name": "add", "description": "x" * 60_000, "inputSchema": {"type": "object"}}
     hostile.answers["tools/list"] = lambda _: {"tools": [tool], "nextCursor": "again"}
     session = servers().session(address(hostile.web.url("/mcp")))
@@ -183,8 +172,8 @@ async def test_tools_that_are_large_together_are_refused(hostile: Hostile) -> No
         {"properties": {"a": {"type": "no such type"}}},
     ],
 )
-async def test_a_result_is_not_checked_against_the_schema_of_a_server(hostile: Hostile, schema: Json) -> None:
-    """The pattern would take longer than the universe has, in the event loop."""
+async def test_mcp_result_is_not_validated_against_the_output_schema(hostile: Hostile, schema: Json) -> None:
+    """The schema's regular expression would block the event loop practically forever."""
     tool = {"name": "add", "inputSchema": {"type": "object"}, "outputSchema": {"type": "object", **schema}}
     hostile.answers["tools/list"] = lambda _: {"tools": [tool]}
     hostile.answers["tools/call"] = lambda _: {"content": [], "structuredContent": {"a": "a" * 64 + "!"}}
@@ -194,14 +183,14 @@ async def test_a_result_is_not_checked_against_the_schema_of_a_server(hostile: H
     await end(session)
 
 
-async def test_a_call_asks_for_no_list_of_tools(hostile: Hostile) -> None:
+async def test_mcp_call_does_not_list_tools(hostile: Hostile) -> None:
     session = servers().session(address(hostile.web.url("/mcp")))
     await call(session)
     assert hostile.methods.count("tools/list") == 0
     await end(session)
 
 
-async def test_an_integer_over_64_bits_becomes_a_number(hostile: Hostile, session: Session) -> None:
+async def test_mcp_integer_over_64_bits_becomes_a_float(hostile: Hostile, session: Session) -> None:
     text = b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": %d}}}'
     hostile.answers["tools/call"] = lambda asked: Answer(text % (asked["id"], 10**30), 200, JSON)
     assert (await call(session))["structuredContent"] == {"a": 1e30}
@@ -226,7 +215,7 @@ def old_server(web: Web, pieces: Iterable[bytes]) -> None:
     ],
     ids=["line", "comments", "pings", "no message"],
 )
-async def test_a_flood_over_the_older_transport_ends_the_session(web: Web, pieces: list[bytes], message: str) -> None:
+async def test_mcp_flood_over_sse_transport_fails_the_request(web: Web, pieces: list[bytes], message: str) -> None:
     old_server(web, pieces)
     session = servers().session(address(web.url("/sse")))
     async with asyncio.timeout(SECONDS):

@@ -1,4 +1,4 @@
-"""Sessions with MCP servers, real ones and hostile ones, with whichever version of the `mcp` package the host brings."""
+"""Sessions with real and hostile MCP servers, with the host's version of the `mcp` package."""
 
 import asyncio
 import logging
@@ -10,10 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from llama_stack_responses.fetch.address_policy import Guard
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.tools.mcp.incoming import IncomingLimits
 from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
-from llama_stack_responses.tools.mcp.sessions import Servers, Session, SessionLimits
+from llama_stack_responses.tools.mcp.sessions import McpClient, Session, SessionLimits
 from tests.support.hostile_mcp import Hostile, Method, events, said
 from tests.support.mcp_server import McpServers
 from tests.support.waiting import wait_until
@@ -21,8 +21,8 @@ from tests.support.web import Answer, Asked, Web
 
 type Json = dict[str, Any]
 
-# They start no stack; they run on both hosts because each has a version of the `mcp` package of its own.
-pytestmark = pytest.mark.live
+# No stack is started. The tests run on both hosts because each has its own version of the `mcp` package.
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 INCOMING: Final = IncomingLimits(answer_bytes=100_000, answer_values=1_000, session_bytes=400_000)
 LIMITS: Final = SessionLimits(60.0, INCOMING)
@@ -36,7 +36,7 @@ class NoConnectors:
         self._url = url
 
     async def url(self, connector_id: str) -> str | None:
-        """Where it is."""
+        """Return the URL of the connector."""
         return self._url
 
 
@@ -44,9 +44,9 @@ def address(url: str, **headers: str) -> McpAddress:
     return McpAddress("s", url, None, headers)
 
 
-def servers(limits: SessionLimits = LIMITS, connector: str | None = None, *, allowed: bool = True) -> Servers:
+def servers(limits: SessionLimits = LIMITS, connector: str | None = None, *, allowed: bool = True) -> McpClient:
     networks = [ip_network("127.0.0.0/8")] if allowed else []
-    return Servers(Guard(networks), NoConnectors(connector), limits)
+    return McpClient(AddressPolicy(networks), NoConnectors(connector), limits)
 
 
 async def nowhere(host: str, port: int) -> list[str]:
@@ -55,20 +55,27 @@ async def nowhere(host: str, port: int) -> list[str]:
 
 @pytest.fixture
 def hostile(web: Web) -> Hostile:
-    """A server that can be told anything."""
+    """A server with scripted answers."""
     return Hostile(web)
 
 
 @pytest.fixture
 async def session(hostile: Hostile) -> AsyncIterator[Session]:
-    """A session with it."""
+    """A session with the scripted server."""
     made = servers().session(address(hostile.web.url("/secret-canary/mcp?key=query-canary"), **TOKEN))
     yield made
-    made.release()
+    await end(made)
+
+
+async def end(session: Session) -> None:
+    """End a session, and wait until the package has closed its connections."""
+    session.release()
+    if lines := session._servers._lines:
+        await asyncio.wait(lines)
 
 
 async def failure(work: Any) -> Json:
-    """The error that it ends with."""
+    """Return the error that the call raises."""
     with pytest.raises(McpError) as caught:
         await work
     assert "canary" not in str(caught.value.error)
@@ -83,7 +90,7 @@ def call(session: Session) -> Any:
 
 
 @pytest.mark.parametrize("path", ["mcp", "sse", "locked/mcp"])
-async def test_a_real_server(mcp: McpServers, path: str) -> None:
+async def test_real_mcp_server_lists_and_calls_tools(mcp: McpServers, path: str) -> None:
     session = servers().session(address(mcp.url(path), Authorization=f"Bearer {mcp.token}"))
     tools = await session.list_tools()
     assert [(tool["name"], tool["description"]) for tool in tools][:2] == [
@@ -95,28 +102,28 @@ async def test_a_real_server(mcp: McpServers, path: str) -> None:
     assert [result["content"][0]["text"] for result in results] == ["0", "1", "2", "3", "4"]
     failed = await session.call_tool("fail", {"reason": "No."})
     assert (failed["isError"], "No." in failed["content"][0]["text"]) == (True, True)
-    session.release()
+    await end(session)
 
 
-async def test_a_call_that_is_given_up_leaves_the_session(mcp: McpServers) -> None:
+async def test_timeout_of_mcp_call_keeps_the_session(mcp: McpServers) -> None:
     session = servers().session(address(mcp.url()))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await session.call_tool("hold", {"word": "a"})
     assert (await session.call_tool("echo", {"text": "b"}))["content"][0]["text"] == "b"
     mcp.release()
-    session.release()
+    await end(session)
 
 
-async def test_a_connector_is_reached_wherever_it_is(mcp: McpServers) -> None:
+async def test_mcp_connector_at_private_address_is_reached(mcp: McpServers) -> None:
     session = servers(connector=mcp.url(), allowed=False).session(McpAddress("s", None, "tools", {}))
     assert len(await session.list_tools()) == 8
-    session.release()
+    await end(session)
     error = await failure(servers().session(McpAddress("s", None, "tools", {})).list_tools())
     assert error["message"] == "This stack has no connector 'tools'."
 
 
-async def test_an_address_that_nobody_allowed(mcp: McpServers) -> None:
+async def test_mcp_session_with_private_address_is_refused(mcp: McpServers) -> None:
     error = await failure(servers(allowed=False).session(address(mcp.url())).list_tools())
     assert (error["code"], "no public address" in error["message"]) == (502, True)
 
@@ -124,7 +131,7 @@ async def test_an_address_that_nobody_allowed(mcp: McpServers) -> None:
 # The session
 
 
-async def test_one_session_serves_all_and_is_ended(hostile: Hostile, session: Session) -> None:
+async def test_one_mcp_session_serves_all_calls_and_is_deleted(hostile: Hostile, session: Session) -> None:
     await session.list_tools()
     await asyncio.gather(call(session), call(session))
     await call(session)
@@ -135,7 +142,7 @@ async def test_one_session_serves_all_and_is_ended(hostile: Hostile, session: Se
     assert {(asked.path, asked.query["key"]) for asked in hostile.web.seen} == {("/secret-canary/mcp", "query-canary")}
 
 
-async def test_pages_of_tools(hostile: Hostile, session: Session) -> None:
+async def test_mcp_tool_list_reads_all_pages(hostile: Hostile, session: Session) -> None:
     def page(asked: Json) -> Json:
         number = int((asked.get("params") or {}).get("cursor") or 0)
         more = {"nextCursor": str(number + 1)} if number < 2 else {}
@@ -146,14 +153,14 @@ async def test_pages_of_tools(hostile: Hostile, session: Session) -> None:
 
 
 @pytest.mark.parametrize("tools", [0, 100])
-async def test_tools_without_end(hostile: Hostile, session: Session, tools: int) -> None:
+async def test_endless_mcp_tool_list_is_refused(hostile: Hostile, session: Session, tools: int) -> None:
     page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}] * tools, "nextCursor": "again"}
     hostile.answers["tools/list"] = lambda _: page
     error = await failure(session.list_tools())
     assert error["message"] == "The server lists more tools than this server takes."
 
 
-async def test_a_forgotten_session_is_begun_anew(hostile: Hostile, session: Session) -> None:
+async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Hostile, session: Session) -> None:
     await call(session)
     usual = hostile.answers["tools/call"]
     gone = {"jsonrpc": "2.0", "id": "server-error", "error": {"code": -32600, "message": "Session not found"}}
@@ -167,7 +174,7 @@ async def test_a_forgotten_session_is_begun_anew(hostile: Hostile, session: Sess
     assert hostile.methods.count("initialize") == 2
 
 
-async def test_a_failed_request_leaves_the_session(hostile: Hostile, session: Session) -> None:
+async def test_mcp_server_error_keeps_the_session(hostile: Hostile, session: Session) -> None:
     await session.list_tools()
     usual = hostile.answers["tools/call"]
     hostile.answers["tools/call"] = lambda _: Answer(b"Oops.", 500)
@@ -181,7 +188,7 @@ async def test_a_failed_request_leaves_the_session(hostile: Hostile, session: Se
     assert hostile.methods.count("initialize") == 1
 
 
-# What servers may answer
+# Answers of servers
 
 
 def echo_headers(asked: Json) -> Answer:
@@ -227,7 +234,7 @@ def echo_headers(asked: Json) -> Answer:
         *("other", "no event", "large events"),
     ],
 )
-async def test_an_answer_that_is_none(
+async def test_invalid_mcp_answer_is_an_error(
     hostile: Hostile, session: Session, answer: Method, kind: int, message: str
 ) -> None:
     await session.list_tools()
@@ -237,7 +244,7 @@ async def test_an_answer_that_is_none(
     assert error["type"] == ("http_error" if kind >= 100 else "mcp_protocol_error")
 
 
-async def test_redirects_within_the_server_are_followed(hostile: Hostile, session: Session) -> None:
+async def test_mcp_redirect_within_the_server_is_followed(hostile: Hostile, session: Session) -> None:
     usual = hostile.web.answer_all
     assert usual
 
@@ -250,20 +257,22 @@ async def test_redirects_within_the_server_are_followed(hostile: Hostile, sessio
 
 
 @pytest.mark.parametrize("method", ["initialize", "tools/list"])
-async def test_a_silent_server(hostile: Hostile, method: str) -> None:
+async def test_silent_mcp_server_is_504(hostile: Hostile, method: str) -> None:
     never = Event()
     hostile.answers[method] = lambda _: Answer([never], 200, {"content-type": "application/json"})
     session = servers(SessionLimits(0.3, INCOMING)).session(address(hostile.web.url("/mcp")))
     error = await failure(session.list_tools())
     never.set()
     assert (error["type"], error["code"]) == ("http_error", 504)
-    session.release()
+    await end(session)
 
 
-async def test_no_server() -> None:
+async def test_unreachable_and_unknown_mcp_servers_are_502() -> None:
     error = await failure(servers().session(address("http://127.0.0.1:1/mcp")).list_tools())
     assert (error["code"], error["message"]) == (502, "The server could not be reached (ConnectError).")
-    session = Servers(Guard(resolve=nowhere), NoConnectors(), LIMITS).session(address("http://nowhere.example/mcp"))
+    session = McpClient(AddressPolicy(resolve=nowhere), NoConnectors(), LIMITS).session(
+        address("http://nowhere.example/mcp")
+    )
     error = await failure(session.list_tools())
     assert "was not found" in error["message"]
 
@@ -272,7 +281,7 @@ async def test_no_server() -> None:
 
 
 def old_server(web: Web, message: Callable[[Asked], Answer]) -> None:
-    """A server that has only SSE, and answers what is sent to it like this."""
+    """Serve the SSE transport only, with this answer to posted messages."""
 
     def answer(asked: Asked) -> Answer:
         if asked.method == "GET":
@@ -283,24 +292,26 @@ def old_server(web: Web, message: Callable[[Asked], Answer]) -> None:
     web.answer_all = answer
 
 
-async def test_a_message_that_an_old_server_refuses(web: Web) -> None:
+async def test_mcp_sse_server_error_on_a_message_is_reported(web: Web) -> None:
     old_server(web, lambda _: Answer(status=500))
     session = servers().session(address(web.url("/canary/sse")))
     error = await failure(session.list_tools())
     assert (error["code"], error["message"]) == (500, "The server answered 500 Internal Server Error.")
     assert web.seen[-1].path == "/canary/messages"
-    session.release()
+    await end(session)
 
 
-async def test_a_server_of_neither_kind(web: Web) -> None:
+async def test_mcp_server_without_any_transport_is_an_error(web: Web) -> None:
     web.answer_all = lambda asked: Answer(status=405 if asked.method == "POST" else 404)
     session = servers().session(address(web.url("/")))
     assert (await failure(session.list_tools()))["code"] == 405
-    session.release()
+    await end(session)
 
 
 @pytest.mark.parametrize(("status", "reason"), [(401, "Unauthorized"), (403, "Forbidden")])
-async def test_refused_credentials_are_reported_and_not_the_transport(web: Web, status: int, reason: str) -> None:
+async def test_mcp_rejected_credentials_are_reported_instead_of_the_transport_error(
+    web: Web, status: int, reason: str
+) -> None:
     web.answer_all = lambda asked: Answer(status=405 if asked.method == "POST" else status)
     session = servers().session(address(web.url("/")))
     error = await failure(session.list_tools())
@@ -309,7 +320,7 @@ async def test_refused_credentials_are_reported_and_not_the_transport(web: Web, 
         f"The server answered {status} {reason}. "
         "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
     )
-    session.release()
+    await end(session)
 
 
 # Logs
@@ -317,12 +328,12 @@ async def test_refused_credentials_are_reported_and_not_the_transport(web: Web, 
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    """All that is logged at the level of a server."""
+    """The log lines at a server's log level."""
     with caplog.at_level(logging.INFO):
         yield caplog
 
 
-async def test_no_log_tells_what_opens_a_server(
+async def test_mcp_credentials_and_urls_are_not_logged(
     hostile: Hostile, session: Session, logged: pytest.LogCaptureFixture
 ) -> None:
     await session.list_tools()

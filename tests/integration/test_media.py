@@ -12,7 +12,7 @@ from tests.support.asking import MODEL, NAME, Json, create, function, messages, 
 from tests.support.upstream import Upstream, reply, text
 from tests.support.web import Answer, Web
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SAID: Final = reply(text("I see."))
 URL: Final = "https://example.org/cat.png?size=1&x=%20"
@@ -21,7 +21,7 @@ CALL: Final[Json] = {"type": "function_call", "call_id": "c1", "name": "look", "
 
 
 def png() -> bytes:
-    """A picture of one red pixel."""
+    """Return a PNG of one red pixel."""
     header = struct.pack(">IIBBBBB", 1, 1, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0\xff\0\0")), (b"IEND", b"")]
     packed = (struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks)
@@ -29,7 +29,7 @@ def png() -> bytes:
 
 
 def image_url(url: str, **more: str) -> Json:
-    """An image as a chat message has it."""
+    """Return an image as a chat content part."""
     return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
@@ -53,7 +53,7 @@ PARTS: Final[dict[str, tuple[Json, Json]]] = {
 
 
 @pytest.mark.parametrize("case", PARTS)
-def test_a_part_of_a_message(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_media_part_is_sent_as_its_chat_part(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
     upstream.script(NAME, SAID)
     part, expected = PARTS[case]
     asked = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, part]}]
@@ -64,7 +64,7 @@ def test_a_part_of_a_message(client: openai.OpenAI, upstream: Upstream, case: st
     assert messages(upstream)[0] == message
 
 
-def test_media_alone(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_message_with_only_an_image_is_sent(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     create(client, model=MODEL, input=[{"role": "user", "content": [{"type": "input_image", "image_url": URL}]}])
     assert messages(upstream) == [{"role": "user", "content": [image_url(URL)]}]
@@ -73,21 +73,21 @@ def test_media_alone(client: openai.OpenAI, upstream: Upstream) -> None:
 # -- files that were uploaded ----------------------------------------------------------
 
 
-def test_an_image_that_was_uploaded(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_uploaded_image_is_sent_as_data_and_stored_by_id(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=("pixel.png", png()), purpose="assistants")
     part: Any = {"type": "input_image", "file_id": file.id, "detail": "high"}
     first = create(client, model=MODEL, input=[{"role": "user", "content": [part]}])
     url = f"data:image/png;base64,{base64.b64encode(png()).decode()}"
     assert messages(upstream) == [{"role": "user", "content": [image_url(url, detail="high")]}]
-    # The history keeps the id, and the file is read again.
+    # The history keeps the file id, and the next response reads the file again.
     [item] = client.responses.input_items.list(first["id"]).data
     assert item.to_dict()["content"] == [part]
     create(client, model=MODEL, input="Sure?", previous_response_id=first["id"])
     assert messages(upstream)[0] == {"role": "user", "content": [image_url(url, detail="high")]}
 
 
-def test_one_file_twice(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_file_id_used_twice_is_sent_twice(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=("pixel.png", png()), purpose="assistants")
     part = {"type": "input_image", "file_id": file.id}
@@ -97,7 +97,7 @@ def test_one_file_twice(client: openai.OpenAI, upstream: Upstream) -> None:
 
 
 @pytest.mark.parametrize("kind", ["input_image", "input_file"])
-def test_a_file_that_is_not_there(client: openai.OpenAI, upstream: Upstream, kind: Any) -> None:
+def test_missing_file_id_is_400(client: openai.OpenAI, upstream: Upstream, kind: Any) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.responses.create(
             model=MODEL, input=[{"role": "user", "content": [{"type": kind, "file_id": "file-of-nobody"}]}]
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_there(client: openai.OpenAI, upstream: Upstream, kin
     assert upstream.requests() == []
 
 
-def test_a_file_that_was_deleted_since(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_continuing_after_deletion_of_a_file_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=("pixel.png", png()), purpose="assistants")
     part: Any = {"type": "input_image", "file_id": file.id}
@@ -118,10 +118,10 @@ def test_a_file_that_was_deleted_since(client: openai.OpenAI, upstream: Upstream
     assert (raised.value.code, raised.value.param) == ("file_not_found", "previous_response_id")
 
 
-# -- what tools return -----------------------------------------------------------------
+# -- outputs of tools -----------------------------------------------------------------
 
 
-def test_an_image_in_a_tools_output_follows_in_a_message(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_image_in_tool_output_is_sent_in_the_next_user_message(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     other = {**CALL, "call_id": "c2"}
     output = [{"type": "input_text", "text": "A cat:"}, {"type": "input_image", "image_url": DATA, "detail": "low"}]
@@ -142,7 +142,7 @@ def test_an_image_in_a_tools_output_follows_in_a_message(client: openai.OpenAI, 
     assert kept["output"] == output
 
 
-def test_an_uploaded_file_in_a_tools_output(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_uploaded_image_in_tool_output_is_sent_as_data(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     file = client.files.create(file=("pixel.png", png()), purpose="assistants")
     output = {
@@ -166,7 +166,7 @@ def test_an_uploaded_file_in_a_tools_output(client: openai.OpenAI, upstream: Ups
     ],
     ids=["an image", "audio"],
 )
-def test_what_the_model_does_not_take_is_refused(client: openai.OpenAI, upstream: Upstream, part: Any) -> None:
+def test_media_that_the_model_does_not_support_is_400(client: openai.OpenAI, upstream: Upstream, part: Any) -> None:
     asked: Any = [{"role": "user", "content": "Look!"}, {"role": "user", "content": [part]}]
     with pytest.raises(openai.BadRequestError, match="does not take") as raised:
         client.responses.create(model="local/blind", input=asked)
@@ -174,7 +174,9 @@ def test_what_the_model_does_not_take_is_refused(client: openai.OpenAI, upstream
     assert upstream.requests() == []
 
 
-def test_an_image_that_the_model_server_must_not_fetch(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_image_url_is_fetched_once_where_the_model_server_must_not(
+    client: openai.OpenAI, upstream: Upstream, web: Web
+) -> None:
     upstream.script("offline", SAID)
     web.answers["/pixel"] = Answer(png(), headers={"content-type": "image/png; x=1"})
     part: Any = {"type": "input_image", "image_url": web.url("/pixel"), "detail": "low"}
@@ -191,7 +193,7 @@ def test_an_image_that_the_model_server_must_not_fetch(client: openai.OpenAI, up
     ("path", "code"),
     [("/missing", "failed_to_download_image"), ("/page", "unsupported_image_media_type")],
 )
-def test_an_image_that_cannot_be_fetched(
+def test_image_url_that_cannot_be_fetched_is_400(
     client: openai.OpenAI, upstream: Upstream, web: Web, path: str, code: str
 ) -> None:
     web.say("/page", "<p>No image.</p>")
@@ -205,7 +207,7 @@ def test_an_image_that_cannot_be_fetched(
     assert (raised.value.code, raised.value.param) == (code, "input[0].content[0].image_url")
 
 
-# -- what is wrong ---------------------------------------------------------------------
+# -- invalid media ---------------------------------------------------------------------
 
 
 WRONG: Final[dict[str, tuple[Json, str]]] = {
@@ -229,7 +231,7 @@ WRONG: Final[dict[str, tuple[Json, str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_media_are_an_error_that_says_where(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_invalid_media_part_is_400_with_its_field(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
     part: Any
     part, param = WRONG[case]
     with pytest.raises(openai.BadRequestError) as raised:

@@ -11,7 +11,7 @@ from tests.support.upstream import Upstream, reasoning, reply, text, tool_call
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 WORDS: Final = "words-1"
 LONG: Final = "All is well here. " * 12  # more than is held
@@ -20,17 +20,17 @@ CUT: Final = {"reason": "content_filter"}
 
 
 def moderated(**modes: str) -> Any:
-    """The field, with a mode for the input, the output or both."""
+    """Return the `moderation` field with a mode for the input, the output or both."""
     return {"model": WORDS, "policy": {side: {"mode": mode} for side, mode in modes.items()}}
 
 
 def kinds(response: Json) -> list[list[str]]:
-    """The parts of each message."""
+    """Return the part types of each message."""
     return [[part["type"] for part in item["content"]] for item in response["output"] if item["type"] == "message"]
 
 
 def whole(streamed: Streamed, client: openai.OpenAI, wire: Wire) -> Json:
-    """The response of a stream that is stored and replayed as it was."""
+    """Check that a streamed response is stored and replayed unchanged, and return it."""
     response = streamed.response
     assert stored(client, response["id"]) == response
     assert wire.replay(response["id"]) == streamed.events
@@ -38,7 +38,9 @@ def whole(streamed: Streamed, client: openai.OpenAI, wire: Wire) -> Json:
 
 
 @pytest.mark.parametrize("word", ["good", "bad"])
-def test_scores_change_nothing(client: openai.OpenAI, wire: Wire, upstream: Upstream, word: str) -> None:
+def test_moderation_scores_do_not_change_the_output(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, word: str
+) -> None:
     upstream.script(NAME, reply(text("So ", word)))
     streamed = stream(client, model=MODEL, input=f"A {word} thing", moderation={"model": WORDS})
     response = whole(streamed, client, wire)
@@ -51,7 +53,7 @@ def test_scores_change_nothing(client: openai.OpenAI, wire: Wire, upstream: Upst
     assert (begun["input"], begun["output"]["type"]) == (response["moderation"]["input"], "error")
 
 
-def test_scores_in_the_typed_package(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_reads_moderation_scores(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     moderation = client.responses.create(model=MODEL, input="bad", moderation={"model": WORDS}).moderation
     assert moderation
@@ -68,7 +70,7 @@ BLOCKED: Final[dict[str, Json]] = {
 
 
 @pytest.mark.parametrize("way", BLOCKED)
-def test_an_input_is_blocked_before_a_model_sees_it(
+def test_flagged_input_is_blocked_before_the_model_sees_it(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, way: str
 ) -> None:
     upstream.script(NAME, SAID)
@@ -82,7 +84,7 @@ def test_an_input_is_blocked_before_a_model_sees_it(
     assert kinds(create(client, model=MODEL, input="A bad thing", **BLOCKED[way])) == [["refusal"]]
 
 
-def test_a_guard_that_is_a_model_of_the_stack(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_guard_model_of_the_stack_blocks_flagged_input(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     upstream.script("guard-8b", [reply(text("unsafe\nS1")), reply(text("safe"))])
     asked: Json = {"model": MODEL, "moderation": {"model": "guard", "policy": {"input": {"mode": "block"}}}}
@@ -90,7 +92,7 @@ def test_a_guard_that_is_a_model_of_the_stack(client: openai.OpenAI, upstream: U
     assert kinds(create(client, input="A good thing", **asked)) == [["output_text"]]
 
 
-def test_no_later_turn_sees_what_was_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_blocked_input_is_left_out_of_later_turns(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     first = create(client, model=MODEL, input="Hi")
     blocked = create(
@@ -104,7 +106,7 @@ def test_no_later_turn_sees_what_was_blocked(client: openai.OpenAI, upstream: Up
     assert [each["content"] for each in messages(upstream)] == ["Why?"]
 
 
-def test_the_output_of_a_clients_function_is_input(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_flagged_function_output_is_blocked_as_input(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(tool_call(0, "c1", "weather", "{}")), SAID])
     asked: Json = {"model": MODEL, "tools": [function("weather")], **BLOCKED["moderation"]}
     first = create(client, input="Hi", **asked)
@@ -114,7 +116,7 @@ def test_the_output_of_a_clients_function_is_input(client: openai.OpenAI, upstre
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_an_answer_is_cut_off_where_it_strikes(
+def test_flagged_output_is_cut_and_ends_the_generation(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, background: bool
 ) -> None:
     upstream.script(NAME, reply(text(LONG, "A bad ", "thing. ", LONG), hold=4))
@@ -129,7 +131,7 @@ def test_an_answer_is_cut_off_where_it_strikes(
     wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone", seconds=90)
 
 
-def test_a_model_that_sends_what_is_held_goes_on(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unflagged_output_streams_the_same_events_with_blocking(client: openai.OpenAI, upstream: Upstream) -> None:
     said = [reasoning("Hm. ", "So."), text("Wait. "), tool_call(0, "c1", "weather", '{"city":', '"Oslo"}')]
     upstream.script(NAME, reply(*said))
     asked: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
@@ -141,7 +143,7 @@ def test_a_model_that_sends_what_is_held_goes_on(client: openai.OpenAI, upstream
 
 
 @pytest.mark.parametrize("made", [reasoning("A bad thought."), tool_call(0, "c1", "weather", '{"city":"bad"}')])
-def test_reasoning_and_arguments_are_checked_too(client: openai.OpenAI, upstream: Upstream, made: Any) -> None:
+def test_flagged_reasoning_and_arguments_are_blocked(client: openai.OpenAI, upstream: Upstream, made: Any) -> None:
     upstream.script(NAME, reply(made))
     asked: Json = {"model": MODEL, "input": "Hi", "tools": [function("weather", "city")]}
     response = create(client, **asked, moderation=moderated(output="block"))
@@ -149,14 +151,14 @@ def test_reasoning_and_arguments_are_checked_too(client: openai.OpenAI, upstream
     assert kinds(response) == [["refusal"]]
 
 
-def test_a_background_response_whose_input_is_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_background_response_with_flagged_input_is_blocked(client: openai.OpenAI, upstream: Upstream) -> None:
     begun = client.responses.create(model=MODEL, input="bad", background=True, **BLOCKED["moderation"])
     wait_until(lambda: client.responses.retrieve(begun.id).status == "incomplete", seconds=90)
     assert kinds(stored(client, begun.id)) == [["refusal"]]
     assert upstream.requests(NAME) == []
 
 
-def test_a_moderator_that_is_away_blocks(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unreachable_moderator_of_input_is_502(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     wanted: Any = {"model": "away", "policy": {"input": {"mode": "block"}}}
     with pytest.raises(openai.APIStatusError, match="nothing was checked") as raised:
@@ -165,7 +167,9 @@ def test_a_moderator_that_is_away_blocks(client: openai.OpenAI, upstream: Upstre
     assert upstream.requests(NAME) == []
 
 
-def test_a_moderator_that_is_away_when_the_answer_comes(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_unreachable_moderator_of_output_fails_the_response(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream
+) -> None:
     upstream.script(NAME, SAID)
     wanted: Any = {"model": "away", "policy": {"output": {"mode": "block"}}}
     response = whole(stream(client, model=MODEL, input="Hi", moderation=wanted), client, wire)
@@ -173,7 +177,7 @@ def test_a_moderator_that_is_away_when_the_answer_comes(client: openai.OpenAI, w
     assert "nothing was checked" in response["error"]["message"]
 
 
-def test_scores_that_cannot_be_had(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unreachable_moderator_without_policy_gives_no_scores(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     response = create(client, model=MODEL, input="Hi", moderation={"model": "away"})
     assert response["status"] == "completed"

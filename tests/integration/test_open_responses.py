@@ -1,6 +1,6 @@
-"""The cases of the Open Responses acceptance suite: what it asks, on HTTP and on WebSockets, and what it wants to see.
+"""The cases of the Open Responses acceptance suite, over HTTP and over WebSockets.
 
-Each answer has to be what the published specification says, and what the `openai` package's types say.
+Each answer has to match the published specification and the types of the `openai` package.
 """
 
 from typing import Any, Final
@@ -23,17 +23,17 @@ CALL: Final = reply(tool_call(0, "call_1", "get_weather", '{"loca', 'tion":"Oslo
 
 @pytest.fixture
 def model(provider: str) -> str:
-    """The scripted model, by either way of the stack to its server."""
+    """The scripted model, through either inference provider."""
     return f"{provider}/open"
 
 
 def message(role: str, content: Any, **more: Any) -> Json:
-    """A message in its full form."""
+    """Return a message in its full form."""
     return {"type": "message", "role": role, "content": content, **more}
 
 
 def completed(wire: Wire, **body: Any) -> Json:
-    """A response that is complete, in the form of the specification; it has the same form when it is retrieved."""
+    """Create a response, check it against the specification, also when it is retrieved, and return it."""
     response = wire.create(**body)
     check(RESPONSE, response)
     assert response["status"] == "completed"
@@ -45,7 +45,7 @@ def completed(wire: Wire, **body: Any) -> Json:
 
 
 def check_events(events: list[Json]) -> Json:
-    """The response that the events end with, each in the form of the specification."""
+    """Check the events against the specification, and return their final response."""
     for event in events:
         check_event(event)
     response = final(events)
@@ -55,13 +55,13 @@ def check_events(events: list[Json]) -> Json:
 
 
 def asked(talk: Talk, **body: Any) -> Json:
-    """The response to one request on a WebSocket."""
+    """Return the response to one request on a WebSocket."""
     talk.ask(**body)
     return check_events(talk.stream())
 
 
 def refused(talk: Talk, **body: Any) -> Json:
-    """The error that answers one request on a WebSocket."""
+    """Return the error of one refused request on a WebSocket."""
     talk.ask(**body)
     event = talk.event()
     check(SOCKET_ERROR, event)
@@ -79,7 +79,7 @@ def test_message_is_answered(wire: Wire, upstream: Upstream, model: str) -> None
     assert output_text(response) == "Hello to you."
 
 
-def test_phases_of_earlier_messages_are_taken(wire: Wire, upstream: Upstream, model: str) -> None:
+def test_phases_of_earlier_messages_are_accepted(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("Four.")))
     history = [
         message("assistant", "The number was saved.", phase="commentary"),
@@ -91,7 +91,7 @@ def test_phases_of_earlier_messages_are_taken(wire: Wire, upstream: Upstream, mo
     assert "It is four." in "".join(content for _, content in sent)
 
 
-def test_messages_of_both_phases_have_the_form_of_the_specification(wire: Wire, upstream: Upstream, model: str) -> None:
+def test_messages_of_both_phases_match_the_specification(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("One look."), tool_call(0, "call_1", "get_weather", '{"location":"Oslo"}')))
     response = completed(wire, model=model, input="Weather?", tools=[WEATHER])
     assert [item.get("phase") for item in response["output"]] == ["commentary", None]
@@ -101,7 +101,7 @@ def test_messages_of_both_phases_have_the_form_of_the_specification(wire: Wire, 
     assert [item.get("phase") for item in again["output"]] == ["final_answer"]
 
 
-def test_stream_has_the_events_of_the_specification(wire: Wire, upstream: Upstream, model: str) -> None:
+def test_stream_events_match_the_specification(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(reasoning("Count."), text("1, ", "2, ", "3")))
     events = wire.stream(model=model, input=[message("user", "Count to 3.")], reasoning={"summary": "auto"})
     assert output_text(check_events(events)) == "1, 2, 3"
@@ -143,7 +143,7 @@ def test_called_function_is_streamed(wire: Wire, upstream: Upstream, model: str)
     ]
 
 
-def test_image_is_taken(wire: Wire, upstream: Upstream, model: str) -> None:
+def test_image_reaches_the_model(wire: Wire, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("A dot.")))
     parts = [{"type": "input_text", "text": "What is this?"}, {"type": "input_image", "image_url": RED_DOT}]
     completed(wire, model=model, input=[message("user", parts)])
@@ -175,13 +175,13 @@ def test_compaction_without_a_model_is_refused(wire: Wire) -> None:
 # WebSocket
 
 
-def test_socket_has_the_events_of_the_specification(stack: LiveStack, upstream: Upstream, model: str) -> None:
+def test_socket_events_match_the_specification(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", reply(text("1, ", "2")))
     with Talk(stack, token="none", headers={"content-type": "application/json"}) as talk:
         assert output_text(asked(talk, model=model, input=[message("user", "Count to 2.")])) == "1, 2"
 
 
-def test_socket_takes_one_request_after_another(stack: LiveStack, upstream: Upstream, model: str) -> None:
+def test_socket_serves_successive_requests(stack: LiveStack, upstream: Upstream, model: str) -> None:
     upstream.script("open", [reply(text("first")), reply(text("second"))])
     with Talk(stack) as talk:
         turns = [asked(talk, model=model, store=False, input=f"Say {word}.") for word in ("first", "second")]
@@ -202,7 +202,7 @@ def test_socket_continues_from_an_unstored_response(stack: LiveStack, upstream: 
     ]
 
 
-def test_unstored_response_is_unknown_on_another_socket_which_goes_on(
+def test_unstored_response_is_unknown_on_another_socket_which_stays_usable(
     stack: LiveStack, upstream: Upstream, model: str
 ) -> None:
     upstream.script("open", [reply(text("OK")), reply(text("recovered"))])
@@ -232,7 +232,7 @@ def test_failed_continuation_forgets_the_unstored_response(stack: LiveStack, ups
         assert refused(talk, **following, input="The word?")["code"] == "previous_response_not_found"
 
 
-def test_compacted_conversation_goes_on_on_a_socket(
+def test_compacted_conversation_continues_on_a_socket(
     stack: LiveStack, wire: Wire, upstream: Upstream, model: str
 ) -> None:
     upstream.script("open", [reply(text("The word is slate.")), reply(text("compacted"))])

@@ -1,4 +1,4 @@
-"""The bundled inference provider in a live stack: what it lists and serves, and the host's own routes over it."""
+"""The bundled inference provider in a live stack: its models and settings, and the host's chat route."""
 
 import json
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.support.variants import Json, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 PROVIDER_DATA = {"llama_stack": "X-LlamaStack-Provider-Data", "ogx": "X-OGX-Provider-Data"}
 LISTED = {"shown/echo", "shown/nomic"}
@@ -24,7 +24,7 @@ ASKED: Any = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
-    """A model server of its own, never reset: the stack may ask at any moment which models there are."""
+    """A separate model server that is never reset, because the stack may list its models at any time."""
     with UpstreamProcess(tmp_path_factory.mktemp("listing") / "upstream.log") as process:
         process.client.script("nomic", reply(text("not for chats")))
         process.client.script("hidden", reply(text("not for all")))
@@ -35,7 +35,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upstream]:
 def settled(
     host: Host, stack_env: dict[str, str], listing: Upstream, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """A stack whose provider has most of what can be set."""
+    """A stack whose provider has most settings set."""
 
     def settle(config: Json) -> None:
         [local] = config["providers"]["inference"]
@@ -56,20 +56,20 @@ def settled(
 
 @pytest.fixture
 def asking(settled: LiveStack) -> Iterator[Wire]:
-    """Plain HTTP to that stack."""
+    """A plain HTTP client of that stack."""
     with Wire(settled) as wire:
         yield wire
 
 
 def asked_of(listing: Upstream, asked: str) -> list[Recorded]:
-    """The chat requests whose last message says `asked`."""
+    """Return the chat requests whose last message is `asked`."""
     return [record for record in listing.requests("echo") if record.body["messages"][-1]["content"] == asked]
 
 
 # -- models and settings -----------------------------------------------------------
 
 
-def test_only_models_that_are_allowed_are_listed_and_served(settled: LiveStack, asking: Wire) -> None:
+def test_only_allowed_models_are_listed_and_served(settled: LiveStack, asking: Wire) -> None:
     with settled.client() as client:
         found = {model.id: model.to_dict() for model in client.models.list()}
     assert set(found) == LISTED
@@ -78,7 +78,7 @@ def test_only_models_that_are_allowed_are_listed_and_served(settled: LiveStack, 
     assert error_of(asking.post({"model": "shown/hidden", "input": "x"}), 404)["code"] == "model_not_found"
 
 
-def test_what_is_set_goes_along(asking: Wire, listing: Upstream) -> None:
+def test_provider_settings_are_sent_to_the_model_server(asking: Wire, listing: Upstream) -> None:
     assert output_text(asking.create(model="shown/echo", input="one", temperature=0.5)) == "one"
     [record] = asked_of(listing, "one")
     assert (record.headers["authorization"], record.headers["x-team"]) == ("Bearer sk-config", "blue")
@@ -88,9 +88,7 @@ def test_what_is_set_goes_along(asking: Wire, listing: Upstream) -> None:
 
 
 @pytest.mark.parametrize("name", ["openai_chat_api_key", "shown_api_key"])
-def test_a_users_own_key_takes_the_place_of_the_configured_one(
-    host: Host, asking: Wire, listing: Upstream, name: str
-) -> None:
+def test_user_key_replaces_the_configured_api_key(host: Host, asking: Wire, listing: Upstream, name: str) -> None:
     own = {PROVIDER_DATA[host]: json.dumps({name: "sk-own"})}
     answer = asking.http.post("/responses", json={"model": "shown/echo", "input": name}, headers=own)
     assert answer.status_code == 200
@@ -99,14 +97,14 @@ def test_a_users_own_key_takes_the_place_of_the_configured_one(
     assert keys == ["Bearer sk-own", "Bearer sk-config"]
 
 
-def test_a_key_that_is_no_header_is_refused(host: Host, asking: Wire, listing: Upstream) -> None:
+def test_user_key_with_line_breaks_is_400(host: Host, asking: Wire, listing: Upstream) -> None:
     own = {PROVIDER_DATA[host]: json.dumps({"openai_chat_api_key": "sk\r\nx-admin: yes"})}
     answer = asking.http.post("/responses", json={"model": "shown/echo", "input": "no header"}, headers=own)
     assert "characters" in error_of(answer, 400)["message"]
     assert asked_of(listing, "no header") == []
 
 
-def test_embeddings_and_completions(settled: LiveStack) -> None:
+def test_embeddings_and_completions_are_served(settled: LiveStack) -> None:
     with settled.client() as client:
         found = client.embeddings.create(model="shown/nomic", input=["one", "three"], dimensions=2)
         assert [each.embedding for each in found.data] == [[3.0, 2.0], [5.0, 2.0]]
@@ -121,8 +119,10 @@ CALL = tool_call(0, "call_a", "f", '{"a"', ": 1}")
 SAID = reply(reasoning("Hm", "m."), logprobs(("Yes", -0.5), (".", -1.0), top=[("No", -2.0)]), CALL)
 
 
-def test_a_stream_of_the_hosts_chat_route(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
-    """Either provider's chunks, as the host sends them on."""
+def test_host_chat_route_streams_the_chunks_of_the_provider(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
+    """The chunks of both providers, as the host forwards them."""
     upstream.script(NAME, SAID)
     model = f"{provider}/{NAME}"
     stream = client.chat.completions.create(
@@ -148,7 +148,7 @@ def test_a_stream_of_the_hosts_chat_route(client: openai.OpenAI, upstream: Upstr
     assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "tool_calls"
 
 
-def test_a_whole_answer_of_the_hosts_chat_route(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
+def test_host_chat_route_returns_an_unstreamed_answer(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
     upstream.script(NAME, SAID)
     answer = client.chat.completions.create(**ASKED | {"model": f"{provider}/{NAME}"})
     message = answer.choices[0].message
@@ -157,7 +157,7 @@ def test_a_whole_answer_of_the_hosts_chat_route(client: openai.OpenAI, upstream:
     assert message.tool_calls[0].to_dict()["function"] == {"name": "f", "arguments": '{"a": 1}'}
 
 
-def test_who_leaves_the_hosts_chat_route_ends_the_generation(stack: LiveStack, upstream: Upstream) -> None:
+def test_host_chat_route_client_disconnect_ends_the_generation(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Half an ", "answer"), end="hang"))
     address = f"{stack.base_url}/v1/chat/completions"
     with httpx.stream("POST", address, json=ASKED | {"stream": True}, timeout=60, trust_env=False) as answer:
@@ -166,10 +166,10 @@ def test_who_leaves_the_hosts_chat_route_ends_the_generation(stack: LiveStack, u
     wait_until(lambda: upstream.requests(NAME)[0].ended == "client_gone")
 
 
-# -- what the host's types refuse --------------------------------------------------
+# -- fields that the host's types refuse --------------------------------------------------
 
 
-def test_fields_that_the_host_does_not_know_reach_the_model_server(wire: Wire, upstream: Upstream) -> None:
+def test_fields_unknown_to_the_host_reach_the_model_server(wire: Wire, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Yes.")))
     audio = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
     image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "original"}

@@ -1,4 +1,4 @@
-"""What the stack's /openapi.json says of our routes."""
+"""The description of this package's routes in the stack's /openapi.json."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,21 +15,21 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
 from tests.support.wire import Json, Wire, error_of
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 ANSWER = reply(text("Hello"))
 
 
 @pytest.fixture(scope="module")
 def document(stack: LiveStack) -> Json:
-    """The whole description, with the host's part."""
+    """The whole description, including the host's routes."""
     found: Json = httpx.get(f"{stack.base_url}/openapi.json", timeout=60, trust_env=False).json()
     return found
 
 
 @pytest.fixture(scope="module")
 def operations(document: Json) -> dict[str, Json]:
-    """Ours, by method and path."""
+    """This package's operations, by method and path."""
     return {
         f"{method.upper()} {path}": operation
         for path, methods in document["paths"].items()
@@ -39,7 +39,7 @@ def operations(document: Json) -> dict[str, Json]:
 
 
 def values(tree: Any, key: str) -> Iterator[Any]:
-    """What stands under this key, anywhere."""
+    """Yield all values of a key, at any depth."""
     if isinstance(tree, dict):
         yield from ([tree[key]] if key in tree else [])
         tree = list(tree.values())
@@ -48,24 +48,24 @@ def values(tree: Any, key: str) -> Iterator[Any]:
 
 
 def schema(operation: Json, status: str = "200", media: str = "application/json") -> Json:
-    """What an answer of an operation is to hold."""
+    """Return the schema of an operation's answer."""
     found: Json = operation["responses"][status]["content"][media]["schema"]
     return found
 
 
-def test_every_route_is_there(operations: dict[str, Json]) -> None:
+def test_openapi_lists_every_route(operations: dict[str, Json]) -> None:
     table = features("Routes")
     assert operations.keys() == table.keys() - refused(table)
 
 
-def test_a_route_that_is_not_there_says_so(wire: Wire) -> None:
+def test_unsupported_route_is_405_with_its_code(wire: Wire) -> None:
     for name, feature in features("Routes").items():
         if feature.state == "no":
             method, path = name.split()
             assert error_of(wire.http.request(method, path.removeprefix("/v1")), 405)["code"] == feature.code
 
 
-def test_every_operation_says_what_it_takes_and_answers(operations: dict[str, Json]) -> None:
+def test_every_operation_has_schemas_summary_and_path_parameters(operations: dict[str, Json]) -> None:
     for name, operation in operations.items():
         assert set(operation["responses"]) == {"200", "default"}, name
         assert operation["summary"], name
@@ -74,14 +74,14 @@ def test_every_operation_says_what_it_takes_and_answers(operations: dict[str, Js
         assert in_path == {part[1:-1] for part in name.split("/") if part.startswith("{")}, name
 
 
-def test_no_schema_leads_nowhere(operations: dict[str, Json]) -> None:
+def test_openapi_schemas_are_valid_without_references(operations: dict[str, Json]) -> None:
     for name, operation in operations.items():
         assert list(values(operation, "$ref")) == [], name
         for each in values(operation["responses"], "schema"):
             Draft202012Validator.check_schema(each)
 
 
-def test_examples_are_what_they_show(operations: dict[str, Json]) -> None:
+def test_openapi_examples_match_their_schemas(operations: dict[str, Json]) -> None:
     sent = [operation["requestBody"]["content"] for operation in operations.values() if "requestBody" in operation]
     contents = [content["application/json"] for content in sent if "application/json" in content]
     assert contents
@@ -92,7 +92,9 @@ def test_examples_are_what_they_show(operations: dict[str, Json]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/responses", "/responses/compact", "/responses/input_tokens"])
-def test_what_is_ruled_out_is_refused(operations: dict[str, Json], wire: Wire, upstream: Upstream, path: str) -> None:
+def test_value_outside_the_openapi_schema_is_400(
+    operations: dict[str, Json], wire: Wire, upstream: Upstream, path: str
+) -> None:
     upstream.script(NAME, ANSWER)
     fields = operations[f"POST /v1{path}"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
     for name, described in fields.items():
@@ -103,7 +105,7 @@ def test_what_is_ruled_out_is_refused(operations: dict[str, Json], wire: Wire, u
         assert error_of(answer, 400)["param"].startswith(name), name
 
 
-def test_answers_are_as_described(
+def test_response_answers_match_the_openapi_schemas(
     operations: dict[str, Json], wire: Wire, upstream: Upstream, stack: LiveStack
 ) -> None:
     upstream.script(NAME, ANSWER)
@@ -130,7 +132,7 @@ def test_answers_are_as_described(
     check(f"DELETE {one}", wire.http.delete(f"/responses/{made['id']}"))
 
 
-def test_containers_are_as_described(operations: dict[str, Json], wire: Wire) -> None:
+def test_container_answers_match_the_openapi_schemas(operations: dict[str, Json], wire: Wire) -> None:
     def check(operation: str, answer: httpx.Response) -> Json:
         found: Json = answer.json()
         Draft202012Validator(schema(operations[operation])).validate(found)

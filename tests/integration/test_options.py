@@ -1,4 +1,4 @@
-"""The fields of a request: what the model server is sent for each, and what the response repeats of it."""
+"""The fields of a request: their form in the chat request, and their echo in the response."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -19,7 +19,7 @@ CHAT: Final[Json] = {
     "stream": True,
     "stream_options": {"include_usage": True},
 }
-"""The chat request of a request that says nothing but "Hi"."""
+"""The chat request for the input "Hi" without other fields."""
 
 RESPONSE: Final[Json] = {
     "object": "response",
@@ -68,7 +68,7 @@ RESPONSE: Final[Json] = {
         "total_tokens": 11,
     },
 }
-"""Its response, without what differs from one to the next: ids, times and output."""
+"""The response to it, without ids, times and output."""
 
 SAID: Final = reply(text("Hello"))
 WEATHER: Final[Json] = function("weather", "city", description="The weather in a city.")
@@ -83,12 +83,12 @@ SCHEMA: Final[Json] = {"type": "object", "properties": {"a": {"type": "integer"}
 
 
 def chat_function(tool: Json) -> Json:
-    """A tool as a chat request has it."""
+    """Return a tool in its chat form."""
     names = ("name", "description", "parameters", "strict")
     return {"type": "function", "function": {name: tool[name] for name in names if name in tool}}
 
 
-# Each field by itself: the request, what it adds to the chat request, what it changes in the response.
+# Each field alone: the request, its additions to the chat request, its changes in the response.
 FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
     "temperature": ({"temperature": 0.3}, {"temperature": 0.3}, {"temperature": 0.3}),
     "temperature 0": ({"temperature": 0}, {"temperature": 0}, {"temperature": 0.0}),
@@ -211,13 +211,13 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
         {"tools": [chat_function(WEATHER)], "tool_choice": "required"},
         {"tools": [WEATHER], "tool_choice": "required"},
     ),
-    # The hosts take the tools away from the model, so that it cannot call one.
+    # With `none`, the hosts leave the tools out, so that the model cannot call one.
     "tool_choice none": (
         {"tools": [WEATHER], "tool_choice": "none"},
         {},
         {"tools": [WEATHER], "tool_choice": "none"},
     ),
-    # Not every model server knows a choice by name: it sees only this tool, and has to call it.
+    # Not every model server supports a choice by name, so only this tool is sent, and is required.
     "tool_choice by name": (
         {"tools": [WEATHER, LOOSE], "tool_choice": {"type": "function", "name": "weather"}},
         {"tools": [chat_function(WEATHER)], "tool_choice": "required"},
@@ -284,7 +284,9 @@ FIELDS: Final[dict[str, tuple[Json, Json, Json]]] = {
 
 
 @pytest.mark.parametrize("case", FIELDS)
-def test_one_field(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_request_field_reaches_the_model_server_and_the_response(
+    client: openai.OpenAI, upstream: Upstream, case: str
+) -> None:
     upstream.script(NAME, SAID)
     params, chat, response = FIELDS[case]
     made = create(client, model=MODEL, input="Hi", **params)
@@ -295,7 +297,7 @@ def test_one_field(client: openai.OpenAI, upstream: Upstream, case: str) -> None
 
 
 def constant(response: Json) -> Json:
-    """A response without what differs from one to the next."""
+    """Return a response without its ids, times and output."""
     return {
         name: value for name, value in response.items() if name not in ("id", "created_at", "completed_at", "output")
     }
@@ -332,7 +334,7 @@ EVERYTHING: Final[Json] = {
 }
 
 
-def test_all_fields_together(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_all_request_fields_together_reach_the_model_server(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     streamed = stream(client, model=MODEL, input="Hi", stream_options={"include_obfuscation": True}, **EVERYTHING)
     assert sent(upstream) == CHAT | {
@@ -368,11 +370,11 @@ UNSUPPORTED: Final[dict[str, Json]] = {
     "prompt_cache_options": {"prompt_cache_options": {"prewarm": True}},
     "tools[0].type": {"tools": [{"type": "image_generation"}]},
 }
-"""What is refused for now, by the `param` of the error."""
+"""Unsupported fields and values by the `param` of the error."""
 
 
 @pytest.mark.parametrize("param", UNSUPPORTED)
-def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, upstream: Upstream, param: str) -> None:
+def test_unsupported_field_or_value_is_400_with_its_name(client: openai.OpenAI, upstream: Upstream, param: str) -> None:
     with pytest.raises(openai.BadRequestError) as raised:
         client.responses.create(**{"model": MODEL, "input": "Hi", **UNSUPPORTED[param]})
     assert raised.value.param == param
@@ -380,7 +382,7 @@ def test_what_is_not_supported_is_refused_by_name(client: openai.OpenAI, upstrea
     assert upstream.requests() == []
 
 
-def test_no_field_of_the_package_is_forgotten() -> None:
+def test_every_request_field_of_the_sdk_is_tested() -> None:
     covered = {name for params, _, _ in FIELDS.values() for name in params} | set(EVERYTHING)
     covered |= {name for params in UNSUPPORTED.values() for name in params}
     elsewhere = {
@@ -410,7 +412,7 @@ PASSED_ON: Final[Json] = {
 
 
 @pytest.mark.parametrize("name", PASSED_ON)
-def test_fields_for_the_engine_go_on_as_they_are(client: openai.OpenAI, upstream: Upstream, name: str) -> None:
+def test_engine_specific_field_is_passed_through(client: openai.OpenAI, upstream: Upstream, name: str) -> None:
     upstream.script(NAME, SAID)
     made = create(client, model=MODEL, input="Hi", extra_body={name: PASSED_ON[name]})
     assert sent(upstream) == CHAT | {name: PASSED_ON[name]}
@@ -418,7 +420,7 @@ def test_fields_for_the_engine_go_on_as_they_are(client: openai.OpenAI, upstream
 
 
 @pytest.mark.parametrize("unknown", [{"n": 3}, {"logprobs": True}, {"anything": {"a": 1}}])
-def test_unknown_field_is_refused(client: openai.OpenAI, upstream: Upstream, unknown: Json) -> None:
+def test_unknown_request_field_is_400(client: openai.OpenAI, upstream: Upstream, unknown: Json) -> None:
     [name] = unknown
     with pytest.raises(openai.BadRequestError, match=f"Unknown parameter: '{name}'") as caught:
         client.responses.create(model=MODEL, input="Hi", extra_body=unknown)
@@ -426,7 +428,7 @@ def test_unknown_field_is_refused(client: openai.OpenAI, upstream: Upstream, unk
     assert upstream.requests() == []
 
 
-def test_nulls_count_as_left_out(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_null_fields_are_treated_as_absent(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     names = set(ResponseCreateParamsBase.__annotations__) - {"model", "input"}
     made = create(client, model=MODEL, input="Hi", extra_body=dict.fromkeys(names | PASSED_ON.keys()))
@@ -450,11 +452,13 @@ ENDS: Final[dict[str, tuple[str, str | None, str]]] = {
     "error": ("failed", None, "incomplete"),
     "timeout": ("failed", None, "incomplete"),
 }
-"""By the upstream's finish reason: the response's status, its reason, and the status of its last item."""
+"""By finish reason: the response's status, its reason, and the status of its last item."""
 
 
 @pytest.mark.parametrize("reason", ENDS)
-def test_a_finish_reason_is_a_status(client: openai.OpenAI, wire: Wire, upstream: Upstream, reason: str) -> None:
+def test_finish_reason_determines_the_response_status(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, reason: str
+) -> None:
     upstream.script(NAME, reply(text("Hel", "lo"), finish(reason)))
     status, why, item_status = ENDS[reason]
     response = stream(client, model=MODEL, input="Hi").response
@@ -475,16 +479,16 @@ def test_a_finish_reason_is_a_status(client: openai.OpenAI, wire: Wire, upstream
     assert again["output"] == [{**item, "id": again["output"][0]["id"]}]
 
 
-def test_a_call_that_was_cut_off_is_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_truncated_function_call_is_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
     call = [{"tool_calls": [{"index": 0, "id": "c1", "function": {"name": "weather", "arguments": '{"ci'}}]}]
     upstream.script(NAME, reply(call, finish("length")))
-    response = create(client, model=MODEL, input="Hi", tools=[WEATHER], max_output_tokens=3)
+    response = create(client, model=MODEL, input="Hi", tools=[WEATHER], max_output_tokens=16)
     assert response["incomplete_details"] == {"reason": "max_output_tokens"}
     [item] = response["output"]
     assert (item["status"], item["arguments"]) == ("incomplete", '{"ci')
 
 
-def test_all_that_the_upstream_counts_is_reported(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_usage_details_of_the_model_server_are_reported(client: openai.OpenAI, upstream: Upstream) -> None:
     counted = {
         "prompt_tokens": 100,
         "completion_tokens": 50,
@@ -503,10 +507,10 @@ def test_all_that_the_upstream_counts_is_reported(client: openai.OpenAI, upstrea
 
 
 @pytest.mark.parametrize("tier", ["priority", "on_demand"])
-def test_the_tier_that_served_is_reported(client: openai.OpenAI, upstream: Upstream, tier: str) -> None:
+def test_service_tier_of_the_model_server_is_reported(client: openai.OpenAI, upstream: Upstream, tier: str) -> None:
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "service_tier": tier}
     upstream.script(NAME, reply(text("Hello"), [last]))
-    expected = tier if tier == "priority" else "default"  # what the types do not know, no client can read
+    expected = tier if tier == "priority" else "default"  # clients cannot read values that the types lack
     assert create(client, model=MODEL, input="Hi", service_tier="auto")["service_tier"] == expected
 
 
@@ -518,13 +522,15 @@ TOP: Final = [("Hel", -0.25), ("Ho", -1.5)]
 
 
 def token(name: str, value: float, top: list[Json] | None = None) -> Json:
-    """A token of a part's logprobs; of the events' if it has no bytes."""
+    """Return a token of a part's logprobs, with its top tokens if given."""
     found: Json = {"token": name, "logprob": value, "bytes": list(name.encode())}
     return found if top is None else {**found, "top_logprobs": top}
 
 
 @pytest.mark.parametrize("asks", [{"include": ["message.output_text.logprobs"]}, {"top_logprobs": 2}])
-def test_logprobs_are_shown_to_who_asks(client: openai.OpenAI, upstream: Upstream, asks: Mapping[str, Any]) -> None:
+def test_requested_logprobs_are_in_events_and_response(
+    client: openai.OpenAI, upstream: Upstream, asks: Mapping[str, Any]
+) -> None:
     upstream.script(NAME, PROBABLE)
     streamed = stream(client, model=MODEL, input="Hi", **asks)
     top = [token(*each) for each in TOP]
@@ -539,14 +545,14 @@ def test_logprobs_are_shown_to_who_asks(client: openai.OpenAI, upstream: Upstrea
     assert stored(client, streamed.response["id"]) == streamed.response
 
 
-def test_logprobs_are_shown_to_no_one_else(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_logprobs_are_absent_unless_requested(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, PROBABLE)
     streamed = stream(client, model=MODEL, input="Hi")
     assert streamed.response["output"][0]["content"][0]["logprobs"] == []
     assert all(not event.get("logprobs") for event in streamed.events)
 
 
-def test_logprobs_can_be_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_message_with_logprobs_can_be_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, PROBABLE)
     first = create(client, model=MODEL, input="Hi", top_logprobs=2)
     create(

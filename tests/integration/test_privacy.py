@@ -1,4 +1,4 @@
-"""What is not to be kept is nowhere: not in a store, ours or the host's, not in a log, not in an error."""
+"""Unstored data and keys are in no store of this package or the host, in no log, and in no error."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from tests.support.variants import records, rows, traces, variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, error_of, final
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 KEY = "sk-canary-of-the-model-server"
 UNKEPT = "canary-unkept"
@@ -21,7 +21,7 @@ KEPT = "canary-kept"
 def quiet(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """A stack whose host stores the chats of its own route on both hosts, with a key for the model server."""
+    """A stack with a key for the model server, whose host stores the chats of its own chat route."""
 
     def keep_chats(config: Json) -> None:
         config["storage"]["stores"]["inference"]["enabled"] = True
@@ -34,13 +34,13 @@ def quiet(
 
 @pytest.fixture
 def wire(quiet: LiveStack, upstream: Upstream) -> Iterator[Wire]:
-    """Plain HTTP to that stack."""
+    """A plain HTTP client of that stack."""
     with Wire(quiet) as wire:
         yield wire
 
 
 def request(canary: str, model: str, store: bool) -> Json:
-    """A request with the canary in everything that a client can say."""
+    """Return a request with the canary in every text field."""
     parameters = {"type": "object", "description": f"{canary}-schema", "properties": {}}
     return {
         "model": f"local/{model}",
@@ -62,7 +62,7 @@ def request(canary: str, model: str, store: bool) -> Json:
 
 
 def script_all(upstream: Upstream, canary: str) -> None:
-    """Models that answer with the canary and end in every way there is."""
+    """Script models that answer with the canary, one for each way to end."""
     words = [*reasoning(f"{canary}-thought"), *text(f"{canary}-said ", "and more")]
     upstream.script("whole", reply(words, tool_call(0, "call_1", "f", f'{{"b": "{canary}-called"}}')))
     upstream.script("cut", reply(words, finish("length")))
@@ -72,7 +72,7 @@ def script_all(upstream: Upstream, canary: str) -> None:
 
 
 def ask_all(wire: Wire, canary: str, store: bool) -> None:
-    """A request of every ending, streamed and not, and one whose client leaves in the middle."""
+    """Send requests with each ending, streamed and not, and one whose client disconnects in the middle."""
     for model, status in (("whole", 200), ("cut", 200), ("broken", 502), ("refused", 400)):
         assert wire.post(request(canary, model, store)).status_code == status
         answer = wire.post(request(canary, model, store) | {"stream": True})
@@ -84,14 +84,14 @@ def ask_all(wire: Wire, canary: str, store: bool) -> None:
 
 
 def check_upstream_heard(upstream: Upstream, canary: str) -> None:
-    """The requests did go all the way: their canaries are not missing because nothing happened."""
+    """Check that the canaries reached the model server, so that their absence elsewhere is conclusive."""
     for model in ("whole", "cut", "broken", "refused", "left"):
         for record in upstream.wait_for(model, count=1 if model == "left" else 2, ended=True):
             assert f"{canary}-input" in str(record.body["messages"])
             assert f"{canary}-tool" in str(record.body["tools"])
 
 
-def test_an_unstored_request_writes_nothing(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_request_with_store_false_writes_nothing(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
     script_all(upstream, UNKEPT)
     first = wire.create(model="local/echo", input="hello")
     before = records(quiet.state_dir / "responses.db")
@@ -104,10 +104,8 @@ def test_an_unstored_request_writes_nothing(quiet: LiveStack, wire: Wire, upstre
     assert traces(quiet.state_dir, UNKEPT) == []
 
 
-def test_a_stored_request_is_stored_here_and_not_in_the_hosts_table(
-    quiet: LiveStack, wire: Wire, upstream: Upstream
-) -> None:
-    """The control of the test above: with `store`, the same search finds every canary, in our store alone."""
+def test_stored_request_is_only_in_the_response_store(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """The control of the test above: with `store`, the same search finds each canary, in the response store only."""
     script_all(upstream, KEPT)
     ask_all(wire, KEPT, store=True)
     check_upstream_heard(upstream, KEPT)
@@ -120,7 +118,7 @@ def test_a_stored_request_is_stored_here_and_not_in_the_hosts_table(
     assert rows(quiet.state_dir / "host-sql.db", "chat_completions") == 0
 
 
-def test_the_host_goes_on_storing_what_is_asked_of_its_own_route(quiet: LiveStack, wire: Wire) -> None:
+def test_host_chat_route_still_stores_its_own_chats(quiet: LiveStack, wire: Wire) -> None:
     chat = {"model": "local/echo", "messages": [{"role": "user", "content": "canary-chat"}]}
     assert wire.http.post("/chat/completions", json=chat).status_code == 200
     wait_until(lambda: rows(quiet.state_dir / "host-sql.db", "chat_completions") == 1)
@@ -130,7 +128,7 @@ def test_the_host_goes_on_storing_what_is_asked_of_its_own_route(quiet: LiveStac
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_the_key_of_the_model_server_is_in_no_error_and_no_file(
+def test_model_server_key_is_in_no_error_and_no_file(
     quiet: LiveStack, wire: Wire, upstream: Upstream, status: int
 ) -> None:
     upstream.script("keyed", error(status, f"Incorrect API key provided: {KEY}. You can find your key at ..."))
@@ -142,8 +140,8 @@ def test_the_key_of_the_model_server_is_in_no_error_and_no_file(
     assert traces(quiet.state_dir, KEY) == []
 
 
-def test_nothing_comes_to_light_when_the_server_stops(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """What waits in memory for its turn to be written is written now at the latest."""
+def test_shutdown_writes_no_unstored_data(quiet: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """Pending writes are flushed at the latest by the shutdown."""
     script_all(upstream, UNKEPT)
     ask_all(wire, UNKEPT, store=False)
     kept = wire.create(model="local/echo", input=KEPT)

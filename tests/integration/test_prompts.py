@@ -1,4 +1,4 @@
-"""Prompts that are kept in the host's Prompts API: filled in, echoed, and what does not fit."""
+"""Prompts of the host's Prompts API: variables, echo, versions and errors."""
 
 import base64
 from typing import Any, Final
@@ -13,7 +13,7 @@ from tests.support.stack import LiveStack
 from tests.support.upstream import Upstream, reply, text
 from tests.support.wire import Wire, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SAID: Final = reply(text("Yes."))
 NOBODYS: Final = "pmpt_" + "0" * 48
@@ -22,17 +22,19 @@ IMAGE: Final = {"type": "input_image", "image_url": "https://example.org/cat.png
 
 @pytest.fixture
 def desk(stack: LiveStack) -> Desk:
-    """Prompts of the session's stack."""
+    """The prompts of the session's stack."""
     return Desk(stack)
 
 
 def developer(*parts: str | Json) -> Json:
-    """The message that a prompt makes."""
+    """Return the developer message of a prompt."""
     content = [{"type": "input_text", "text": part} if isinstance(part, str) else part for part in parts]
     return {"type": "message", "role": "developer", "content": content}
 
 
-def test_a_prompt_is_filled_in_and_echoed(client: openai.OpenAI, wire: Wire, upstream: Upstream, desk: Desk) -> None:
+def test_prompt_variables_are_substituted_and_echoed(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, desk: Desk
+) -> None:
     upstream.script(NAME, SAID)
     prompt_id = desk.write("Speak {{ language }} with {{name}}.", "language", "name")
     variables: Any = {"language": "Greek", "name": {"type": "input_text", "text": "Ada"}}
@@ -46,13 +48,15 @@ def test_a_prompt_is_filled_in_and_echoed(client: openai.OpenAI, wire: Wire, ups
     assert response["prompt"] == {"id": prompt_id, "variables": variables, "version": "1"}
     assert stored(client, response["id"]) == response
     assert wire.replay(response["id"]) == streamed.events
-    # It is no part of the conversation.
+    # The prompt is not part of the history.
     assert [item.to_dict()["type"] for item in client.responses.input_items.list(response["id"]).data] == ["message"]
     create(client, model=MODEL, input="And?", previous_response_id=response["id"])
     assert [message["role"] for message in messages(upstream)] == ["user", "assistant", "user"]
 
 
-def test_versions_instructions_and_no_input(client: openai.OpenAI, upstream: Upstream, desk: Desk) -> None:
+def test_prompt_version_and_instructions_are_sent_without_input(
+    client: openai.OpenAI, upstream: Upstream, desk: Desk
+) -> None:
     upstream.script(NAME, SAID)
     prompt_id = desk.write("Say one.")
     desk.rewrite(prompt_id, 1, "Say two.")
@@ -66,7 +70,7 @@ def test_versions_instructions_and_no_input(client: openai.OpenAI, upstream: Ups
     assert first["prompt"]["version"] == "1"
 
 
-def test_files_and_images_in_a_prompt(client: openai.OpenAI, upstream: Upstream, desk: Desk) -> None:
+def test_prompt_with_file_and_image_variables_is_sent(client: openai.OpenAI, upstream: Upstream, desk: Desk) -> None:
     upstream.script(NAME, SAID)
     prompt_id = desk.write("Compare {{paper}} with {{picture}}.", "paper", "picture")
     data = f"data:application/pdf;base64,{base64.b64encode(pdf('Otters sleep.')).decode()}"
@@ -86,7 +90,7 @@ def test_files_and_images_in_a_prompt(client: openai.OpenAI, upstream: Upstream,
     assert raised.value.param == "prompt.variables.paper.file_data"
 
 
-def test_what_was_filled_in_is_what_runs_later(
+def test_prompt_is_resolved_when_the_response_is_created(
     client: openai.OpenAI, upstream: Upstream, desk: Desk, wire: Wire
 ) -> None:
     upstream.script(NAME, SAID)
@@ -96,7 +100,7 @@ def test_what_was_filled_in_is_what_runs_later(
         [*_, last] = events
     assert last.type == "response.completed"
     assert messages(upstream) == [{"role": "system", "content": "Say one to Ada."}]
-    # The same request again is the same response, whatever has become of its prompt.
+    # A repeated key returns the same response even if the prompt has changed.
     key = {"Idempotency-Key": "prompts-1"}
     first = client.responses.create(**asked, extra_headers=key)
     desk.rewrite(prompt_id, 1, "Say two to {{name}}.", "name")
@@ -123,7 +127,7 @@ WRONG: Final[dict[str, tuple[Json, type[openai.APIStatusError], str, str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_fit(client: openai.OpenAI, upstream: Upstream, desk: Desk, case: str) -> None:
+def test_invalid_prompt_reference_is_refused(client: openai.OpenAI, upstream: Upstream, desk: Desk, case: str) -> None:
     prompt: Any
     prompt, error, param, code = WRONG[case]
     prompt = {"id": desk.write("Hello {{name}}", "name"), **prompt}

@@ -1,4 +1,4 @@
-"""Reasoning: in whatever field the model server puts it, as items of its own, and back to the model."""
+"""Reasoning: read from any field of the model server, returned as items, and sent back to the model."""
 
 from typing import Any, Final
 
@@ -19,14 +19,14 @@ QUESTION: Final[Json] = {"role": "user", "content": "Hi"}
 
 
 def thoughts(response: Json) -> list[str]:
-    """The texts of the reasoning items."""
+    """Return the texts of the reasoning items."""
     items = [item for item in response["output"] if item["type"] == "reasoning"]
     assert all(item["summary"] == [] for item in items)
     return ["".join(part["text"] for part in item["content"]) for item in items]
 
 
 def thinking(*fragments: str) -> list[Chunk]:
-    """Reasoning in blocks with signatures."""
+    """Return reasoning chunks as blocks with signatures."""
     return [{"thinking_blocks": [{"type": "thinking", "thinking": each, "signature": "s"}]} for each in fragments]
 
 
@@ -44,7 +44,7 @@ FIELDS: Final[dict[str, list[Chunk]]] = {
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_reasoning_in_any_field_is_an_item(client: openai.OpenAI, upstream: Upstream, field: str) -> None:
+def test_reasoning_in_any_chunk_field_becomes_an_item(client: openai.OpenAI, upstream: Upstream, field: str) -> None:
     upstream.script(NAME, reply(FIELDS[field], text("Hello")))
     streamed = stream(client, model=MODEL, input="Hi")
     assert streamed.response["status"] == "completed"
@@ -55,7 +55,7 @@ def test_reasoning_in_any_field_is_an_item(client: openai.OpenAI, upstream: Upst
     assert stored(client, streamed.response["id"]) == streamed.response
 
 
-def test_text_as_a_list_of_parts(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_content_as_list_of_parts_is_split_into_reasoning_and_text(client: openai.OpenAI, upstream: Upstream) -> None:
     parts = [{"type": "thinking", "thinking": [{"type": "text", "text": "see."}]}, {"type": "text", "text": "Hel"}]
     upstream.script(NAME, reply([{"content": parts}, {"content": [{"type": "text", "text": "lo"}]}]))
     response = stream(client, model=MODEL, input="Hi").response
@@ -64,14 +64,14 @@ def test_text_as_a_list_of_parts(client: openai.OpenAI, upstream: Upstream) -> N
     assert response["output"][1]["content"][0]["text"] == "Hello"
 
 
-def test_reasoning_and_text_in_one_chunk(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_reasoning_and_text_in_one_chunk_become_two_items(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply([{"reasoning_content": "see.", "content": "Hello"}]))
     response = stream(client, model=MODEL, input="Hi").response
     assert thoughts(response) == ["see."]
     assert response["output"][1]["content"][0]["text"] == "Hello"
 
 
-def test_reasoning_between_texts_stands_where_the_model_reasoned(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_reasoning_between_texts_keeps_its_position(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(
         NAME, reply(reasoning("a"), text("b"), reasoning("c"), text("d"), tool_call(0, "c1", "weather", "{}"))
     )
@@ -82,15 +82,15 @@ def test_reasoning_between_texts_stands_where_the_model_reasoned(client: openai.
     assert thoughts(response) == ["a", "c"]
 
 
-def test_reasoning_after_the_text(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_reasoning_after_the_text_is_the_last_item(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Hello"), reasoning("was that right?")))
     response = stream(client, model=MODEL, input="Hi").response
     assert [item["type"] for item in response["output"]] == ["message", "reasoning"]
 
 
-def test_reasoning_that_was_cut_off(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_truncated_reasoning_is_incomplete_and_not_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(reasoning("Let me"), finish("length")), SAID])
-    response = stream(client, model=MODEL, input="Hi", max_output_tokens=2).response
+    response = stream(client, model=MODEL, input="Hi", max_output_tokens=16).response
     [item] = response["output"]
     assert (response["status"], item["status"]) == ("incomplete", "incomplete")
     assert thoughts(response) == ["Let me"]
@@ -98,7 +98,7 @@ def test_reasoning_that_was_cut_off(client: openai.OpenAI, upstream: Upstream) -
     assert [message["role"] for message in messages(upstream)] == ["user", "user"]
 
 
-def test_nothing_is_made_up_when_the_model_does_not_reason(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_model_without_reasoning_gives_no_reasoning_item(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     wanted: Any = {"effort": "high", "summary": "detailed"}
     response = stream(
@@ -114,7 +114,7 @@ PARTS: Final = ["added", "delta", "delta", "text.done", "done"]
 
 
 def summaries(streamed: Streamed) -> list[str]:
-    """The events of the one summary, in a word."""
+    """Return the short names of the summary's events."""
     said = [name for name in streamed.types if "summary" in name]
     return [
         name.removeprefix("reasoning_summary_").removeprefix("part.").replace("text.delta", "delta") for name in said
@@ -122,7 +122,7 @@ def summaries(streamed: Streamed) -> list[str]:
 
 
 @pytest.mark.parametrize("asked", ["summary", "generate_summary"])
-def test_the_text_of_the_reasoning_as_its_summary(
+def test_reasoning_text_is_streamed_as_its_summary(
     client: openai.OpenAI, wire: Wire, upstream: Upstream, asked: str
 ) -> None:
     wanted: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {asked: "detailed"}}
@@ -141,7 +141,7 @@ def test_the_text_of_the_reasoning_as_its_summary(
     assert replayed(upstream) == ["Let me."]
 
 
-def test_a_summary_of_the_providers_own(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_provider_summary_is_kept_beside_the_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
     own: list[Chunk] = [
         {"reasoning": each, "reasoning_details": [{"type": "reasoning.summary", "summary": each}]} for each in "ab"
     ]
@@ -152,7 +152,9 @@ def test_a_summary_of_the_providers_own(client: openai.OpenAI, upstream: Upstrea
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_a_generated_summary(client: openai.OpenAI, wire: Wire, upstream: Upstream, background: bool) -> None:
+def test_generated_summary_is_streamed_and_counted(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, background: bool
+) -> None:
     upstream.script("summarized", reply(reasoning("Let ", "me."), text("Hello")))
     upstream.script("short", reply(reasoning("Well."), text("In ", "short.")))
     wanted: Json = {"model": "local/summarized", "input": "Hi", "reasoning": {"summary": "concise"}}
@@ -168,7 +170,7 @@ def test_a_generated_summary(client: openai.OpenAI, wire: Wire, upstream: Upstre
 
 # -- back to the model -------------------------------------------------------------------
 
-# A reasoning item as clients send it back, and what the model gets of it.
+# A reasoning item as clients send it back, and its text as sent to the model.
 SENT_BACK: Final[dict[str, tuple[Json, str | None]]] = {
     "as it was": (
         {
@@ -231,7 +233,7 @@ SENT_BACK: Final[dict[str, tuple[Json, str | None]]] = {
 
 
 @pytest.mark.parametrize("shape", SENT_BACK)
-def test_a_reasoning_item_in_any_shape(client: openai.OpenAI, upstream: Upstream, shape: str) -> None:
+def test_reasoning_item_of_any_shape_is_accepted(client: openai.OpenAI, upstream: Upstream, shape: str) -> None:
     upstream.script(NAME, SAID)
     item, expected = SENT_BACK[shape]
     create(client, model=MODEL, input=[QUESTION, item, CALL, OUTPUT], tools=TOOLS)
@@ -241,13 +243,15 @@ def test_a_reasoning_item_in_any_shape(client: openai.OpenAI, upstream: Upstream
 
 
 def sealed(response: Json) -> Json:
-    """The reasoning item of a response as a client keeps it that shows nobody the reasoning."""
+    """Return a response's reasoning item with its sealed content only, without the text."""
     item = response["output"][0]
     return {name: item[name] for name in ("type", "summary", "encrypted_content")}
 
 
 @pytest.mark.parametrize("stream_it", [False, True], ids=["whole", "streamed"])
-def test_reasoning_travels_sealed_with_the_client(client: openai.OpenAI, upstream: Upstream, stream_it: bool) -> None:
+def test_sealed_reasoning_sent_back_reaches_the_model(
+    client: openai.OpenAI, upstream: Upstream, stream_it: bool
+) -> None:
     upstream.script(NAME, [reply(reasoning("Hm."), tool_call(0, "c1", "weather", "{}")), SAID])
     asked: Json = {"model": MODEL, "input": [QUESTION], "tools": TOOLS, "store": False}
     response = stream(client, **asked).response if stream_it else create(client, **asked)
@@ -258,9 +262,7 @@ def test_reasoning_travels_sealed_with_the_client(client: openai.OpenAI, upstrea
     assert sealed(response)["encrypted_content"] not in str(messages(upstream))
 
 
-def test_what_a_provider_signed_goes_on_within_a_response_and_over_the_next(
-    client: openai.OpenAI, upstream: Upstream
-) -> None:
+def test_thought_signature_of_a_call_is_sent_back_to_the_provider(client: openai.OpenAI, upstream: Upstream) -> None:
     signed = tool_call(0, "c1", "weather", "{}")
     signed[0]["tool_calls"][0]["extra_content"] = {"google": {"thought_signature": "s1"}}
     upstream.script(NAME, [reply(signed), SAID])
@@ -271,7 +273,7 @@ def test_what_a_provider_signed_goes_on_within_a_response_and_over_the_next(
 
 
 @pytest.mark.parametrize("harm", ["foreign", "damaged"])
-def test_reasoning_that_this_server_did_not_seal(client: openai.OpenAI, upstream: Upstream, harm: str) -> None:
+def test_forged_or_foreign_sealed_reasoning_is_400(client: openai.OpenAI, upstream: Upstream, harm: str) -> None:
     upstream.script(NAME, reply(reasoning("Hm."), text("Hello")))
     item = sealed(create(client, model=MODEL, input="Hi"))
     seal = item["encrypted_content"]
@@ -281,7 +283,7 @@ def test_reasoning_that_this_server_did_not_seal(client: openai.OpenAI, upstream
     assert raised.value.code == "invalid_encrypted_content"
 
 
-def test_an_unknown_shape_is_an_error_that_says_where(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_invalid_reasoning_item_is_400_with_its_field(client: openai.OpenAI, upstream: Upstream) -> None:
     item: Any = {"type": "reasoning", "summary": [{"type": "summary_text"}]}
     with pytest.raises(openai.BadRequestError) as raised:
         client.responses.create(model=MODEL, input=[item])
@@ -289,19 +291,21 @@ def test_an_unknown_shape_is_an_error_that_says_where(client: openai.OpenAI, ups
 
 
 def reasoned(upstream: Upstream) -> None:
-    """A model that reasons and calls; reasons and answers; then says hello."""
+    """Script a model: reasoning and a call, then reasoning and an answer, then a greeting."""
     call = tool_call(0, "c1", "weather", "{}")
     upstream.script(NAME, [reply(reasoning("first"), call), reply(reasoning("second"), text("Snow.")), SAID])
 
 
 def replayed(upstream: Upstream) -> list[str | None]:
-    """The reasoning in each assistant message of the last chat request."""
+    """Return the reasoning in each assistant message of the last chat request."""
     return [each.get("reasoning_content") for each in messages(upstream) if each["role"] == "assistant"]
 
 
 @pytest.mark.parametrize("context", ["auto", "current_turn", "all_turns"])
 @pytest.mark.parametrize("way", ["by id", "by resending"])
-def test_whose_reasoning_goes_back(client: openai.OpenAI, upstream: Upstream, way: str, context: str) -> None:
+def test_reasoning_of_the_current_turn_or_all_turns_is_sent_back(
+    client: openai.OpenAI, upstream: Upstream, way: str, context: str
+) -> None:
     reasoned(upstream)
     asked: Json = {"model": MODEL, "tools": TOOLS, "reasoning": {"context": context}}
     first = create(client, input=[QUESTION], **asked)
@@ -309,7 +313,7 @@ def test_whose_reasoning_goes_back(client: openai.OpenAI, upstream: Upstream, wa
     by_id = way == "by id"
     turn = {"previous_response_id": first["id"], "input": [OUTPUT]} if by_id else {"input": again}
     second = create(client, **asked, **turn)
-    assert replayed(upstream) == ["first"]  # the same turn goes on
+    assert replayed(upstream) == ["first"]  # still the same turn
     thanks = {"role": "user", "content": "Thanks."}
     turn = (
         {"previous_response_id": second["id"], "input": [thanks]}
@@ -320,7 +324,7 @@ def test_whose_reasoning_goes_back(client: openai.OpenAI, upstream: Upstream, wa
     assert replayed(upstream) == (["first", "second"] if context == "all_turns" else [None, None])
 
 
-def test_references_to_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_referenced_reasoning_items_are_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
     reasoned(upstream)
     first = create(client, model=MODEL, input=[QUESTION], tools=TOOLS)
     references = [{"type": "item_reference", "id": item["id"]} for item in first["output"]]
@@ -328,7 +332,7 @@ def test_references_to_reasoning(client: openai.OpenAI, upstream: Upstream) -> N
     assert replayed(upstream) == ["first"]
 
 
-def test_reasoning_in_the_typed_package(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_reads_reasoning_items(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(reasoning("Hm", "."), text("Hello")))
     response = client.responses.create(model=MODEL, input="Hi", reasoning={"effort": "low"})
     item = response.output[0]

@@ -1,4 +1,4 @@
-"""Servers on one Valkey, and servers on one PostgreSQL: whatever one begins, the others show, end and go on with."""
+"""Replicas that share one Valkey or one PostgreSQL: each shows, ends and continues the responses of the others."""
 
 import os
 import signal
@@ -15,7 +15,8 @@ from typing import Any, Final, Self
 import httpx
 import pytest
 
-from llama_stack_responses.jobs.queue import LEASE, TRIES
+from llama_stack_responses.intervals import DEFAULT
+from llama_stack_responses.jobs.queue import TRIES
 from tests.support.postgres import Postgres
 from tests.support.reader import Reader
 from tests.support.stack import REPOSITORY, Host, LiveStack
@@ -41,12 +42,12 @@ AWAY = "The response store's server cannot be reached."
 STACKS: Final[dict[str, list[str]]] = {"postgres": ["one", "other", "sleeper"]} | (
     {} if find_spec("ogx") else {"redis": ["one", "other"]}
 )
-"""Each on one host, one on both: stores know nothing of the host."""
+"""One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
-    """One server of each kind."""
+    """One database server of each kind."""
     with ExitStack() as running:
         made = {kind: make(tmp_path_factory.mktemp(kind)) for kind, make in SERVERS.items() if kind in STACKS}
         for server in made.values():
@@ -62,7 +63,7 @@ def replicas(
     servers: dict[str, Server],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, dict[str, LiveStack]]]:
-    """Stacks of each template, by the kind of their server and their names, all started at the same time."""
+    """The stacks of each template by the kind of their database server and by name."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with ExitStack() as running:
         made: dict[str, dict[str, LiveStack]] = {}
@@ -72,7 +73,7 @@ def replicas(
             where = env | servers[kind].environment
             made[kind] = {name: LiveStack(config, where, folder / name, host=host) for name in names}
         stacks = [stack for each in made.values() for stack in each.values()]
-        # A child ends with the thread that started it: these last as long as the stacks.
+        # A child process ends with the thread that started it, so these threads must live as long as the stacks.
         starters = running.enter_context(ThreadPoolExecutor(len(stacks)))
         for stack in stacks:
             running.callback(stack.stop)
@@ -82,7 +83,7 @@ def replicas(
 
 @pytest.fixture(params=STACKS)
 def kind(request: pytest.FixtureRequest) -> str:
-    """The kind of server that the stacks share."""
+    """The kind of database server that the stacks share."""
     chosen: str = request.param
     return chosen
 
@@ -96,44 +97,44 @@ def wires(kind: str, replicas: dict[str, dict[str, LiveStack]], upstream: Upstre
 
 
 def asking(wire: Wire, model: str = "m") -> Reader:
-    """A reader of a new background response."""
+    """Return a reader of a new background response."""
     return Reader.asking(wire, model=f"local/{model}", input="Count.", background=True)
 
 
 def keyed(wire: Wire, key: str, model: str = "m") -> Reader:
-    """A reader of the response that is made, or was, under a key."""
+    """Return a reader of the response with this Idempotency-Key."""
     asked = {"model": f"local/{model}", "input": "Count.", "stream": True}
     return Reader(wire.http.stream("POST", "/responses", json=asked, headers={"idempotency-key": key}))
 
 
 def queue(wire: Wire, model: str = "m", **body: Any) -> str:
-    """The id of a new background response."""
+    """Request a background response and return its id."""
     answer = wire.post({"model": f"local/{model}", "input": "Count.", "background": True, **body})
     assert answer.status_code == 200, answer.text
     return str(checked(answer)["id"])
 
 
 def ended(wire: Wire, response_id: str, seconds: float = 90.0) -> Json:
-    """A response once it has ended."""
+    """Wait until a response has ended, and return it."""
     wait_until(lambda: wire.retrieve(response_id)["status"] not in ("queued", "in_progress"), seconds)
     return wire.retrieve(response_id)
 
 
 def cancel(wire: Wire, response_id: str) -> Json:
-    """The answer to a cancel."""
+    """Cancel a response and return the answer."""
     answer = wire.http.post(f"/responses/{response_id}/cancel")
     assert answer.status_code == 200, answer.text
     return checked(answer)
 
 
 def spoken(response: Json) -> list[tuple[str, str]]:
-    """The messages of a response: status, and what they say."""
+    """Return the status and the text of each message of a response."""
     return [
         (item["status"], output_text({"output": [item]})) for item in response["output"] if item["type"] == "message"
     ]
 
 
-def test_what_is_begun_on_one_is_followed_on_the_other(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+def test_background_response_is_followed_on_another_replica(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     here, there = wires
     upstream.script("m", HELD)
     with asking(here) as reader, ExitStack() as open_streams:
@@ -156,7 +157,9 @@ def test_what_is_begun_on_one_is_followed_on_the_other(wires: tuple[Wire, Wire],
     assert len(upstream.requests("m")) == 1
 
 
-def test_streamed_response_under_way_is_in_progress_on_the_other(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+def test_running_foreground_response_is_in_progress_on_another_replica(
+    wires: tuple[Wire, Wire], upstream: Upstream
+) -> None:
     here, there = wires
     upstream.script("m", HELD)
     with Reader.asking(here, model="local/m", input="Count.", metadata={"a": "b"}) as reader:
@@ -172,7 +175,7 @@ def test_streamed_response_under_way_is_in_progress_on_the_other(wires: tuple[Wi
     assert (response["status"], there.retrieve(created["id"])) == ("completed", response)
 
 
-def test_a_chain_hops_between_them(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+def test_chain_continues_across_replicas(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     last: Json = {}
     for turn, (here, there) in zip(range(HOPS), cycle([wires, wires[::-1]]), strict=False):
         before = {"previous_response_id": last["id"]} if last else {}
@@ -183,7 +186,7 @@ def test_a_chain_hops_between_them(wires: tuple[Wire, Wire], upstream: Upstream)
     assert contents == [f"turn {turn}" for turn in range(HOPS) for _ in ("asked", "echoed")][:-1]
 
 
-def test_many_at_once_are_each_made_once(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+def test_many_jobs_on_two_replicas_run_once_each(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     with ThreadPoolExecutor(8) as clients:
         made = list(clients.map(lambda number: queue(wires[number % 2], "echo", input=f"number {number}"), range(40)))
     for number, response_id in enumerate(made):
@@ -191,7 +194,7 @@ def test_many_at_once_are_each_made_once(wires: tuple[Wire, Wire], upstream: Ups
     assert len(upstream.requests("echo")) == 40
 
 
-def test_a_key_is_one_response_wherever_it_is_sent(
+def test_idempotency_key_gives_one_response_on_all_replicas(
     request: pytest.FixtureRequest, wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
     key = request.node.name
@@ -219,7 +222,7 @@ def test_a_key_is_one_response_wherever_it_is_sent(
     assert len(upstream.requests("echo")) == 8
 
 
-def test_a_cancel_on_one_ends_what_the_other_makes(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+def test_cancel_on_another_replica_ends_the_generation(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     upstream.script("m", HELD)
     for turn, (here, there) in enumerate([wires, wires[::-1]], 1):
         with asking(here) as reader:
@@ -233,8 +236,10 @@ def test_a_cancel_on_one_ends_what_the_other_makes(wires: tuple[Wire, Wire], ups
             assert wire.replay(response["id"]) == reader.events
 
 
-def test_a_cancel_wins_or_loses_cleanly(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
-    """Against another on the other server and against the end: whoever wins, all are told the same."""
+def test_cancels_on_two_replicas_racing_with_completion_give_one_outcome(
+    wires: tuple[Wire, Wire], upstream: Upstream
+) -> None:
+    """Whichever comes first, both cancels, the stream and the store agree."""
     upstream.script("m", HELD)
     with ThreadPoolExecutor(2) as clients:
         for _ in range(6):
@@ -248,7 +253,7 @@ def test_a_cancel_wins_or_loses_cleanly(wires: tuple[Wire, Wire], upstream: Upst
             assert [wire.retrieve(response["id"]) for wire in wires] == [response, response]
 
 
-def test_what_one_deletes_the_other_makes_no_further(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
+def test_deletion_on_another_replica_ends_the_generation(wires: tuple[Wire, Wire], upstream: Upstream) -> None:
     here, there = wires
     upstream.script("m", HELD)
     with asking(here) as reader:
@@ -260,15 +265,15 @@ def test_what_one_deletes_the_other_makes_no_further(wires: tuple[Wire, Wire], u
 
 
 class Load:
-    """Clients that ask without pause, of every kind of response, and keep what they were told.
+    """Clients that continuously request every kind of response, and record the acknowledged ones.
 
     Args:
-        wires: of whom they ask in turn.
+        wires: clients of the replicas, used in turn.
     """
 
     def __init__(self, wires: tuple[Wire, Wire]) -> None:
-        """Nothing is asked yet."""
-        self.made: dict[str, str] = {}  # response id -> what was asked
+        """Prepare the clients without sending requests."""
+        self.made: dict[str, str] = {}  # response id -> input
         self._wires = wires
         self._done = Event()
         self._numbers = count()
@@ -276,19 +281,19 @@ class Load:
         self._asking: list[Future[None]] = []
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Start the clients."""
         self._asking = [self._clients.submit(self._ask) for _ in range(LOADERS)]
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; whatever a client did not expect is raised here."""
+        """Stop the clients, and raise the first unexpected result of one."""
         self._done.set()
         self._clients.shutdown()
         for each in self._asking:
             each.result()
 
     def wait_for(self, more: int) -> None:
-        """Wait until so many more were acknowledged."""
+        """Wait until `more` further responses are acknowledged."""
         enough = len(self.made) + more
         wait_until(lambda: len(self.made) >= enough or any(each.done() for each in self._asking), seconds=90)
 
@@ -311,7 +316,7 @@ class Load:
 
 
 def away(answer: httpx.Response) -> None:
-    """The store's server is away, and the client hears when to ask again."""
+    """Check that an answer reports the store's outage with a Retry-After, or an unknown outcome."""
     error = error_of(answer, 503)
     assert error["type"] == "server_error"
     if not is_unknown(error):
@@ -319,14 +324,15 @@ def away(answer: httpx.Response) -> None:
 
 
 def is_unknown(error: Json) -> bool:
-    """Whether the store was away for so long that nobody knows whether it took the response."""
+    """Return whether the outage left the outcome of a write unknown."""
     return error.get("code") == "outcome_unknown"
 
 
-def test_a_store_that_dies_under_load_has_what_was_acknowledged(
+@pytest.mark.extended
+def test_store_killed_under_load_keeps_acknowledged_responses(
     kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
-    # Without its store for long, whoever makes the work takes itself for dead, and it is begun again.
+    # In a long outage, the worker loses its lease and drops the job, which then runs a second time.
     upstream.script("m", [HELD, WHOLE])
     work = queue(wires[0])
     upstream.wait_for("m", chunks=3)
@@ -347,13 +353,13 @@ def test_a_store_that_dies_under_load_has_what_was_acknowledged(
             response = ended(here, response_id)
             assert (response["status"], output_text(response)) == ("completed", asked)
             assert final(there.replay(response_id)) == response
-    assert len(upstream.requests("m")) == 1 or longest > LEASE / 3
+    assert len(upstream.requests("m")) == 1 or longest > DEFAULT.lease_seconds / 3
 
 
-def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
+def test_store_outage_is_503_and_ends_when_the_store_is_back(
     kind: str, servers: dict[str, Server], wires: tuple[Wire, Wire], upstream: Upstream
 ) -> None:
-    # Should the work have to be begun again, because the store was away for long, it is not held another time.
+    # After a long outage, the job may run again; its last reply is not held.
     upstream.script("m", [HELD, HELD, WHOLE])
     kept = [wire.create(model="local/echo", input="kept") for wire in wires]
     work = queue(wires[0])
@@ -390,7 +396,8 @@ def test_a_store_that_is_away_is_said_so_and_missed_no_longer_than_that(
         assert record["error"] == failed["error"]
 
 
-def test_work_that_loses_its_store_again_and_again_in_one_round_completes(
+@pytest.mark.extended
+def test_job_completes_after_repeated_store_outages_in_one_round(
     servers: dict[str, Server], replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
 ) -> None:
     upstream.script("m", [*[HELD] * TRIES, WHOLE])
@@ -400,18 +407,18 @@ def test_work_that_loses_its_store_again_and_again_in_one_round_completes(
         for outage in range(1, TRIES + 1):
             upstream.wait_for("m", outage, chunks=3)
             servers["postgres"].kill()
-            # No lease is left, and whoever makes the work has given it up.
-            time.sleep(LEASE + 1)
+            # By now, all leases have expired, and the worker has dropped the job.
+            time.sleep(DEFAULT.lease_seconds + 1)
             servers["postgres"].start()
         response = ended(here, work)
     assert (response["status"], spoken(response)[-1]) == ("completed", ("completed", "one two three"))
 
 
 class Doomed:
-    """A stack that makes responses when it dies or stops, and what readers of another see."""
+    """A stack that is killed or frozen while it runs responses, with readers on the stack that survives."""
 
     def __init__(self, victim: LiveStack, survivor: Wire, upstream: Upstream, open_all: ExitStack) -> None:
-        """Several responses are held in their middle; one of them nobody reads."""
+        """Start several responses that are held in their middle, one of them without a reader."""
         self.victim = victim
         self.survivor = survivor
         self._upstream = upstream
@@ -433,28 +440,28 @@ class Doomed:
             reader.read_to("two ")
 
     def kill(self) -> None:
-        """End the stack as a machine that loses power."""
+        """Kill the stack, as by a loss of power."""
         self.victim.kill()
         self.left.read_to_death()
         self.waits.read_to_death()
 
     def freeze(self) -> None:
-        """Stop the stack in the middle of whatever it does."""
+        """Suspend the stack's process."""
         os.kill(self.victim.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
-        """Let it go on where it was."""
+        """Resume the stack's process."""
         os.kill(self.victim.pid, signal.SIGCONT)
 
     def go_on(self) -> None:
-        """End one of the responses before anybody has taken it over; the model says the rest to whoever listens."""
+        """Cancel one of the responses before it is taken over, and release the rest of the model's replies."""
         assert cancel(self.survivor, self.made[1])["status"] == "cancelled"
         for model in self.models:
             self._upstream.release(model)
         self._upstream.release(self.key)
 
     def check(self) -> None:
-        """Each was begun again once, on what was kept of it, and ended once."""
+        """Check that each response was taken over once, continued its stored output, and ended once."""
         for reader in self.readers:
             self._check_reader(reader)
         with Reader.of(self.survivor, self.made[0], self.left.last) as again:
@@ -470,11 +477,11 @@ class Doomed:
                 assert spoken(response) == expected.get(response_id, [cut, whole])
             assert [each["id"] for each in self.survivor.listed(model=f"local/{model}")] == [response_id]
         self._check_key()
-        # With luck others took one or the other before the victim could; nobody goes on with the one that was cancelled.
+        # The survivor may have claimed some of the jobs first. The cancelled one is not continued.
         assert (set(begun), begun[1]) == ({1, 2}, 1)
 
     def _check_key(self) -> None:
-        """Who comes back with the key finds what went on without them."""
+        """Check that a repeated key returns the response that was continued meanwhile."""
         with keyed(self.survivor, self.key, self.key) as again:
             response = check_stream(again.read_to_end())
         assert again.events[: len(self.waits.events)] == self.waits.events
@@ -482,7 +489,7 @@ class Doomed:
         assert len(self._upstream.requests(self.key)) == 2
 
     def check_comes_back(self) -> None:
-        """What the sleeper had in hand is not its own any more: it changes nothing, and shows what there is."""
+        """Check that the resumed stack does not change the jobs that it lost, and shows their new events."""
         assert self.left.read_to_end() == self.readers[0].events
         assert self.survivor.replay(self.waits.response_id) == self.waits.read_to_end()
         before = [self.survivor.retrieve(response_id) for response_id in self.made]
@@ -495,7 +502,7 @@ class Doomed:
         assert [len(self._upstream.requests(model)) for model in self.models] == asked
 
     def _check_reader(self, reader: Reader) -> None:
-        """What it saw stays as it was, and goes on without a gap."""
+        """Check that the events after the takeover follow those before it without a gap."""
         seen = list(reader.events)
         response = check_stream(reader.read_to_end())
         assert reader.events[: len(seen)] == seen
@@ -505,8 +512,10 @@ class Doomed:
             assert seen + again.read_to_end() == reader.events
 
 
-def test_what_a_lost_server_made_another_ends(replicas: dict[str, dict[str, LiveStack]], upstream: Upstream) -> None:
-    """Two are killed and one is stopped, all at the same time, since it takes a while until a server counts as dead."""
+def test_jobs_of_killed_and_frozen_servers_are_taken_over(
+    replicas: dict[str, dict[str, LiveStack]], upstream: Upstream
+) -> None:
+    """Two servers are killed and one is frozen, all at the same time, because their leases take a while to expire."""
     with ExitStack() as open_all:
         doomed: dict[str, Doomed] = {}
         for kind, stacks in replicas.items():
@@ -519,7 +528,7 @@ def test_what_a_lost_server_made_another_ends(replicas: dict[str, dict[str, Live
                 each.freeze()
             else:
                 each.kill()
-        # Only now: one of them may make what another queued.
+        # Only after all were killed or frozen, because one of them may run the jobs of another.
         for each in doomed.values():
             each.go_on()
         for each in doomed.values():

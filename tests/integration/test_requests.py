@@ -1,4 +1,4 @@
-"""What the model server is sent for each shape of `input`, and for conversations however they are continued."""
+"""The chat messages for each form of `input`, and for each way to continue a conversation."""
 
 from collections.abc import Callable
 from itertools import product
@@ -23,27 +23,27 @@ OTHER_OUTPUT: Final[Json] = {**OUTPUT, "call_id": "c2", "output": "Sun."}
 
 
 def user(content: Any) -> Json:
-    """A chat message, or an input message, of the user."""
+    """Return a chat message, or an input message, of the user."""
     return {"role": "user", "content": content}
 
 
 def assistant(content: Any, *calls: Json, **more: Any) -> Json:
-    """A chat message of the assistant."""
+    """Return a chat message of the assistant."""
     return {"role": "assistant", "content": content, **({"tool_calls": list(calls)} if calls else {}), **more}
 
 
 def system(content: str) -> Json:
-    """A system message."""
+    """Return a system message."""
     return {"role": "system", "content": content}
 
 
 def tool(call_id: str, content: str) -> Json:
-    """A chat message of a tool."""
+    """Return a chat message of a tool."""
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
 def chat_call(item: Json) -> Json:
-    """A function_call as a chat message has it."""
+    """Return a function call in its chat form."""
     return {
         "id": item["call_id"],
         "type": "function",
@@ -52,14 +52,14 @@ def chat_call(item: Json) -> Json:
 
 
 def part(content: str, kind: str = "input_text") -> Json:
-    """A part of text."""
+    """Return a text part."""
     return {"type": kind, "text": content}
 
 
 CALLED: Final = chat_call(CALL)
 OTHER_CALLED: Final = chat_call(OTHER_CALL)
 
-# The input, and the chat messages that it makes.
+# The input, and its chat messages.
 INPUTS: Final[dict[str, tuple[Any, list[Json]]]] = {
     "a string": ("Hi", [user("Hi")]),
     "an empty string": ("", [user("")]),
@@ -177,7 +177,7 @@ INPUTS: Final[dict[str, tuple[Any, list[Json]]]] = {
 
 
 @pytest.mark.parametrize("case", INPUTS)
-def test_an_input_makes_these_messages(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_input_form_is_converted_to_chat_messages(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
     upstream.script(NAME, SAID)
     given, expected = INPUTS[case]
     create(client, model=MODEL, input=given)
@@ -185,7 +185,7 @@ def test_an_input_makes_these_messages(client: openai.OpenAI, upstream: Upstream
 
 
 @pytest.mark.parametrize("role", ["user", "assistant", "system", "developer"])
-def test_a_message_of_any_role_in_any_form(client: openai.OpenAI, upstream: Upstream, role: str) -> None:
+def test_message_forms_of_a_role_are_equivalent(client: openai.OpenAI, upstream: Upstream, role: str) -> None:
     upstream.script(NAME, SAID)
     said = {"role": "system" if role == "developer" else role, "content": "Well."}
     contents = ["Well.", [part("Well.")], [part("Well.", "output_text")]][: 3 if role == "assistant" else 2]
@@ -200,13 +200,13 @@ def test_a_message_of_any_role_in_any_form(client: openai.OpenAI, upstream: Upst
     assert len(upstream.requests(NAME)) == len(forms)
 
 
-def test_instructions_come_first(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_instructions_precede_system_messages(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     create(client, model=MODEL, instructions="Be brief.", input=[system("Be kind."), user("Hi")])
     assert sent(upstream)["messages"] == [system("Be brief.\n\nBe kind."), user("Hi")]
 
 
-def test_what_is_asked_is_kept_as_it_was_asked(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_input_items_are_stored_as_sent(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     question = {**user([part("Hi, for the first time")]), "id": "msg_mine"}
     made = create(client, model=MODEL, input=[system("Be kind."), question])
@@ -220,14 +220,16 @@ def test_what_is_asked_is_kept_as_it_was_asked(client: openai.OpenAI, upstream: 
 
 
 def asked_for_weather(upstream: Upstream) -> None:
-    """A model that reasons, comments, calls twice, and then knows."""
+    """Script a model: reasoning, a comment and two calls, then an answer."""
     calls = interleaved_calls(("c1", "weather", CALL["arguments"]), ("c2", "weather", OTHER_CALL["arguments"]))
     first = reply(reasoning("Two ", "cities."), text("Let me look."), calls)
     upstream.script(NAME, [first, reply(text("Snow in Oslo, sun in Rome."))])
 
 
 @pytest.mark.parametrize("way", ["by id", "by resending", "by reference"])
-def test_function_calling_over_two_turns(client: openai.OpenAI, upstream: Upstream, way: str) -> None:
+def test_function_outputs_in_the_next_response_follow_their_calls(
+    client: openai.OpenAI, upstream: Upstream, way: str
+) -> None:
     asked_for_weather(upstream)
     question: Any = user("The weather?")
     answers = [OUTPUT, OTHER_OUTPUT]
@@ -258,9 +260,7 @@ DUMPS: Final[dict[str, Callable[[BaseModel], Json]]] = {
 
 
 @pytest.mark.parametrize("dump", DUMPS)
-def test_output_items_can_be_sent_back_however_they_are_dumped(
-    client: openai.OpenAI, upstream: Upstream, dump: str
-) -> None:
+def test_dumped_output_items_can_be_sent_back(client: openai.OpenAI, upstream: Upstream, dump: str) -> None:
     asked_for_weather(upstream)
     first = client.responses.create(model=MODEL, input="The weather?", tools=TOOLS)
     items = [DUMPS[dump](item) for item in first.output]
@@ -268,7 +268,7 @@ def test_output_items_can_be_sent_back_however_they_are_dumped(
     assert messages(upstream)[1] == assistant("Let me look.", CALLED, OTHER_CALLED, reasoning_content="Two cities.")
 
 
-def test_what_the_helpers_return_can_be_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_output_of_sdk_stream_helper_can_be_sent_back(client: openai.OpenAI, upstream: Upstream) -> None:
     asked_for_weather(upstream)
     with client.responses.stream(model=MODEL, input="The weather?", tools=TOOLS) as events:
         first = events.get_final_response()
@@ -276,7 +276,7 @@ def test_what_the_helpers_return_can_be_sent_back(client: openai.OpenAI, upstrea
     assert messages(upstream)[1]["tool_calls"] == [CALLED, OTHER_CALLED]
 
 
-def test_instructions_do_not_carry_over(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_instructions_are_not_carried_over(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     first = create(client, model=MODEL, input=[system("Stay."), user("a")], instructions="Go.")
     second = create(client, model=MODEL, input="b", previous_response_id=first["id"])
@@ -286,21 +286,21 @@ def test_instructions_do_not_carry_over(client: openai.OpenAI, upstream: Upstrea
     assert messages(upstream)[0] == system("New.\n\nStay.")
 
 
-def test_a_continuation_needs_no_input(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_continuation_without_input_is_accepted(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, SAID)
     first = create(client, model=MODEL, input="a")
     create(client, model=MODEL, previous_response_id=first["id"])
     assert messages(upstream) == [user("a"), assistant("Hello")]
 
 
-def test_a_refusal_is_part_of_the_conversation(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_refusal_is_part_of_the_history(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(refusal("I will", " not.")), SAID])
     first = create(client, model=MODEL, input="a")
     create(client, model=MODEL, input="b", previous_response_id=first["id"])
     assert messages(upstream) == [user("a"), assistant("I will not."), user("b")]
 
 
-def test_item_references_need_no_type(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_item_reference_without_type_is_resolved(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(text("one")), reply(text("two"))])
     first = create(client, model=MODEL, input=[{**user("a question of its own"), "id": "msg_the_question"}])
     answer = first["output"][0]["id"]
@@ -308,10 +308,10 @@ def test_item_references_need_no_type(client: openai.OpenAI, upstream: Upstream)
     assert messages(upstream) == [user("a question of its own"), assistant("one"), user("b")]
 
 
-# -- what is wrong with an input -------------------------------------------------------
+# -- invalid input -------------------------------------------------------
 
 
-# The input, the parameter and the code of its error, and what the message says.
+# The input, the parameter and the code of its error, and words of the message.
 WRONG: Final[dict[str, tuple[Any, str, str | None, str]]] = {
     "nothing": ([], "input", "missing_required_parameter", "'input'"),
     "a number": (3, "input", "invalid_type", "an integer"),
@@ -355,7 +355,7 @@ WRONG: Final[dict[str, tuple[Any, str, str | None, str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_input_is_an_error_that_says_where(wire: Wire, upstream: Upstream, case: str) -> None:
+def test_invalid_input_is_400_with_its_parameter(wire: Wire, upstream: Upstream, case: str) -> None:
     given, param, code, words = WRONG[case]
     for streams in (False, True):
         found = error_of(wire.post({"model": MODEL, "input": given, "stream": streams}), 400)
@@ -364,8 +364,10 @@ def test_a_wrong_input_is_an_error_that_says_where(wire: Wire, upstream: Upstrea
     assert upstream.requests() == []
 
 
-def test_a_call_that_was_cut_off_once_is_whole_the_next_time(client: openai.OpenAI, upstream: Upstream) -> None:
-    call = tool_call(0, "functions.weather:0", "weather", '{"city": "Bonn"}')  # servers that number calls in this way
+def test_call_id_of_a_truncated_call_can_be_reused(client: openai.OpenAI, upstream: Upstream) -> None:
+    call = tool_call(
+        0, "functions.weather:0", "weather", '{"city": "Bonn"}'
+    )  # some model servers number calls in this way
     upstream.script(NAME, [reply(call, finish("length")), reply(call), SAID])
     assert create(client, model=MODEL, input="And in Bonn?", tools=TOOLS)["status"] == "incomplete"
     again = create(client, model=MODEL, input="And in Bonn?", tools=TOOLS)
@@ -374,7 +376,7 @@ def test_a_call_that_was_cut_off_once_is_whole_the_next_time(client: openai.Open
     assert messages(upstream)[-1] == tool("functions.weather:0", "Snow.")
 
 
-def test_a_call_that_broke_off_is_no_part_of_the_next_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_call_of_a_broken_stream_is_left_out_of_the_history(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(text("one")), reply(tool_call(0, "c9", "weather", '{"ci'), end="drop"), SAID])
     first = create(client, model=MODEL, input="a")
     failed = stream(client, model=MODEL, input="b", tools=TOOLS, previous_response_id=first["id"]).response

@@ -1,4 +1,4 @@
-"""The scale-out template as it stands: two servers and their nginx, a Valkey with a password behind TLS."""
+"""The unmodified scale-out template: two servers, their nginx, and a Valkey with a password behind TLS."""
 
 import signal
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.support.authority import Authority
+from tests.support.certificates import Certificates
 from tests.support.nginx import Nginx
 from tests.support.reader import Reader
 from tests.support.relay import Relay
@@ -22,7 +22,7 @@ from tests.support.variants import traces
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, final, output_text, said
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 TEMPLATE: Final = REPOSITORY / "templates" / "scale-out"
 ADDRESSES: Final = ("127.0.0.1:8321", "127.0.0.1:8322")
@@ -34,7 +34,7 @@ WHOLE: Final = reply(text("one ", "two ", "three"))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything lies that the servers leave."""
+    """The folder of all files of the servers."""
     return tmp_path_factory.mktemp("scale-out")
 
 
@@ -43,16 +43,16 @@ def servers(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, folder: Path
 ) -> Iterator[list[LiveStack]]:
     """The two servers, each with its own folder."""
-    authority = Authority(folder / "authority")
+    certificates = Certificates.made_in(folder / "authority", ["localhost"], address=None)
     with (
         Valkey(folder / "valkey", password=PASSWORD) as valkey,
-        Relay(valkey.port, authority.context("localhost")) as relay,
-        ThreadPoolExecutor(len(ADDRESSES)) as starters,  # a child ends with the thread that started it
+        Relay(valkey.port, certificates.of_server()) as relay,
+        ThreadPoolExecutor(len(ADDRESSES)) as starters,  # a child process ends with the thread that started it
     ):
         env = {
             **stack_env,
             "INFERENCE_URL": upstream_process.client.base_url,
-            "REDIS_URL": f"rediss://localhost:{relay.port}/0?ssl_ca_certs={authority.certificate}&{PATIENCE}",
+            "REDIS_URL": f"rediss://localhost:{relay.port}/0?ssl_ca_certs={certificates.path('ca.pem')}&{PATIENCE}",
             "REDIS_PASSWORD": PASSWORD,
         }
         made = [LiveStack(TEMPLATE / "config.yaml", env, folder / f"server-{n}", host=host) for n in (1, 2)]
@@ -66,7 +66,7 @@ def servers(
 
 @pytest.fixture(scope="module")
 def address(servers: list[LiveStack], folder: Path) -> Iterator[Nginx]:
-    """What stands in front of them."""
+    """The nginx in front of the servers."""
     behind = {name: f"127.0.0.1:{server.port}" for name, server in zip(ADDRESSES, servers, strict=True)}
     with Nginx((TEMPLATE / "nginx.conf").read_text(), folder, "127.0.0.1:8320", behind) as running:
         yield running
@@ -74,12 +74,12 @@ def address(servers: list[LiveStack], folder: Path) -> Iterator[Nginx]:
 
 @pytest.fixture
 def wire(address: Nginx, upstream: Upstream) -> Iterator[Wire]:
-    """A client that knows the one address."""
+    """A client of the nginx."""
     with Wire(address) as wire:
         yield wire
 
 
-def test_a_conversation_goes_over_whichever_server(
+def test_chain_continues_on_either_server_behind_nginx(
     address: Nginx, servers: list[LiveStack], upstream: Upstream
 ) -> None:
     made: list[Json] = []
@@ -95,15 +95,15 @@ def test_a_conversation_goes_over_whichever_server(
     assert contents == [f"turn {turn}" for turn in range(TURNS) for _ in ("asked", "echoed")][:-1]
 
 
-def test_who_leaves_ends_the_generation_behind_the_address_too(wire: Wire, upstream: Upstream) -> None:
+def test_client_disconnect_behind_nginx_ends_the_generation(wire: Wire, upstream: Upstream) -> None:
     upstream.script("m", HELD)
     with Reader.asking(wire, model="local/m", input="Count.") as reader:
         reader.read_to("two ")
     assert upstream.wait_for("m", ended=True)[0].ended == "client_gone"
 
 
-def test_a_websocket_behind_the_address(address: Nginx, wire: Wire, upstream: Upstream) -> None:
-    """It stays with one server; what is stored is there for all, and who leaves ends what is made."""
+def test_websocket_behind_nginx_keeps_its_server(address: Nginx, wire: Wire, upstream: Upstream) -> None:
+    """Its responses are stored for all servers, and a disconnect ends its generation."""
     upstream.script("m", HELD)
     with Talk(address) as talk:
         talk.ask(model="local/echo", input="first", store=False)
@@ -118,10 +118,10 @@ def test_a_websocket_behind_the_address(address: Nginx, wire: Wire, upstream: Up
         assert contents == ["first", "first", "second", "second", "third"]
 
 
-def test_a_server_that_dies_is_passed_over_and_its_work_goes_on(
+def test_killed_server_behind_nginx_is_skipped_and_its_job_continues(
     wire: Wire, address: Nginx, servers: list[LiveStack], upstream: Upstream
 ) -> None:
-    """One stream on each server, as the fewest connections have it; only one of them breaks."""
+    """nginx balances by the fewest connections, so each server has one stream, and only one breaks."""
     upstream.script("m", HELD)
     upstream.script("work", [HELD, WHOLE])
     work = wire.create(model="local/work", input="Count.", background=True)["id"]
@@ -150,14 +150,14 @@ def test_a_server_that_dies_is_passed_over_and_its_work_goes_on(
 
 
 def whole(reader: Reader) -> bool:
-    """Whether the stream came to its end."""
+    """Return whether the stream completed."""
     try:
         return bool(check_stream(reader.read_to_end())["status"] == "completed")
     except httpx.TransportError:
         return False
 
 
-def test_the_password_is_nowhere(servers: list[LiveStack], folder: Path) -> None:
+def test_valkey_password_is_in_no_file_or_log(servers: list[LiveStack], folder: Path) -> None:
     assert servers[1].stop() in (0, -signal.SIGTERM)
     for server in servers:
         assert "rediss://localhost" in server.log.read_text(errors="replace")  # the host logs its configuration

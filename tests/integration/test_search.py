@@ -1,4 +1,4 @@
-"""Web search on a live stack: SearXNG by its URL, pages that the model opens, citations, and what goes wrong."""
+"""Web search on a live stack: SearXNG, opened pages, citations and failures."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from tests.support.waiting import wait_until
 from tests.support.web import Answer, Asked, Web
 from tests.support.wire import Json, Wire, final, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SEARCH: Any = {"type": "web_search"}
 OTTERS = "<html><head><title>All about otters</title></head><body><article><p>{}</p></article></body></html>".format(
@@ -31,7 +31,7 @@ OTTERS = "<html><head><title>All about otters</title></head><body><article><p>{}
 
 
 def calls(*made: tuple[str, Json]) -> Any:
-    """A reply with these calls."""
+    """Return a reply with these calls."""
     return reply(
         *(
             tool_call(place, f"call_{place}", name, json.dumps(arguments))
@@ -53,22 +53,22 @@ def find(web: Web, *paths: str) -> None:
 
 
 def searched(web: Web) -> list[str]:
-    """What SearXNG was asked."""
+    """Return the queries to SearXNG."""
     return [asked.query["q"] for asked in web.seen if asked.path == "/searxng/search"]
 
 
 def told(upstream: Upstream) -> list[str]:
-    """What the model was told of its calls, at last."""
+    """Return the tool outputs in the last chat request."""
     return [message["content"] for message in messages(upstream) if message["role"] == "tool"]
 
 
 def web_calls(response: Json) -> list[Json]:
-    """The items of web search."""
+    """Return the web search calls of a response."""
     return [item for item in response["output"] if item["type"] == "web_search_call"]
 
 
 def cited(response: Json) -> list[tuple[str, str]]:
-    """Of each citation: the text that it is on, and its URL."""
+    """Return the cited text and the URL of each citation."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return [
         (part["text"][note["start_index"] : note["end_index"]], note["url"])
@@ -77,7 +77,9 @@ def cited(response: Json) -> list[tuple[str, str]]:
     ]
 
 
-def test_search_open_find_and_cite(client: openai.OpenAI, wire: Wire, upstream: Upstream, web: Web) -> None:
+def test_web_search_opens_finds_and_cites_pages(
+    client: openai.OpenAI, wire: Wire, upstream: Upstream, web: Web
+) -> None:
     find(web, "/otters", "/fish")
     web.say("/otters", OTTERS)
     upstream.script(
@@ -117,7 +119,7 @@ def test_search_open_find_and_cite(client: openai.OpenAI, wire: Wire, upstream: 
     assert wire.replay(response["id"]) == streamed.events
 
 
-def test_the_packages_helper_ends_well(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_sdk_stream_helper_reads_web_search(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters")
     upstream.script(NAME, [calls(("web_search", {"query": "otters"})), reply(text("Yes 【1】."))])
     with client.responses.stream(model=MODEL, input="Otters?", tools=[SEARCH]) as events:
@@ -127,7 +129,7 @@ def test_the_packages_helper_ends_well(client: openai.OpenAI, upstream: Upstream
     assert response.output_text == f"Yes ([127.0.0.1]({web.url('/otters')}))."
 
 
-def test_a_conversation_goes_on_with_its_sources(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_web_search_sources_are_kept_in_the_chain(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters", "/fish")
     web.say("/fish", "Fish swim.", "text/plain")
     upstream.script(
@@ -148,7 +150,7 @@ def test_a_conversation_goes_on_with_its_sources(client: openai.OpenAI, upstream
     assert "Everything about fish" in said[2]["content"]
 
 
-def test_a_client_that_keeps_the_history_itself(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_web_search_call_sent_back_by_client_is_replayed(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters")
     upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("Yes【1】."))])
     asked: Any = [{"role": "user", "content": "Otters?"}]
@@ -161,7 +163,9 @@ def test_a_client_that_keeps_the_history_itself(client: openai.OpenAI, upstream:
     )
 
 
-def test_what_a_search_is_kept_to(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_web_search_respects_allowed_domains_and_offline_access(
+    client: openai.OpenAI, upstream: Upstream, web: Web
+) -> None:
     find(web, "/otters")
     upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("No."))])
     tool: Any = {"type": "web_search", "filters": {"allowed_domains": ["otters.example"]}, "external_web_access": False}
@@ -172,7 +176,9 @@ def test_what_a_search_is_kept_to(client: openai.OpenAI, upstream: Upstream, web
     assert offered == ["web_search"]
 
 
-def test_where_no_page_is_opened(client: openai.OpenAI, upstream: Upstream, web: Web, calm: None) -> None:
+def test_pages_at_forbidden_addresses_are_not_opened(
+    client: openai.OpenAI, upstream: Upstream, web: Web, calm: None
+) -> None:
     port = upstream.url.rsplit(":", 1)[1]
     web.answers["/inside"] = Answer(status=302, headers={"location": "http://169.254.169.254/latest/meta-data/"})
     pages = ["http://127.0.0.2:1/", f"http://[::1]:{port}/_requests", "file:///etc/passwd", web.url("/inside"), "9"]
@@ -191,7 +197,7 @@ def test_where_no_page_is_opened(client: openai.OpenAI, upstream: Upstream, web:
         (Answer(b"<html>no JSON</html>"), "failed (JSONDecodeError)"),
     ],
 )
-def test_a_search_service_that_fails(
+def test_failure_of_the_search_service_is_reported_to_the_model(
     client: openai.OpenAI, upstream: Upstream, web: Web, calm: None, answer: Answer, why: str
 ) -> None:
     web.answers["/searxng/search"] = answer
@@ -202,7 +208,9 @@ def test_a_search_service_that_fails(
     assert why in told(upstream)[0]
 
 
-def test_calls_that_do_not_go_through(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_invalid_unknown_and_excess_search_calls_are_not_run(
+    client: openai.OpenAI, upstream: Upstream, web: Web
+) -> None:
     find(web, "/otters")
     upstream.script(
         NAME,
@@ -229,7 +237,7 @@ def test_calls_that_do_not_go_through(client: openai.OpenAI, upstream: Upstream,
     assert "No more tools may be called" in one_too_many
 
 
-def test_a_model_that_never_stops_searching(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_endless_web_searches_end_as_incomplete(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters")
     upstream.script(NAME, calls(("web_search", {"queries": ["again"]})))
     response = create(client, model=MODEL, input="Hi", tools=[SEARCH])
@@ -237,7 +245,9 @@ def test_a_model_that_never_stops_searching(client: openai.OpenAI, upstream: Ups
     assert len(web_calls(response)) == 64
 
 
-def test_a_function_of_the_clients_beside_it(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_web_search_and_client_function_in_one_round_are_both_answered(
+    client: openai.OpenAI, upstream: Upstream, web: Web
+) -> None:
     find(web, "/otters")
     upstream.script(
         NAME,
@@ -261,7 +271,9 @@ def test_a_function_of_the_clients_beside_it(client: openai.OpenAI, upstream: Up
     assert {content.splitlines()[-1] for content in told(upstream)} == {"Everything about otters.", "sun"}
 
 
-def test_a_model_that_has_learned_to_browse(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_model_with_native_browser_tools_searches_and_cites(
+    client: openai.OpenAI, upstream: Upstream, web: Web
+) -> None:
     find(web, "/otters")
     web.say("/otters", OTTERS)
     upstream.script(
@@ -283,7 +295,7 @@ def test_a_model_that_has_learned_to_browse(client: openai.OpenAI, upstream: Ups
     assert [url for _, url in cited(streamed.response) + cited(second)] == [web.url("/otters")] * 2
 
 
-def test_log_probabilities_without_the_markers(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
+def test_logprobs_leave_out_citation_markers(client: openai.OpenAI, upstream: Upstream, web: Web) -> None:
     find(web, "/otters")
     tokens = [("Yes", -0.1), ("【", -0.2), ("1", -0.3), ("】.", -0.4)]
     upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(logprobs(*tokens))])
@@ -292,8 +304,10 @@ def test_log_probabilities_without_the_markers(client: openai.OpenAI, upstream: 
     assert [entry["token"] for entry in part["logprobs"]] == ["Yes", "."]
 
 
-def test_without_a_stored_response_nothing_is_kept(stack: LiveStack, wire: Wire, upstream: Upstream, web: Web) -> None:
-    """Neither in a store nor in the log: not what was searched for, not what was found."""
+def test_web_search_with_store_false_leaves_no_traces(
+    stack: LiveStack, wire: Wire, upstream: Upstream, web: Web
+) -> None:
+    """Neither queries nor results are in the store or the log."""
     find(web, "/canary-found-7731")
     web.say("/canary-found-7731", "canary-page-7731", "text/plain")
     upstream.script(
@@ -316,7 +330,7 @@ def test_without_a_stored_response_nothing_is_kept(stack: LiveStack, wire: Wire,
 
 @pytest.fixture(scope="module")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Web, Certificates]]:
-    """A proxy that answers for Tavily, and the certificates that it has."""
+    """A proxy that answers for Tavily, and its certificates."""
     certificates = Certificates.made_in(tmp_path_factory.mktemp("tls"), ["api.tavily.com"])
     with Web(intercepts=certificates.of_server()) as proxy:
         yield proxy, certificates
@@ -330,7 +344,7 @@ def mortal(
     proxy: tuple[Web, Certificates],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LiveStack]:
-    """The stack."""
+    """A stack with Tavily, behind a proxy, that may be killed."""
     folder = tmp_path_factory.mktemp("mortal")
     web, certificates = proxy
     env = {
@@ -347,7 +361,7 @@ def mortal(
 
 @pytest.fixture
 def service(proxy: tuple[Web, Certificates]) -> Web:
-    """Tavily, which has not been asked yet and finds otters."""
+    """Tavily without recorded requests, with one result."""
     web, _ = proxy
     web.reset()
     found = [("https://otters.example/", "Otters", "Otters swim.")]
@@ -359,8 +373,8 @@ def service(proxy: tuple[Web, Certificates]) -> Web:
     return web
 
 
-def test_a_server_that_is_killed_while_it_searches(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
-    """The search that was answered is not made again; the one that was not is; and the numbers still hold."""
+def test_killed_server_repeats_only_the_unanswered_search(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
+    """The numbers of the citations stay valid."""
     answering, gate = service.answers["/search"], Event()
     held = calls(("web_search", {"queries": ["held"]}))
     upstream.script(NAME, [calls(("web_search", {"queries": ["first"]})), held, reply(text("They swim【1】."))])
@@ -393,7 +407,7 @@ def test_a_server_that_is_killed_while_it_searches(mortal: LiveStack, upstream: 
     assert {each.json()["api_key"] for each in service.seen} == {"tvly-of-the-stack"}
 
 
-def test_keys_are_in_no_log(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
+def test_search_service_key_is_not_logged(mortal: LiveStack, upstream: Upstream, service: Web) -> None:
     service.answers["/search"] = Answer(b"{}", 401)
     upstream.script(NAME, [calls(("web_search", {"queries": ["otters"]})), reply(text("No."))])
     with Wire(mortal) as wire:

@@ -1,5 +1,5 @@
-"""Every search service that the host has a provider for: the host's own code, asked over TLS through a proxy that answers
-for the service in the form that the service has."""
+"""Every search service with a provider in the host: the host's code, over TLS through a proxy that answers in the
+service's format."""
 
 import importlib
 import json
@@ -16,7 +16,7 @@ from tests.support.search import SERVICES
 from tests.support.stack import Host
 from tests.support.web import Answer, Asked, Web
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 FOUND = [
     ("https://otters.example/", "Otters", "Otters sleep hand in hand & float."),
@@ -27,13 +27,13 @@ FOUND = [
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Those of all services."""
+    """Certificates of all services."""
     return Certificates.made_in(tmp_path_factory.mktemp("tls"), [host for host, _ in SERVICES.values()])
 
 
 @pytest.fixture
 def proxy(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    """A proxy that this process uses as its environment says."""
+    """A proxy that is set in this process's environment."""
     with Web(intercepts=certificates.of_server()) as proxy:
         monkeypatch.setenv("HTTPS_PROXY", proxy.url(""))
         monkeypatch.setenv("SSL_CERT_FILE", certificates.path("ca.pem"))
@@ -41,7 +41,7 @@ def proxy(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 class Router:
-    """What the host's router does for the one provider that there is."""
+    """A stand-in for the host's router, with one provider."""
 
     def __init__(self, provider: Any) -> None:
         self.routing_table = self
@@ -56,14 +56,14 @@ class Router:
 
 @asynccontextmanager
 async def searching(host: Host, service: str) -> AsyncIterator[Any]:
-    """Our view of the host's provider of a service; None where the host has none."""
-    # The host has to be there before the modules that look which one it is.
+    """Yield this package's wrapper of the host's provider of a service, or None where the host has none."""
+    # The host must be imported before the modules that detect it.
     registry = importlib.import_module(f"{'ogx' if host == 'ogx' else 'llama_stack'}.providers.registry.tool_runtime")
     from llama_stack_responses.host.tool_runtime import HostToolRuntime
 
     spec = next((spec for spec in registry.available_providers() if spec.module.endswith(f".{service}")), None)
     if spec is None:
-        assert host == "llama_stack"  # OGX has them all
+        assert host == "llama_stack"  # OGX has all of them
         yield None
         return
     module, _, name = spec.config_class.rpartition(".")
@@ -77,7 +77,7 @@ async def searching(host: Host, service: str) -> AsyncIterator[Any]:
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_its_results_are_read(host: Host, proxy: Web, service: str) -> None:
+async def test_search_service_results_are_read(host: Host, proxy: Web, service: str) -> None:
     server, form = SERVICES[service]
 
     def answer(asked: Asked) -> Answer:
@@ -95,7 +95,7 @@ async def test_its_results_are_read(host: Host, proxy: Web, service: str) -> Non
 
 
 @pytest.mark.parametrize("service", SERVICES)
-async def test_it_is_kept_to_domains(host: Host, proxy: Web, service: str) -> None:
+async def test_search_service_query_has_the_allowed_domains(host: Host, proxy: Web, service: str) -> None:
     _, form = SERVICES[service]
     proxy.answer_all = lambda _: Answer(json.dumps(form("otters", FOUND)).encode())
     async with searching(host, service) as search:
@@ -108,7 +108,7 @@ async def test_it_is_kept_to_domains(host: Host, proxy: Web, service: str) -> No
 
 @pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("status", [401, 429, 500])
-async def test_its_errors_tell_no_secret(host: Host, proxy: Web, service: str, status: int) -> None:
+async def test_search_service_error_does_not_contain_the_key(host: Host, proxy: Web, service: str, status: int) -> None:
     proxy.answer_all = lambda _: Answer(b'{"error": "the key secret is wrong"}', status)
     async with searching(host, service) as search:
         if search:

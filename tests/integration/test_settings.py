@@ -1,4 +1,4 @@
-"""What an operator configures: profiles of single models, what passes through, limits, and how long responses are kept."""
+"""Configuration: profiles of models, passed-through fields, limits, and retention."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ IMAGE: Final[Json] = {"type": "input_image", "image_url": "data:image/png;base64
 
 @dataclass(frozen=True)
 class Configured:
-    """A stack with these settings, which found two responses in its store when it started."""
+    """A stack with these settings, whose store had two responses when it started."""
 
     stack: LiveStack
     old: Json
@@ -77,7 +77,7 @@ class Configured:
 
     @property
     def database(self) -> Path:
-        """The responses' store."""
+        """The file of the response store."""
         return self.stack.state_dir / "responses.db"
 
 
@@ -108,13 +108,13 @@ def client(configured: Configured, upstream: Upstream) -> Iterator[openai.OpenAI
 
 @pytest.fixture
 def wire(configured: Configured, upstream: Upstream) -> Iterator[Wire]:
-    """Plain HTTP to that stack."""
+    """A plain HTTP client of that stack."""
     with Wire(configured.stack) as wire:
         yield wire
 
 
 def shown(response: Json) -> list[tuple[str, str]]:
-    """The type and the text of each item."""
+    """Return the type and the text of each item."""
     return [(item["type"], "".join(part["text"] for part in item["content"])) for item in response["output"]]
 
 
@@ -129,8 +129,10 @@ def shown(response: Json) -> list[tuple[str, str]]:
         ("prompted", "Let me see.\n</think>\n\nFour."),
     ],
 )
-def test_reasoning_within_the_text_is_an_item(client: openai.OpenAI, upstream: Upstream, model: str, said: str) -> None:
-    """However the tags are cut: here after each character."""
+def test_reasoning_tags_in_the_text_become_an_item(
+    client: openai.OpenAI, upstream: Upstream, model: str, said: str
+) -> None:
+    """Also when the tags are split into one delta per character."""
     upstream.script(model, reply(text(*said)))
     streamed = stream(client, model=f"local/{model}", input="2 + 2?")
     assert shown(streamed.response) == [("reasoning", "Let me see.\n"), ("message", "Four.")]
@@ -139,18 +141,18 @@ def test_reasoning_within_the_text_is_an_item(client: openai.OpenAI, upstream: U
     assert stored(client, streamed.response["id"]) == streamed.response
 
 
-def test_without_a_profile_text_is_text(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_reasoning_tags_without_a_profile_stay_text(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("other", reply(text("<think>a</think>b")))
     assert shown(create(client, model="local/other", input="Hi")) == [("message", "<think>a</think>b")]
 
 
-def test_a_tag_that_never_closes_is_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unclosed_reasoning_tag_is_reasoning(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("thinker", reply(text("<think>", "Let me", " see </thi"), finish("length")))
     response = stream(client, model="local/thinker", input="Hi").response
     assert (response["status"], shown(response)) == ("incomplete", [("reasoning", "Let me see </thi")])
 
 
-def test_reasoning_goes_back_in_the_text(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_reasoning_is_sent_back_in_tags_within_the_text(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("thinker", [reply(text("<think>a</think>one")), reply(text("<think>b</think>two"))])
     first = create(client, model="local/thinker", input="1")
     second = create(client, model="local/thinker", input="2", previous_response_id=first["id"])
@@ -162,7 +164,7 @@ def test_reasoning_goes_back_in_the_text(client: openai.OpenAI, upstream: Upstre
 @pytest.mark.parametrize(
     ("model", "field"), [("free", "reasoning"), ("other", "reasoning_content"), ("prompted", None)]
 )
-def test_reasoning_goes_back_in_its_field(
+def test_reasoning_is_sent_back_in_the_field_of_the_profile(
     client: openai.OpenAI, upstream: Upstream, model: str, field: str | None
 ) -> None:
     thought = text("Hm.</think>") if model == "prompted" else reasoning("Hm.")
@@ -175,7 +177,7 @@ def test_reasoning_goes_back_in_its_field(
     assert not called["content"]
 
 
-# -- what a template takes ---------------------------------------------------------------
+# -- chat templates ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def test_reasoning_goes_back_in_its_field(
         ("other", [("system", "A\n\nB"), ("user", "1"), ("system", "C"), ("user", "2")]),
     ],
 )
-def test_system_messages_as_the_template_takes_them(
+def test_system_messages_follow_the_profile_of_the_template(
     client: openai.OpenAI, upstream: Upstream, model: str, expected: list[tuple[str, str]]
 ) -> None:
     upstream.script(model, reply(text("ok")))
@@ -196,7 +198,7 @@ def test_system_messages_as_the_template_takes_them(
     assert [(each["role"], each["content"]) for each in messages(upstream, model)] == expected
 
 
-def test_media_stay_in_a_tools_output_where_the_template_takes_them(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_media_stay_in_tool_output_if_the_template_supports_them(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("free", reply(text("ok")))
     parts = [{"type": "input_text", "text": "A cat:"}, IMAGE]
     output = {"type": "function_call_output", "call_id": "c1", "output": parts}
@@ -219,7 +221,7 @@ def test_media_stay_in_a_tools_output_where_the_template_takes_them(client: open
     ],
     ids=["image", "audio"],
 )
-def test_a_model_that_takes_no_media(wire: Wire, upstream: Upstream, part: Json) -> None:
+def test_media_for_a_model_without_media_are_400(wire: Wire, upstream: Upstream, part: Json) -> None:
     asked = [{"role": "user", "content": [part]}]
     error = error_of(wire.post({"model": "local/strict", "input": asked}), 400)
     assert (error["param"], error["code"]) == ("input[0].content[0]", "unsupported_value")
@@ -228,18 +230,18 @@ def test_a_model_that_takes_no_media(wire: Wire, upstream: Upstream, part: Json)
     wire.create(model="local/other", input=asked)
 
 
-def test_the_bound_on_tokens_under_the_name_that_the_server_knows(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_max_output_tokens_has_the_name_of_the_profile(client: openai.OpenAI, upstream: Upstream) -> None:
     for model, name in (("strict", "max_tokens"), ("free", "max_completion_tokens")):
         upstream.script(model, reply(text("ok")))
-        create(client, model=f"local/{model}", input="Hi", max_output_tokens=7)
+        create(client, model=f"local/{model}", input="Hi", max_output_tokens=17)
         body = upstream.requests(model)[0].body
-        assert {key: body[key] for key in body if key.startswith("max")} == {name: 7}
+        assert {key: body[key] for key in body if key.startswith("max")} == {name: 17}
 
 
-# -- what passes through, and limits -----------------------------------------------------
+# -- passed-through fields, and limits -----------------------------------------------------
 
 
-def test_only_the_listed_fields_pass_through(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_only_configured_fields_are_passed_through(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("other", reply(text("ok")))
     extra: Any = {"top_k": 3, "house_style": {"a": [1]}, "seed": 4, "unknown": 5}
     create(client, model="local/other", input="Hi", extra_body=extra)
@@ -247,14 +249,14 @@ def test_only_the_listed_fields_pass_through(client: openai.OpenAI, upstream: Up
     assert {name: body[name] for name in extra if name in body} == {"top_k": 3, "house_style": {"a": [1]}}
 
 
-def test_a_model_that_never_learns_is_stopped(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_endless_unknown_calls_end_as_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("other", reply(tool_call(0, "c9", "teleport", "{}")))
     response = stream(client, model="local/other", input="Hi", tools=TOOLS).response
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_messages"})
     assert len(upstream.requests("other")) == 3
 
 
-def test_a_request_of_too_many_items(wire: Wire, upstream: Upstream) -> None:
+def test_input_over_the_item_limit_is_400(wire: Wire, upstream: Upstream) -> None:
     asked = [{"role": "user", "content": "x"}] * 5
     wire.create(model="local/echo", input=asked)
     error = error_of(wire.post({"model": "local/echo", "input": [*asked, *asked[:1]]}), 400)
@@ -262,7 +264,7 @@ def test_a_request_of_too_many_items(wire: Wire, upstream: Upstream) -> None:
     assert len(upstream.requests("echo")) == 1
 
 
-def test_a_request_that_is_too_long(wire: Wire, upstream: Upstream) -> None:
+def test_body_over_the_configured_limit_is_413(wire: Wire, upstream: Upstream) -> None:
     wire.create(model="local/echo", input="x" * 19_000)
     error = error_of(wire.post({"model": "local/echo", "input": "x" * 20_000}), 413)
     assert error["code"] == "request_too_large"
@@ -272,8 +274,8 @@ def test_a_request_that_is_too_long(wire: Wire, upstream: Upstream) -> None:
 # -- retention ---------------------------------------------------------------------------
 
 
-def test_what_is_past_its_time_is_dropped_though_nobody_asks_for_it(configured: Configured, wire: Wire) -> None:
-    wire.create(model="local/echo", input="x")  # the sweeps begin with the first request
+def test_sweeper_deletes_responses_past_retention(configured: Configured, wire: Wire) -> None:
+    wire.create(model="local/echo", input="x")  # the sweeper starts with the first request
     wait_until(lambda: f"r/{configured.old['id']}" not in records(configured.database))
     error_of(wire.get(f"/{configured.old['id']}"), 404)
     assert wire.retrieve(configured.young["id"]) == configured.young
@@ -282,14 +284,14 @@ def test_what_is_past_its_time_is_dropped_though_nobody_asks_for_it(configured: 
 # -- a WebSocket --------------------------------------------------------------------------
 
 
-def test_a_message_that_is_too_large(configured: Configured, upstream: Upstream) -> None:
+def test_websocket_message_over_the_limit_closes_the_connection(configured: Configured, upstream: Upstream) -> None:
     with Talk(configured.stack) as talk:
         talk.ask(model="local/echo", input="x" * 10_000)
         assert talk.closed() == (1009, "The message is too large.")
 
 
-def test_requests_that_wait(configured: Configured, upstream: Upstream) -> None:
-    """One is worked on, one waits, whatever their lanes; a third is one too many until one is done."""
+def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configured, upstream: Upstream) -> None:
+    """One request runs and one waits, across all lanes. A third is refused until the first has ended."""
     upstream.script("held", reply(text("one ", "two"), hold=1))
     with Talk(configured.stack) as talk:
         talk.ask("a", model="local/held", input="x")
@@ -306,7 +308,7 @@ def test_requests_that_wait(configured: Configured, upstream: Upstream) -> None:
         assert output_text(talk.response("c"))
 
 
-def test_what_is_remembered_is_bounded(configured: Configured, upstream: Upstream) -> None:
+def test_websocket_memory_of_unstored_responses_is_bounded(configured: Configured, upstream: Upstream) -> None:
     with Talk(configured.stack) as talk:
         made = []
         for _ in range(2):
@@ -318,13 +320,15 @@ def test_what_is_remembered_is_bounded(configured: Configured, upstream: Upstrea
         assert output_text(talk.response())
 
 
-def test_a_client_that_does_not_read(configured: Configured, wire: Wire, upstream: Upstream) -> None:
-    """It holds nobody up for ever: the model server is let go, and what was said is kept."""
+def test_websocket_client_that_does_not_read_is_disconnected(
+    configured: Configured, wire: Wire, upstream: Upstream
+) -> None:
+    """The generation ends, and its output is stored."""
     upstream.script("much", reply(text(*["x" * 500_000] * 32), end="hang"))
     with Talk(configured.stack) as talk:
         talk.ask(model="local/much", input="x")
         response = talk.event()["response"]
         [record] = upstream.wait_for("much", ended=True, seconds=90)
         assert record.ended == "client_gone"
-        wait_until(lambda: wire.get(f"/{response['id']}").status_code == 200)
+        wait_until(lambda: wire.retrieve(response["id"])["status"] != "in_progress")
         assert wire.retrieve(response["id"])["status"] == "cancelled"

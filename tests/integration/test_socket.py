@@ -1,4 +1,4 @@
-"""Turn after turn over one WebSocket, as clients have it: lanes, memory, errors, and clients that leave."""
+"""Responses over one WebSocket: lanes, unstored responses, errors, and disconnects."""
 
 import asyncio
 import json
@@ -12,10 +12,11 @@ from openai.lib.responses_websocket import (
     ResponsesWebSocketSession,
 )
 from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from tests.support.asking import function
 from tests.support.stack import LiveStack
-from tests.support.talk import Talk
+from tests.support.talk import SECONDS, Talk
 from tests.support.upstream import Upstream, error, reasoning, reply, text, tool_call
 from tests.support.variants import keeps
 from tests.support.waiting import wait_until
@@ -25,17 +26,17 @@ pytestmark = [pytest.mark.live, pytest.mark.usefixtures("calm")]
 
 
 def messages(upstream: Upstream, model: str) -> list[tuple[str, str]]:
-    """What the model was sent last."""
+    """Return the messages of the last chat request."""
     return said(upstream.requests(model)[-1].body["messages"])
 
 
 def is_stored(wire: Wire, response_id: str) -> bool:
-    """Whether a response can be retrieved: that is when it has ended."""
+    """Return whether a response can be retrieved."""
     return wire.get(f"/{response_id}").status_code == 200
 
 
-def test_turns_on_one_connection(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """Stored ones too: another client finds them, and their streams again."""
+def test_websocket_responses_are_chained_stored_and_replayed(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    """Other clients can retrieve and replay them."""
     upstream.script("turns", [reply(reasoning("Hm."), text("One", ".")), reply(text("Two."))])
     with Talk(stack) as talk:
         talk.ask(model="local/turns", input="first", stream=False)
@@ -49,10 +50,16 @@ def test_turns_on_one_connection(stack: LiveStack, wire: Wire, upstream: Upstrea
     assert wire.replay(first["id"]) == events
 
 
-def test_what_is_not_stored_can_be_gone_on_from_on_its_connection(
+def test_websocket_negotiates_no_compression(stack: LiveStack) -> None:
+    url = f"{stack.base_url.replace('http', 'ws', 1)}/v1/responses"
+    with connect(url, proxy=None, compression="deflate", open_timeout=SECONDS) as socket:
+        assert socket.protocol.extensions == []
+
+
+def test_unstored_response_can_be_continued_on_its_websocket_only(
     stack: LiveStack, wire: Wire, upstream: Upstream
 ) -> None:
-    """From stored to unstored and back, with a call on the way; another connection knows nothing of it."""
+    """A chain of stored and unstored responses, with a call. Another connection cannot continue it."""
     tools = [function("weather", "city")]
     called = reply(tool_call(0, "call_1", "weather", '{"city":"Oslo"}'))
     upstream.script("mixed", [reply(text("One.")), called, reply(text("Cold.")), reply(text("Four."))])
@@ -74,7 +81,7 @@ def test_what_is_not_stored_can_be_gone_on_from_on_its_connection(
     assert [role for role, _ in messages(upstream, "mixed")] == [
         *("user", "assistant", "user", "assistant", "tool", "assistant", "user")
     ]
-    # What stands on them and is stored brings them along.
+    # A stored response includes the unstored history before it.
     [page] = wire.pages(f"/{fourth['id']}/input_items", order="asc")
     assert [item["type"] for item in page["data"]] == [
         *("message", "message", "message", "function_call", "function_call_output", "message", "message")
@@ -82,7 +89,7 @@ def test_what_is_not_stored_can_be_gone_on_from_on_its_connection(
 
 
 @pytest.mark.parametrize("failure", ["refused by the server", "refused by the model server", "broken off"])
-def test_failed_continuation_forgets_the_unstored_response_that_it_named(
+def test_failed_websocket_continuation_forgets_the_unstored_response(
     stack: LiveStack, upstream: Upstream, failure: str
 ) -> None:
     end = {"refused by the model server": [error(500, "Broken.")], "broken off": [reply(text("Half"), end="drop")]}
@@ -100,7 +107,7 @@ def test_failed_continuation_forgets_the_unstored_response_that_it_named(
         assert talk.error()["code"] == "previous_response_not_found"
 
 
-def test_a_turn_that_says_nothing_prepares_the_next(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_generate_false_prepares_input_for_the_next_response(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     with Talk(stack) as talk:
         for store in (True, False):
             talk.ask(model="local/echo", input="the code is 1234", generate=False, store=store)
@@ -118,8 +125,8 @@ def test_a_turn_that_says_nothing_prepares_the_next(stack: LiveStack, wire: Wire
         assert error["code"] == "model_not_found"
 
 
-def test_lanes_run_side_by_side_and_each_in_order(stack: LiveStack, upstream: Upstream) -> None:
-    """A new lane forks from what another one made while that goes on."""
+def test_lanes_run_concurrently_and_each_in_order(stack: LiveStack, upstream: Upstream) -> None:
+    """A new lane continues from a response of a lane that is still running."""
     upstream.script("slow", [reply(text("One.")), reply(text("Tw", "o."), hold=1), reply(text("Three."))])
     with Talk(stack) as talk:
         talk.ask("a", model="local/slow", input="first", store=False)
@@ -158,7 +165,7 @@ ERRORS: dict[str, tuple[Json, int, str | None, str | None]] = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_a_request_that_is_wrong_and_the_connection_goes_on(stack: LiveStack, upstream: Upstream, name: str) -> None:
+def test_invalid_websocket_request_keeps_the_connection_usable(stack: LiveStack, upstream: Upstream, name: str) -> None:
     changed, status, param, code = ERRORS[name]
     with Talk(stack) as talk:
         talk.ask("a", **{"model": "local/echo", "input": "x"} | changed)
@@ -169,7 +176,7 @@ def test_a_request_that_is_wrong_and_the_connection_goes_on(stack: LiveStack, up
         assert output_text(talk.response("a"))
 
 
-def test_what_is_no_request(stack: LiveStack, upstream: Upstream) -> None:
+def test_invalid_websocket_messages_are_400(stack: LiveStack, upstream: Upstream) -> None:
     with Talk(stack) as talk:
         for message in ("{", "[]", '"x"', '{"model": "local/echo"}', '{"type": "response.cancel"}'):
             talk.socket.send(message)
@@ -180,8 +187,10 @@ def test_what_is_no_request(stack: LiveStack, upstream: Upstream) -> None:
         assert output_text(talk.response())
 
 
-def test_the_model_server_refuses_and_breaks_off(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """With the status of before, and in the middle as part of the response."""
+def test_model_server_errors_on_a_websocket_keep_the_lane_usable(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """An error before the response has its HTTP status. An error in the middle is part of the response."""
     refusal = error(429, "Slow down.", headers={"retry-after": "7"})
     upstream.script("odd", [refusal, reply(text("Half"), end="drop"), reply(text("Whole."))])
     with Talk(stack) as talk:
@@ -196,8 +205,10 @@ def test_the_model_server_refuses_and_breaks_off(stack: LiveStack, wire: Wire, u
     assert wire.retrieve(failed["id"]) == failed
 
 
-def test_a_client_that_leaves_ends_what_runs(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    """In every lane; what waits there is not begun."""
+def test_websocket_disconnect_ends_running_and_waiting_responses(
+    stack: LiveStack, wire: Wire, upstream: Upstream
+) -> None:
+    """In all lanes. Waiting requests are not started."""
     for model in ("left-a", "left-b"):
         upstream.script(model, reply(text("Half", "never"), hold=1))
     with Talk(stack) as talk:
@@ -215,8 +226,8 @@ def test_a_client_that_leaves_ends_what_runs(stack: LiveStack, wire: Wire, upstr
     assert len(upstream.requests("left-a")) == 1
 
 
-def test_a_page_of_another_site_may_not_connect(stack: LiveStack) -> None:
-    """Browsers ask nobody before they open a WebSocket; a page of this server's own, and whoever is no page, may."""
+def test_websocket_with_foreign_origin_is_403(stack: LiveStack) -> None:
+    """Browsers apply no CORS to WebSockets. Pages of this server and clients without an Origin may connect."""
     with pytest.raises(InvalidStatus) as refused:
         Talk(stack, headers={"origin": "https://evil.example"})
     assert refused.value.response.status_code == 403
@@ -225,7 +236,7 @@ def test_a_page_of_another_site_may_not_connect(stack: LiveStack) -> None:
         assert output_text(talk.response())
 
 
-def test_too_many_lanes(stack: LiveStack, upstream: Upstream) -> None:
+def test_websocket_lane_over_the_limit_is_refused(stack: LiveStack, upstream: Upstream) -> None:
     with Talk(stack) as talk:
         for number in range(32):
             talk.ask(f"lane-{number}", model="local/echo", input="x", generate=False, store=False)
@@ -241,8 +252,8 @@ def test_too_many_lanes(stack: LiveStack, upstream: Upstream) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
-def test_the_openai_package(client: openai.OpenAI, upstream: Upstream) -> None:
-    """Its connection and its session with lanes, unchanged."""
+def test_sdk_websocket_connection_creates_and_continues_responses(client: openai.OpenAI, upstream: Upstream) -> None:
+    """The unmodified connection of the openai package."""
     with client.responses.connect() as connection:
         connection.response.create(model="local/echo", input="Hello", store=False)
         first = next(event.response for event in connection if event.type == "response.completed")
@@ -260,7 +271,7 @@ def test_the_openai_package(client: openai.OpenAI, upstream: Upstream) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
-def test_the_lanes_of_the_openai_package(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_websocket_session_uses_lanes(client: openai.OpenAI, upstream: Upstream) -> None:
     limits = ResponsesWebSocketLimits(
         max_lanes=8, max_events_per_lane=128, max_events=512, max_bytes_per_lane=1 << 24, max_bytes=1 << 25
     )
@@ -279,7 +290,7 @@ def test_the_lanes_of_the_openai_package(client: openai.OpenAI, upstream: Upstre
         assert other.get_final_response(timeout=60).output_text == "Hello."
 
 
-def test_the_asynchronous_client_of_the_openai_package(stack: LiveStack, upstream: Upstream) -> None:
+def test_async_sdk_websocket_connection_creates_a_response(stack: LiveStack, upstream: Upstream) -> None:
     async def talk() -> str:
         url = f"{stack.base_url}/v1"
         client = openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0)

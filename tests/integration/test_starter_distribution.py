@@ -1,4 +1,4 @@
-"""The host's own starter distribution with one entry changed: the provider of its `responses` API."""
+"""The host's own starter distribution with this package as the provider of its `responses` API."""
 
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -13,13 +13,13 @@ from tests.support.variants import variant
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts, pytest.mark.extended]
 
 NAME = "m"
 MODEL = f"vllm/{NAME}"
 CALL = tool_call(0, "call_a", "weather", '{"city":', ' "Oslo"}')
 STATE = "${env.SQLITE_STORE_DIR:=~/.llama-stack-responses}"
-# These would load torch, for embeddings and for ranking search results: gigabytes that no response needs.
+# These would load torch for embeddings and for ranking search results: gigabytes that responses do not need.
 TORCH = {
     "llama_stack": (["inline::transformers"], ["default_reranker_model"]),
     "ogx": (["inline::sentence-transformers"], ["default_embedding_model", "default_reranker_model"]),
@@ -27,7 +27,7 @@ TORCH = {
 
 
 def package(name: str) -> Path:
-    """The folder of an installed package, without importing it."""
+    """Return the folder of an installed package without importing it."""
     spec = find_spec(name)
     assert spec is not None
     assert spec.origin is not None
@@ -35,7 +35,7 @@ def package(name: str) -> Path:
 
 
 def with_our_responses(config: Json) -> None:
-    """The one entry."""
+    """Set the provider of the `responses` API."""
     config["providers"]["responses"] = [
         {
             "provider_id": "responses",
@@ -47,7 +47,7 @@ def with_our_responses(config: Json) -> None:
 
 
 def without_torch(config: Json, host: Host) -> None:
-    """What a machine without a machine-learning library leaves out, whoever answers `/v1/responses`."""
+    """Remove the providers and settings that need torch. They do not depend on the responses provider."""
     kinds, settings = TORCH[host]
     providers = config["providers"]["inference"]
     config["providers"]["inference"] = [each for each in providers if each["provider_type"] not in kinds]
@@ -59,7 +59,7 @@ def without_torch(config: Json, host: Host) -> None:
 def distribution(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """The host's starter distribution as it is installed, but for that entry."""
+    """The host's installed starter distribution with that provider."""
 
     def change(config: Json) -> None:
         with_our_responses(config)
@@ -73,7 +73,7 @@ def distribution(
         "SQLITE_STORE_DIR": str(folder / "state"),
         "FILES_STORAGE_DIR": str(folder / "state" / "files"),
         "VLLM_URL": upstream_process.client.base_url,
-        # It counts tokens of files with vocabularies that tiktoken would download; this package brings them along.
+        # The host counts tokens of files with vocabularies that tiktoken would download; llama_index contains them.
         "TIKTOKEN_CACHE_DIR": str(site.parent / "llama_index" / "core" / "_static" / "tiktoken_cache"),
     }
     config = variant(site / "distributions" / "starter" / "config.yaml", folder / "config.yaml", change)
@@ -83,7 +83,7 @@ def distribution(
     live.kill()  # OGX's pool of file processors takes seconds to stop
 
 
-def test_a_conversation_is_streamed_stored_and_chained(distribution: LiveStack, upstream: Upstream) -> None:
+def test_host_distribution_streams_stores_and_chains_responses(distribution: LiveStack, upstream: Upstream) -> None:
     tools = [function("weather", "city")]
     upstream.script(NAME, [reply(text("Hello", ", Ada")), reply(CALL), reply(text("Sun", "ny."))])
     with distribution.client() as client:
@@ -106,13 +106,13 @@ def test_a_conversation_is_streamed_stored_and_chained(distribution: LiveStack, 
     ]
 
 
-def test_the_wire_is_ours_and_the_rest_is_the_hosts(distribution: LiveStack, upstream: Upstream) -> None:
+def test_host_distribution_keeps_the_other_routes_of_the_host(distribution: LiveStack, upstream: Upstream) -> None:
     with Wire(distribution) as wire:
         refused = wire.post({"model": "vllm/echo", "input": "Hi", "temperature": 3})
         assert error_of(refused, 400)["param"] == "temperature"
     with distribution.client() as client:
         chat = client.chat.completions.create(model="vllm/echo", messages=[{"role": "user", "content": "Hi"}])
         assert chat.choices[0].message.content == "Hi"
-        # The host's own provider takes its list over again and again, for a moment of which it has none.
+        # The host's own provider refreshes its list of models repeatedly, and has none for a moment.
         wait_until(lambda: "vllm/echo" in [each.id for each in client.models.list()])
     assert (distribution.state_dir / "responses.db").exists()

@@ -53,7 +53,7 @@ ENDINGS: dict[str, Reply] = {
 
 
 @pytest.mark.parametrize("name", ENDINGS)
-def test_what_was_streamed_is_what_is_stored_and_what_is_replayed(wire: Wire, upstream: Upstream, name: str) -> None:
+def test_streamed_response_is_stored_and_replayed_unchanged(wire: Wire, upstream: Upstream, name: str) -> None:
     upstream.script("ending", ENDINGS[name])
     events = wire.stream(model="local/ending", **RICH)
     streamed = final(events)
@@ -63,7 +63,7 @@ def test_what_was_streamed_is_what_is_stored_and_what_is_replayed(wire: Wire, up
 
 
 @pytest.mark.parametrize("name", ["completed", "refused", "silent", "incomplete"])
-def test_what_was_created_is_what_is_stored(wire: Wire, upstream: Upstream, name: str) -> None:
+def test_created_response_is_stored_unchanged(wire: Wire, upstream: Upstream, name: str) -> None:
     upstream.script("ending", ENDINGS[name])
     created = wire.create(model="local/ending", **RICH)
     assert wire.retrieve(created["id"]) == created
@@ -72,7 +72,7 @@ def test_what_was_created_is_what_is_stored(wire: Wire, upstream: Upstream, name
     }
 
 
-def test_a_replay_starts_where_the_client_left_off(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_replay_starts_after_the_given_sequence_number(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     upstream.script("ending", ENDINGS["completed"])
     response = wire.create(model="local/ending", **RICH)
     events = wire.replay(response["id"])
@@ -88,7 +88,7 @@ def test_a_replay_starts_where_the_client_left_off(client: openai.OpenAI, wire: 
     assert error_of(wire.get(f"/{response['id']}", stream="maybe"), 400)["param"] == "stream"
 
 
-def test_the_list_goes_page_by_page_in_both_orders(wire: Wire, upstream: Upstream) -> None:
+def test_response_list_is_paginated_in_both_orders(wire: Wire, upstream: Upstream) -> None:
     for name in ("list-a", "list-b"):
         upstream.script(name, reply(text("ok")))
     made = [wire.create(model=f"local/list-{'b' if n == 3 else 'a'}", input=str(n))["id"] for n in range(6)]
@@ -110,7 +110,7 @@ def test_the_list_goes_page_by_page_in_both_orders(wire: Wire, upstream: Upstrea
         pages = wire.pages(limit=2, order=order, model="local/list-a")
         assert [each["id"] for page in pages for each in page["data"]] == expected
         assert [len(page["data"]) for page in pages] == [2, 2, 1]
-    # Without a model, the newest of all; behind the last one, nothing.
+    # Without a model filter, the list has the newest of all. After the last response, it is empty.
     assert [each["id"] for each in wire.listed(limit=6)] == made[::-1]
     assert wire.get("", model="local/list-a", after=of_a[0]).json() == {
         "object": "list",
@@ -122,7 +122,7 @@ def test_the_list_goes_page_by_page_in_both_orders(wire: Wire, upstream: Upstrea
 
 
 @pytest.mark.parametrize("response_id", ["resp_fake_nonexistent_id", "resp_4c1b9b4e-11aa-4b6c-9d2e-0b5b3d8f8a11"])
-def test_id_in_the_form_of_the_hosts_is_not_found(wire: Wire, response_id: str) -> None:
+def test_response_id_in_the_format_of_the_host_is_404(wire: Wire, response_id: str) -> None:
     error = error_of(wire.get(f"/{response_id}"), 404)
     assert error["message"].startswith(f"Response with id '{response_id}' not found.")
     body = {"model": "local/echo", "input": "x", "previous_response_id": response_id}
@@ -133,14 +133,14 @@ def test_id_in_the_form_of_the_hosts_is_not_found(wire: Wire, response_id: str) 
     ("name", "value"),
     [("limit", "0"), ("limit", "101"), ("limit", "x"), ("limit", "-1"), ("order", "up"), ("after", UNKNOWN)],
 )
-def test_a_list_says_what_is_wrong_with_a_query(wire: Wire, name: str, value: str) -> None:
+def test_invalid_list_query_is_400_with_its_parameter(wire: Wire, name: str, value: str) -> None:
     response = wire.create(model="local/echo", input="x")
     for path in ("", f"/{response['id']}/input_items"):
         error = error_of(wire.get(path, **{name: value}), 400)
         assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", name, "invalid_value")
 
 
-def test_a_deleted_response_is_gone(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
+def test_deleted_response_is_404_and_not_listed(client: openai.OpenAI, wire: Wire, upstream: Upstream) -> None:
     response = wire.create(model="local/echo", input="x")
     answer = wire.http.delete(f"/responses/{response['id']}")
     assert answer.json() == {"id": response["id"], "object": "response", "deleted": True}
@@ -154,8 +154,8 @@ def test_a_deleted_response_is_gone(client: openai.OpenAI, wire: Wire, upstream:
         client.responses.retrieve(other.id)
 
 
-def test_a_response_is_kept_for_thirty_days(wire: Wire, stack: LiveStack) -> None:
-    """After that it is gone, whether it has been swept already or not."""
+def test_response_older_than_thirty_days_is_404(wire: Wire, stack: LiveStack) -> None:
+    """Also if the sweeper has not deleted it yet."""
     database = stack.state_dir / "responses.db"
     [young] = seed(database, [("a", "b")], age=29.9 * DAY)
     [old] = seed(database, [("c", "d")], age=30.1 * DAY)
@@ -170,7 +170,7 @@ def test_a_response_is_kept_for_thirty_days(wire: Wire, stack: LiveStack) -> Non
     assert output_text(wire.create(**body, previous_response_id=young["id"])) == "and?"
 
 
-def test_input_items_go_page_by_page(client: openai.OpenAI, wire: Wire) -> None:
+def test_input_items_are_paginated_in_both_orders(client: openai.OpenAI, wire: Wire) -> None:
     lines = [f"line {number}" for number in range(250)]
     items: Any = [{"role": "user" if n % 2 == 0 else "assistant", "content": line} for n, line in enumerate(lines)]
     items[7]["id"] = "msg_of_the_client"
@@ -187,7 +187,7 @@ def test_input_items_go_page_by_page(client: openai.OpenAI, wire: Wire) -> None:
     ids = [item["id"] for item in listed]
     assert len(set(ids)) == 250
     assert ids[-8] == "msg_of_the_client"
-    # The SDK asks for page after page by itself, the newest first.
+    # The SDK requests all pages by itself, newest first.
     assert [item.id for item in client.responses.input_items.list(response.id)] == ids
 
     page = wire.get(path).json()
@@ -200,8 +200,8 @@ def test_input_items_go_page_by_page(client: openai.OpenAI, wire: Wire) -> None:
     assert ([item["id"] for item in page["data"]], page["has_more"]) == (ids[244:241:-1], True)
 
 
-def test_input_items_of_a_chain_begin_with_its_beginning(wire: Wire, upstream: Upstream) -> None:
-    """With the ids under which the responses before gave their output, each once."""
+def test_input_items_of_a_chain_include_its_history(wire: Wire, upstream: Upstream) -> None:
+    """Each item appears once, with the id that it has in the output of the earlier response."""
     upstream.script("chain", [ENDINGS["completed"], reply(text("Cold."))])
     first = wire.create(model="local/chain", input="Weather?", tools=[WEATHER])
     outputs = [{"type": "function_call_output", "call_id": f"call_{n}", "output": str(n)} for n in (1, 2)]
@@ -225,7 +225,7 @@ def test_input_items_of_a_chain_begin_with_its_beginning(wire: Wire, upstream: U
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_response_that_is_not_in_the_background_cannot_be_cancelled(wire: Wire, stream: bool) -> None:
+def test_cancel_of_foreground_response_is_400(wire: Wire, stream: bool) -> None:
     response = (
         final(wire.stream(model="local/echo", input="x")) if stream else wire.create(model="local/echo", input="x")
     )
@@ -234,7 +234,7 @@ def test_a_response_that_is_not_in_the_background_cannot_be_cancelled(wire: Wire
     assert wire.retrieve(response["id"])["status"] == "completed"
 
 
-def test_the_sdk_replays_a_stored_response(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_replays_a_stored_response(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("ending", ENDINGS["incomplete"])
     response = client.responses.create(model="local/ending", input="x")
     with client.responses.retrieve(response.id, stream=True) as stream:

@@ -1,4 +1,4 @@
-"""Input that comes while a response is made: it ends the response where that cuts nothing, and begins the next one."""
+"""Steering: input for a running response ends it at a stop point, and starts the next response."""
 
 import openai
 import pytest
@@ -15,18 +15,20 @@ HELD = reply(reasoning("Left", " or right?"), text("never"), hold=2, end="hang")
 
 
 def answers_of(talk: Talk, kind: str, lane: str | None = None) -> Json:
-    """The next event of this type about steering; others of responses may come before it."""
+    """Return the next steering event of this type, skipping the events of responses."""
     return talk.until(f"response.steer.{kind}", lane)[-1]
 
 
 def ended(events: list[Json]) -> Json:
-    """The response that ended first among these events."""
+    """Return the response of the first terminal event."""
     return next(event["response"] for event in events if event["type"] in ENDS)
 
 
 @pytest.mark.parametrize("store", [True, False])
-def test_a_response_is_steered(stack: LiveStack, wire: Wire, upstream: Upstream, store: bool) -> None:
-    """Behind its reasoning, before its text: the next one goes on from there with the settings of the first."""
+def test_steered_response_ends_at_a_stop_point_and_is_continued(
+    stack: LiveStack, wire: Wire, upstream: Upstream, store: bool
+) -> None:
+    """The response ends between its reasoning and its text. The next one continues with the same settings."""
     model = f"steered-{store}"
     upstream.script(model, [HELD, reply(text("Right it is."))])
     with Talk(stack) as talk:
@@ -54,8 +56,8 @@ def test_a_response_is_steered(stack: LiveStack, wire: Wire, upstream: Upstream,
         assert wire.retrieve(first_id) == first == wire.replay(first_id)[-1]["response"]
 
 
-def test_a_text_is_not_cut(stack: LiveStack, upstream: Upstream) -> None:
-    """A response that was at its last item completes, and is followed all the same."""
+def test_steering_does_not_truncate_text(stack: LiveStack, upstream: Upstream) -> None:
+    """A response at its last item completes, and the next one still follows."""
     upstream.script("late", [reply(text("To the ", "end."), hold=1), reply(text("And more."))])
     with Talk(stack) as talk:
         talk.ask(model="local/late", input="Go.")
@@ -66,7 +68,7 @@ def test_a_text_is_not_cut(stack: LiveStack, upstream: Upstream) -> None:
         first = ended(talk.until("response.completed"))
         second = talk.response()
         assert (output_text(first), output_text(second)) == ("To the end.", "And more.")
-        # What is asked next in the lane comes after the response that followed by itself.
+        # The lane's next request runs after the response that steering started.
         talk.ask(model="local/late", input="x", previous_response_id=second["id"])
         assert output_text(talk.response()) == "And more."
     assert [role for role, _ in said(upstream.requests("late")[-1].body["messages"])] == ["user", "assistant"] * 2 + [
@@ -74,8 +76,8 @@ def test_a_text_is_not_cut(stack: LiveStack, upstream: Upstream) -> None:
     ]
 
 
-def test_a_response_that_waits_for_the_client(stack: LiveStack, upstream: Upstream) -> None:
-    """What was queued goes before the call's result, once that is sent in the same lane."""
+def test_steering_input_waits_for_the_output_of_a_client_call(stack: LiveStack, upstream: Upstream) -> None:
+    """The steering input is sent with the call's output once that arrives in the same lane."""
     called = reply(tool_call(0, "call_1", "weather", '{"city":', '"Oslo"}'), hold=1)
     upstream.script("calls", [called, reply(text("Cold."))])
     asked: Json = {"model": "local/calls", "tools": [function("weather", "city")], "store": False}
@@ -106,7 +108,7 @@ def test_a_response_that_waits_for_the_client(stack: LiveStack, upstream: Upstre
     assert said(later.body["messages"])[2:] == [("tool", "-3")]
 
 
-def test_a_successor_that_the_model_server_refuses(stack: LiveStack, upstream: Upstream) -> None:
+def test_steering_fails_if_the_model_server_refuses_the_next_response(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("refuses", [HELD, error(400, "No more.")])
     with Talk(stack) as talk:
         talk.ask("a", model="local/refuses", input="Go.")
@@ -120,7 +122,7 @@ def test_a_successor_that_the_model_server_refuses(stack: LiveStack, upstream: U
     assert "No more." in failed["error"]["message"]
 
 
-def test_a_response_that_fails_gives_the_input_back(stack: LiveStack, upstream: Upstream) -> None:
+def test_steering_of_failed_or_unknown_response_fails(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("breaks", reply(text("Half", "never"), hold=1, end="drop"))
     with Talk(stack) as talk:
         talk.ask(model="local/breaks", input="Go.")
@@ -137,10 +139,10 @@ def test_a_response_that_fails_gives_the_input_back(stack: LiveStack, upstream: 
 
 
 @pytest.mark.parametrize("binds", ["conversation", "context_management"])
-def test_a_response_that_cannot_be_steered(
+def test_steering_of_unsupported_response_fails_and_it_completes(
     stack: LiveStack, client: openai.OpenAI, upstream: Upstream, binds: str
 ) -> None:
-    """One of a conversation, and one with automatic compaction. It goes on as if nothing had been said."""
+    """A response in a conversation, and one with automatic compaction, continue unchanged."""
     bound: Json = {"context_management": [{"type": "compaction", "compact_threshold": 100_000}]}
     if binds == "conversation":
         bound = {"conversation": client.conversations.create().id}
@@ -155,7 +157,7 @@ def test_a_response_that_cannot_be_steered(
 
 
 @pytest.mark.filterwarnings("ignore:connect.. must be used as a context manager:DeprecationWarning")
-def test_the_openai_package_steers(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_steers_a_response(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script("package", [HELD, reply(text("Right it is."))])
     with client.responses.connect() as connection:
         connection.response.create(model="local/package", input="Go.")

@@ -1,4 +1,4 @@
-"""A full disk and a locked file under a real server: what it said it has it has, and it goes on when there is room."""
+"""A full disk and a locked file under a real server: no acknowledged response is lost, and the server recovers."""
 
 import random
 import resource
@@ -19,17 +19,17 @@ from tests.support.upstream import Upstream, UpstreamProcess, reply, text
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 FULL: Final = "The response store cannot be read or written: its disk reports an error or is full."
 LOCKED: Final = "The response store is busy: another process holds its lock."
-ROOM: Final = 300_000  # bytes that the disk still has
+ROOM: Final = 300_000  # free bytes of the disk
 WRITERS: Final = 4
-MOST: Final = 200  # requests of one writer, far more than there is room for
+MOST: Final = 200  # requests of one writer, many more than the disk has room for
 
 
 def noise(size: int) -> str:
-    """So many characters that no compression makes much smaller."""
+    """Return `size` characters that do not compress well."""
     return random.Random(size).randbytes(size // 2).hex()
 
 
@@ -40,7 +40,7 @@ LONG: Final = noise(ROOM * 4)
 def server(
     host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[LiveStack]:
-    """A stack whose disk these tests fill."""
+    """A stack whose disk the tests fill."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     with LiveStack(STARTER, env, tmp_path_factory.mktemp("faults"), host=host) as live:
         yield live
@@ -48,14 +48,14 @@ def server(
 
 @pytest.fixture
 def wire(server: LiveStack, upstream: Upstream) -> Iterator[Wire]:
-    """A client of it."""
+    """A client of that stack."""
     with Wire(server) as wire:
         yield wire
 
 
 @contextmanager
 def full_disk(server: LiveStack) -> Iterator[None]:
-    """No file of the server grows far past the largest that it has, as on a disk that is nearly full."""
+    """Limit the server's file size to little more than its largest file, as on a disk that is nearly full."""
     largest = max(path.stat().st_size for path in server.state_dir.rglob("*") if path.is_file())
     _, most = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (largest + ROOM, most))
@@ -67,7 +67,7 @@ def full_disk(server: LiveStack) -> Iterator[None]:
 
 @contextmanager
 def locked(database: Path) -> Iterator[None]:
-    """This process writes to the server's file, and takes its time."""
+    """Hold a write lock on the server's database file."""
     with closing(sqlite3.connect(database, timeout=60, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         try:
@@ -77,14 +77,14 @@ def locked(database: Path) -> Iterator[None]:
 
 
 def refused(answer: httpx.Response, why: str) -> None:
-    """The store cannot serve this now, and the client hears when to ask again."""
+    """Check that the store's failure is reported with a Retry-After."""
     error = error_of(answer, 503)
     assert (error["type"], error["message"]) == ("server_error", why)
     assert answer.headers["retry-after"] == "1"
 
 
 def told_failed(reader: Reader, why: str) -> Json:
-    """The final response of a stream that could not be stored."""
+    """Check that a stream fails because its response could not be stored, and return that response."""
     events = reader.read_to_end()
     response = check_stream(events)
     assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
@@ -93,7 +93,7 @@ def told_failed(reader: Reader, why: str) -> Json:
 
 
 def check_stored(wire: Wire, kept: list[Json], failed: dict[str, str]) -> None:
-    """All that was acknowledged is there, whole, and nothing else but the responses that readers saw fail."""
+    """Check that all acknowledged responses are stored completely, and otherwise only the failed ones."""
     listed = {each["id"]: each for page in wire.pages(limit=100) for each in page["data"]}
     for response in kept:
         [item] = wire.get(f"/{response['id']}/input_items").json()["data"]
@@ -103,8 +103,8 @@ def check_stored(wire: Wire, kept: list[Json], failed: dict[str, str]) -> None:
     assert {response_id: each["error"]["message"] for response_id, each in listed.items()} == failed
 
 
-def test_a_full_disk_costs_nothing_that_was_acknowledged(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
-    # Should the work have to be begun again, because the disk was full for long, it is not held another time.
+def test_full_disk_loses_no_acknowledged_responses(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
+    # If the disk was full for long, the job may run again; its last reply is not held.
     held = reply(text("some ", LONG), hold=1)
     upstream.script("held", [held, held, reply(held.chunks)])
     kept = [wire.create(model="local/echo", input=f"before {number}") for number in range(3)]
@@ -129,7 +129,7 @@ def test_a_full_disk_costs_nothing_that_was_acknowledged(server: LiveStack, wire
 
 
 def fill(server: LiveStack) -> list[Json]:
-    """What was stored until there was no room; each writer begins with little and asks for more each time."""
+    """Store growing responses until the disk is full, and return the stored ones."""
 
     def write(lane: int) -> list[Json]:
         made: list[Json] = []
@@ -147,7 +147,7 @@ def fill(server: LiveStack) -> list[Json]:
 
 
 def ended(wire: Wire, response_id: str, status: str) -> Json:
-    """A response once it is there and has ended so."""
+    """Wait until a response is stored with this status, and return it."""
 
     def has_ended() -> bool:
         answer = wire.get(f"/{response_id}")
@@ -157,7 +157,7 @@ def ended(wire: Wire, response_id: str, status: str) -> Json:
     return wire.retrieve(response_id)
 
 
-def test_a_locked_file_is_an_answer_and_no_loss(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_locked_database_file_is_503_and_loses_no_responses(server: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("held", reply(text("one ", "two"), hold=1))
     kept = wire.create(model="local/echo", input="before")
     asked: dict[str, Any] = {"model": "local/echo", "input": "too early"}

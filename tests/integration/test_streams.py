@@ -1,4 +1,4 @@
-"""Streams as clients get them: the events, the bytes, the headers, and when they come."""
+"""Streams as clients receive them: events, bytes, headers and timing."""
 
 import time
 from collections.abc import Callable
@@ -27,7 +27,7 @@ from tests.support.upstream import (
     tool_call,
 )
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 TOOLS = [function("weather", "city"), function("clock", "zone")]
 HELLO = reply(text("Hello", ",", " world"))
@@ -71,7 +71,7 @@ ENDINGS: dict[str, tuple[Reply, list[Json]]] = {
 
 
 def gist(output: list[Json]) -> list[Json]:
-    """Output items without ids, and their one part as its text; every one has to be completed."""
+    """Return output items without ids and with the text of their single part. All must be completed."""
     found = []
     for item in output:
         assert item["status"] == "completed"
@@ -88,7 +88,9 @@ def gist(output: list[Json]) -> list[Json]:
 
 
 @pytest.mark.parametrize("case", ENDINGS)
-def test_the_stream_helper_ends_well(client: openai.OpenAI, upstream: Upstream, provider: str, case: str) -> None:
+def test_sdk_stream_helper_reads_every_kind_of_output(
+    client: openai.OpenAI, upstream: Upstream, provider: str, case: str
+) -> None:
     script, output = ENDINGS[case]
     model = f"{provider}/{NAME}"
     upstream.script(NAME, script)
@@ -106,7 +108,7 @@ def test_the_stream_helper_ends_well(client: openai.OpenAI, upstream: Upstream, 
     assert stored(client, streamed.response["id"]) == streamed.response
 
 
-def test_the_helper_snapshots_grow_with_the_deltas(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_helper_accumulates_snapshots(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Let ", "me ", "look."), CALLS))
     texts, arguments = [], []
     with client.responses.stream(model=MODEL, input="Hi", tools=TOOLS) as events:
@@ -125,7 +127,7 @@ def test_the_helper_snapshots_grow_with_the_deltas(client: openai.OpenAI, upstre
     ]
 
 
-def test_parsed_arguments_come_out_of_the_helper(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_helper_parses_arguments(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(CALLS))
     with client.responses.stream(model=MODEL, input="Hi", tools=TOOLS) as events:
         final: ParsedResponse[None] = events.get_final_response()
@@ -133,7 +135,7 @@ def test_parsed_arguments_come_out_of_the_helper(client: openai.OpenAI, upstream
     assert parsed == [{"city": "Oslo"}, {"zone": "CET"}]
 
 
-def test_created_with_stream_the_events_are_typed(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_events_are_typed(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     with client.responses.create(model=MODEL, input="Hi", stream=True) as events:
         seen = list(events)
@@ -144,7 +146,7 @@ def test_created_with_stream_the_events_are_typed(client: openai.OpenAI, upstrea
     assert check_stream([event.to_dict() for event in seen])["id"] == last.response.id
 
 
-def test_not_streamed_is_the_same_response(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unstreamed_response_equals_the_streamed_one(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(reasoning("Hm"), text("Well"), CALLS))
     streamed = stream(client, model=MODEL, input="Hi", tools=TOOLS).response
     plain = create(client, model=MODEL, input="Hi", tools=TOOLS)
@@ -154,12 +156,12 @@ def test_not_streamed_is_the_same_response(client: openai.OpenAI, upstream: Upst
         for item in response["output"]:
             prefix = {"reasoning": "rs_", "message": "msg_", "function_call": "fc_"}[item["type"]]
             assert item.pop("id").startswith(prefix)
-            # Sealed anew each time, what is the same does not look so.
+            # Sealing uses a new nonce, so equal content differs.
             assert bool(item.pop("encrypted_content", None)) == (item["type"] == "reasoning")
     assert streamed == plain
 
 
-async def test_the_async_client(stack: LiveStack, upstream: Upstream) -> None:
+async def test_async_sdk_reads_streams_and_responses(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, [*[reply(text("Let me look."), CALL)] * 2, HELLO])
     async with openai.AsyncOpenAI(base_url=f"{stack.base_url}/v1", api_key="none", max_retries=0) as client:
         async with client.responses.stream(model=MODEL, input="Hi", tools=TOOLS) as helper:
@@ -174,7 +176,7 @@ async def test_the_async_client(stack: LiveStack, upstream: Upstream) -> None:
 # -- the wire --------------------------------------------------------------------
 
 
-def test_the_events_of_a_text_in_their_order(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_text_stream_events_are_in_order(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     streamed = stream(client, model=MODEL, input="Hi")
     assert streamed.types == [
@@ -193,7 +195,7 @@ def test_the_events_of_a_text_in_their_order(client: openai.OpenAI, upstream: Up
     assert streamed.texts("output_text") == ["Hello", ",", " world"]
 
 
-def test_the_events_of_everything_in_their_order(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_reasoning_text_and_call_stream_events_are_in_order(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(reasoning("Hm"), text("Look"), CALL))
     assert stream(client, model=MODEL, input="Hi", tools=TOOLS).types == [
         "created",
@@ -208,7 +210,7 @@ def test_the_events_of_everything_in_their_order(client: openai.OpenAI, upstream
     ]
 
 
-def test_the_bytes_and_the_headers(stack: LiveStack, upstream: Upstream) -> None:
+def test_stream_headers_and_sse_framing_are_correct(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     body = {"model": MODEL, "input": "Hi", "stream": True}
     answers = [httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False) for _ in range(2)]
@@ -225,7 +227,7 @@ def test_the_bytes_and_the_headers(stack: LiveStack, upstream: Upstream) -> None
     assert ids[0] != ids[1]
 
 
-def test_not_streamed_has_its_headers_too(stack: LiveStack, upstream: Upstream) -> None:
+def test_unstreamed_response_headers_are_correct(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, HELLO)
     body = {"model": MODEL, "input": "Hi"}
     answer = httpx.post(f"{stack.base_url}/v1/responses", json=body, timeout=60, trust_env=False)
@@ -234,7 +236,7 @@ def test_not_streamed_has_its_headers_too(stack: LiveStack, upstream: Upstream) 
     validate_response(answer.json())
 
 
-def test_an_event_goes_out_as_soon_as_the_model_has_said_it(stack: LiveStack, upstream: Upstream) -> None:
+def test_events_are_sent_without_delay(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("one", "two", "three"), hold=2))
     reader = SseReader()
     events: list[Json] = []
@@ -242,7 +244,7 @@ def test_an_event_goes_out_as_soon_as_the_model_has_said_it(stack: LiveStack, up
         for received in answer.iter_bytes():
             events += [data for _, data in reader.feed(received)]
             if [event["delta"] for event in events if event["type"].endswith("text.delta")] == ["one", "two"]:
-                upstream.release(NAME)  # the rest comes only now, so this was read while the model still spoke
+                upstream.release(NAME)  # the model server sends the rest only now
     reader.close()
     assert check_stream(events)["output"][0]["content"][0]["text"] == "onetwothree"
 
@@ -259,7 +261,7 @@ def test_an_event_goes_out_as_soon_as_the_model_has_said_it(stack: LiveStack, up
     ],
     ids=["frames", "line ends", "quotes", "unicode", "blanks", "long"],
 )
-def test_any_text_comes_out_as_it_was(client: openai.OpenAI, upstream: Upstream, said: str) -> None:
+def test_any_text_is_streamed_and_stored_unchanged(client: openai.OpenAI, upstream: Upstream, said: str) -> None:
     middle = len(said) // 2
     upstream.script(NAME, reply(text(said[:middle], said[middle:])))
     streamed = stream(client, model=MODEL, input=said)
@@ -270,7 +272,7 @@ def test_any_text_comes_out_as_it_was(client: openai.OpenAI, upstream: Upstream,
         assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == said
 
 
-def test_a_character_that_the_model_server_cut_in_two(
+def test_surrogate_pair_split_by_the_model_server_is_joined(
     stack: LiveStack, client: openai.OpenAI, upstream: Upstream
 ) -> None:
     frame = 'data: {"choices":[{"index":0,"delta":{"content":"\\u%s"}}]}\n\n'
@@ -284,7 +286,7 @@ def test_a_character_that_the_model_server_cut_in_two(
     assert upstream.requests(NAME)[-1].body["messages"][1] == {"role": "assistant", "content": "\U0001f600"}
 
 
-def test_many_streams_at_once_do_not_mix(stack: LiveStack, upstream: Upstream) -> None:
+def test_concurrent_streams_are_not_mixed(stack: LiveStack, upstream: Upstream) -> None:
     words = [f"word{number} " for number in range(16)]
     for number, word in enumerate(words):
         upstream.script(f"m{number}", reply(text(*[word] * 20), interval=0.01))
@@ -303,8 +305,8 @@ def test_many_streams_at_once_do_not_mix(stack: LiveStack, upstream: Upstream) -
     assert [each["output"][0]["content"][0]["text"] for each in responses] == [word * 20 for word in words]
 
 
-def test_a_silent_stream_shows_that_it_lives(client: openai.OpenAI, upstream: Upstream) -> None:
-    """The one slow test: comments come after 15 seconds."""
+def test_silent_stream_gets_keep_alive_comments(client: openai.OpenAI, upstream: Upstream) -> None:
+    """Slow: comments are sent after 15 seconds."""
     upstream.script(NAME, reply(text("Hello", " world"), hold=1))
     reader = SseReader()
     events: list[Json] = []
@@ -317,19 +319,21 @@ def test_a_silent_stream_shows_that_it_lives(client: openai.OpenAI, upstream: Up
     assert check_stream(events)["output"][0]["content"][0]["text"] == "Hello world"
 
 
-# -- the verdict -----------------------------------------------------------------
+# -- errors before the headers -----------------------------------------------------------------
 
 
 REFUSAL = "`temperature` is not supported with this model."
 
 
 def asked(**more: Any) -> Json:
-    """The body of a request for a stream."""
+    """Return the body of a request for a stream."""
     return {"model": MODEL, "input": "Hi", "stream": True, **more}
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.5])
-def test_a_refusal_within_two_seconds_is_an_http_error(stack: LiveStack, upstream: Upstream, delay: float) -> None:
+def test_model_server_error_within_two_seconds_is_an_http_error(
+    stack: LiveStack, upstream: Upstream, delay: float
+) -> None:
     upstream.script(NAME, error(400, REFUSAL, delay=delay))
     answer = httpx.post(f"{stack.base_url}/v1/responses", json=asked(), timeout=60, trust_env=False)
     assert answer.status_code == 400
@@ -340,7 +344,7 @@ def test_a_refusal_within_two_seconds_is_an_http_error(stack: LiveStack, upstrea
     }
 
 
-def test_the_package_raises_the_refusal(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_raises_an_early_model_server_error(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, error(400, REFUSAL))
     with pytest.raises(openai.BadRequestError, match="not supported with this model"):
         client.responses.create(model=MODEL, input="Hi", stream=True)
@@ -351,7 +355,7 @@ def test_the_package_raises_the_refusal(client: openai.OpenAI, upstream: Upstrea
         pass
 
 
-def test_a_full_queue_is_an_http_error_with_its_retry_after(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_model_server_429_keeps_its_retry_after(client: openai.OpenAI, upstream: Upstream) -> None:
     full = error(429, "Slow down.", "rate_limit_exceeded", headers={"retry-after": "7"})
     upstream.script(NAME, full)
     with pytest.raises(openai.RateLimitError) as raised:
@@ -361,17 +365,15 @@ def test_a_full_queue_is_an_http_error_with_its_retry_after(client: openai.OpenA
 
 
 def speak(upstream: Upstream) -> None:
-    """Has the model server say what it has withheld."""
+    """Release the model server's withheld answer."""
     upstream.wait_for(NAME)
     upstream.release(NAME)
 
 
-def test_after_two_seconds_the_stream_begins_and_a_refusal_is_an_event(
-    client: openai.OpenAI, upstream: Upstream
-) -> None:
+def test_model_server_error_after_two_seconds_is_an_event(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, error(400, REFUSAL, withheld=True))
     with client.responses.with_streaming_response.create(model=MODEL, input="Hi", stream=True) as answer:
-        speak(upstream)  # only now that the headers have come
+        speak(upstream)  # only after the headers have arrived
         events = read_sse(answer.iter_bytes()).events
     response = check_stream(events)
     assert [event["type"] for event in events] == [
@@ -385,7 +387,7 @@ def test_after_two_seconds_the_stream_begins_and_a_refusal_is_an_event(
     assert stored(client, response["id"]) == response
 
 
-def test_a_slow_start_is_no_failure(stack: LiveStack, upstream: Upstream) -> None:
+def test_slow_model_server_start_opens_the_stream_after_two_seconds(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Hello"), withheld=True))
     started = time.monotonic()
     reader = SseReader()
@@ -401,7 +403,7 @@ def test_a_slow_start_is_no_failure(stack: LiveStack, upstream: Upstream) -> Non
     assert 1.9 < came["response.created"] < came["response.output_text.delta"]
 
 
-def test_the_helper_of_the_package_gets_a_late_failure_as_events(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_helper_reads_a_late_error_as_events(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Hel"), end="drop"))
     with client.responses.stream(model=MODEL, input="Hi") as events:
         types = [event.type for event in events]
@@ -412,7 +414,9 @@ def test_the_helper_of_the_package_gets_a_late_failure_as_events(client: openai.
 
 
 @pytest.mark.parametrize("end", ["drop", "no_finish", "error_frame"])
-def test_an_answer_that_breaks_off_fails(client: openai.OpenAI, upstream: Upstream, provider: str, end: Any) -> None:
+def test_broken_model_server_stream_fails_with_partial_output(
+    client: openai.OpenAI, upstream: Upstream, provider: str, end: Any
+) -> None:
     upstream.script(NAME, reply(reasoning("Hm"), text("Hel", "lo"), end=end))
     streamed = stream(client, model=f"{provider}/{NAME}", input="Hi")
     assert streamed.types[-5:] == ["output_text.done", "content_part.done", "output_item.done", "error", "failed"]
@@ -424,7 +428,7 @@ def test_an_answer_that_breaks_off_fails(client: openai.OpenAI, upstream: Upstre
     assert stored(client, streamed.response["id"]) == streamed.response
 
 
-def test_an_answer_that_breaks_off_in_a_call_fails(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_model_server_stream_broken_in_a_call_leaves_it_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(CALLS[:-1], end="drop"))
     streamed = stream(client, model=MODEL, input="Hi", tools=TOOLS)
     assert [(item["status"], item["arguments"]) for item in streamed.response["output"]] == [
@@ -433,13 +437,13 @@ def test_an_answer_that_breaks_off_in_a_call_fails(client: openai.OpenAI, upstre
     ]
 
 
-def test_what_breaks_off_before_it_began_fails_too(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_model_server_stream_broken_before_output_fails(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(end="drop"))
     streamed = stream(client, model=MODEL, input="Hi")
     assert streamed.types == ["created", "in_progress", "error", "failed"]
 
 
-def test_not_streamed_a_broken_answer_is_a_502(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_unstreamed_broken_model_server_answer_is_502(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Hel"), end="drop"))
     with pytest.raises(openai.InternalServerError) as raised:
         client.responses.create(model=MODEL, input="Hi")
@@ -451,7 +455,7 @@ def test_not_streamed_a_broken_answer_is_a_502(client: openai.OpenAI, upstream: 
 
 
 def chunk(**fields: Any) -> list[Json]:
-    """One whole chunk of the upstream's."""
+    """Return one complete chunk of the model server."""
     return [{"object": "chat.completion.chunk", **fields}]
 
 
@@ -477,7 +481,9 @@ COUNTED: Any = {"prompt_tokens": 10, "completion_tokens": 3, "total_tokens": 13}
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_dialects_of_model_servers(client: openai.OpenAI, upstream: Upstream, provider: str, dialect: str) -> None:
+def test_model_server_dialect_gives_the_same_stream(
+    client: openai.OpenAI, upstream: Upstream, provider: str, dialect: str
+) -> None:
     upstream.script(NAME, DIALECTS[dialect]())
     streamed = stream(client, model=f"{provider}/{NAME}", input="Hi")
     assert streamed.texts("output_text") == ["Hello", ",", " world"]
@@ -486,12 +492,12 @@ def test_dialects_of_model_servers(client: openai.OpenAI, upstream: Upstream, pr
     assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (10, 3, 13)
 
 
-def test_a_server_that_counts_nothing(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_model_server_without_usage_completes(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(HELLO.chunks, usage_mode="none"))
     assert stream(client, model=MODEL, input="Hi").response["status"] == "completed"
 
 
-def test_a_model_that_says_nothing(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_empty_model_output_completes_without_items(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(finish("stop")))
     streamed = stream(client, model=MODEL, input="Hi")
     assert streamed.types == ["created", "in_progress", "completed"]

@@ -1,4 +1,4 @@
-"""Structured output through the package's helpers, which send a schema and parse what comes back."""
+"""Structured output through the openai package's helpers, which send a schema and parse the output."""
 
 from collections.abc import Callable
 from typing import Any, Final, Literal
@@ -42,20 +42,18 @@ Asker = Callable[[openai.OpenAI], ParsedResponse[Plan]]
 
 
 def parsed(client: openai.OpenAI) -> ParsedResponse[Plan]:
-    """Through `responses.parse`."""
+    """Request a plan with `responses.parse`."""
     return client.responses.parse(model=MODEL, input="Plan!", text_format=Plan, tools=TOOLS)
 
 
 def streamed(client: openai.OpenAI) -> ParsedResponse[Plan]:
-    """Through `responses.stream`."""
+    """Request a plan with `responses.stream`."""
     with client.responses.stream(model=MODEL, input="Plan!", text_format=Plan, tools=TOOLS) as events:
         return events.get_final_response()
 
 
 @pytest.mark.parametrize("ask", [parsed, streamed])
-def test_a_pydantic_model_goes_out_as_a_schema_and_comes_back_filled(
-    client: openai.OpenAI, upstream: Upstream, ask: Asker
-) -> None:
+def test_pydantic_model_is_sent_as_schema_and_parsed(client: openai.OpenAI, upstream: Upstream, ask: Asker) -> None:
     upstream.script(NAME, reply(PIECES))
     response = ask(client)
     assert response.output_parsed == PLAN
@@ -72,7 +70,7 @@ def test_a_pydantic_model_goes_out_as_a_schema_and_comes_back_filled(
 
 
 @pytest.mark.parametrize("ask", [parsed, streamed])
-def test_what_comes_before_the_answer_does_not_disturb_it(
+def test_reasoning_before_the_structured_answer_is_not_parsed(
     client: openai.OpenAI, upstream: Upstream, ask: Asker
 ) -> None:
     upstream.script(NAME, reply(reasoning("A plan, then."), PIECES))
@@ -80,7 +78,7 @@ def test_what_comes_before_the_answer_does_not_disturb_it(
 
 
 @pytest.mark.parametrize("ask", [parsed, streamed])
-def test_a_refusal_is_no_answer(client: openai.OpenAI, upstream: Upstream, ask: Asker) -> None:
+def test_refusal_is_not_parsed_as_structured_output(client: openai.OpenAI, upstream: Upstream, ask: Asker) -> None:
     upstream.script(NAME, reply(refusal("I do not", " plan.")))
     response = ask(client)
     assert response.output_parsed is None
@@ -99,7 +97,7 @@ BEFORE: Final[dict[str, tuple[Reply, Plan | None]]] = {
 
 @pytest.mark.parametrize("what", BEFORE)
 @pytest.mark.parametrize("ask", [parsed, streamed])
-def test_what_is_said_before_something_is_not_parsed(
+def test_text_before_other_items_is_not_parsed(
     client: openai.OpenAI, upstream: Upstream, ask: Asker, what: str
 ) -> None:
     script, plan = BEFORE[what]
@@ -107,13 +105,13 @@ def test_what_is_said_before_something_is_not_parsed(
     assert ask(client).output_parsed == plan
 
 
-def test_a_call_first_and_the_answer_then(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_structured_answer_after_a_call_is_parsed(client: openai.OpenAI, upstream: Upstream) -> None:
     call = tool_call(0, "c1", "clock", '{"zone":', '"CET"}')
     upstream.script(NAME, [reply(text("One moment."), call), reply(PIECES)])
     first = client.responses.parse(model=MODEL, input="Plan!", text_format=Plan, tools=TOOLS)
     item = next(each for each in first.output if each.type == "function_call")
     assert item.parsed_arguments == {"zone": "CET"}
-    # What the helpers return has keys of its own (`parsed_arguments`), and goes back as it is.
+    # The helpers' items have additional keys (`parsed_arguments`), and are sent back unchanged.
     output = {"type": "function_call_output", "call_id": item.call_id, "output": "8:00"}
     conversation: Any = [{"role": "user", "content": "Plan!"}, *first.output, output]
     second = client.responses.parse(model=MODEL, input=conversation, text_format=Plan, tools=TOOLS)
@@ -121,7 +119,7 @@ def test_a_call_first_and_the_answer_then(client: openai.OpenAI, upstream: Upstr
     assert messages(upstream)[1]["tool_calls"][0]["function"] == {"name": "clock", "arguments": '{"zone":"CET"}'}
 
 
-async def test_the_async_client_parses_too(stack: LiveStack, upstream: Upstream) -> None:
+async def test_async_sdk_parses_structured_output(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script(NAME, reply(PIECES))
     url = f"{stack.base_url}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
@@ -131,17 +129,17 @@ async def test_the_async_client_parses_too(stack: LiveStack, upstream: Upstream)
     assert response.output_parsed == final.output_parsed == PLAN
 
 
-def test_each_done_text_of_the_helper_is_parsed(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_sdk_stream_helper_parses_the_text_done_event(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(PIECES))
     with client.responses.stream(model=MODEL, input="Plan!", text_format=Plan) as events:
         done = [event for event in events if event.type == "response.output_text.done"]
     assert [event.parsed for event in done] == [PLAN]
 
 
-def test_an_answer_that_was_cut_off_is_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_truncated_structured_answer_is_incomplete(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(PIECES[:2], finish("length")))
     form: Any = {"type": "json_schema", "name": "Plan", "schema": Plan.model_json_schema()}
-    response = create(client, model=MODEL, input="Plan!", text={"format": form}, max_output_tokens=2)
+    response = create(client, model=MODEL, input="Plan!", text={"format": form}, max_output_tokens=16)
     assert response["status"] == "incomplete"
     assert response["output"][0]["content"][0]["text"] == WRITTEN[:40]
 
@@ -167,7 +165,9 @@ FORMATS: Final[dict[str, tuple[Json, Json]]] = {
 
 
 @pytest.mark.parametrize("case", FORMATS)
-def test_a_format_reaches_the_model_server(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_text_format_reaches_the_model_server_and_is_echoed(
+    client: openai.OpenAI, upstream: Upstream, case: str
+) -> None:
     upstream.script(NAME, reply(text("{}")))
     form, expected = FORMATS[case]
     response = stream(client, model=MODEL, input="JSON!", text={"format": form}).response
@@ -186,7 +186,7 @@ WRONG: Final[dict[str, tuple[Json, str]]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_wrong_format_is_an_error_that_says_where(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
+def test_invalid_text_format_is_400_with_its_field(client: openai.OpenAI, upstream: Upstream, case: str) -> None:
     form: Any
     form, param = WRONG[case]
     with pytest.raises(openai.BadRequestError) as raised:

@@ -1,4 +1,4 @@
-"""What operators see: spans, metrics, log lines, the headers of answers, and the health of the provider."""
+"""Telemetry: spans, metrics, log lines, answer headers, and the health of the provider."""
 
 import re
 import secrets
@@ -15,7 +15,7 @@ from tests.support.upstream import Upstream, error, finish, reply, text, tool_ca
 from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, error_of, final
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 CANARY: Final = "canary-4711"
 CALLING: Final = reply(tool_call(0, "call_1", "mcp__echo", f'{{"text": "{CANARY}"}}'))
@@ -25,10 +25,10 @@ PARENT: Final = "00f067aa0ba902b7"
 
 
 class Traced(Wire):
-    """A client whose every request belongs to one trace of its own."""
+    """A client whose requests belong to one trace."""
 
     def __enter__(self) -> "Traced":
-        """Nothing is opened before the first request."""
+        """Return this client."""
         return self
 
     def __init__(self, stack: LiveStack) -> None:
@@ -36,7 +36,7 @@ class Traced(Wire):
         super().__init__(stack, headers={"traceparent": f"00-{self.trace_id}-{PARENT}-01"})
 
 
-def test_the_spans_of_a_streamed_response_with_a_tool_call(
+def test_streamed_response_with_tool_call_has_its_spans(
     stack: LiveStack, upstream: Upstream, mcp: McpServers, collector: Collector
 ) -> None:
     upstream.script(NAME, [CALLING, ANSWER])
@@ -49,7 +49,7 @@ def test_the_spans_of_a_streamed_response_with_a_tool_call(
     assert [span.kind for span in spans] == ["CLIENT", "INTERNAL", "CLIENT", "INTERNAL"]
     assert [span.status for span in spans] == ["UNSET"] * 4
     assert [span.parent_id for span in spans[:3]] == [whole.span_id] * 3
-    # That of the request, if there is one, ends later.
+    # The span of the HTTP request, if there is one, ends later.
     wait_until(lambda: whole.parent_id in {PARENT, *(span.span_id for span in collector.all_spans(wire.trace_id))})
     usage = response["usage"]
     assert whole.attributes == {
@@ -76,7 +76,7 @@ def test_the_spans_of_a_streamed_response_with_a_tool_call(
         "gen_ai.tool.type": "extension",
         "llama_stack_responses.item.type": "mcp_call",
     }
-    # The trace goes on to the model server and to the MCP server, and nobody is told what was said.
+    # The trace is propagated to the model server and the MCP server. Spans contain no text.
     sent = [record.headers["traceparent"] for record in upstream.requests(NAME)]
     assert sent == [f"00-{wire.trace_id}-{span.span_id}-01" for span in (first, second)]
     [asked] = [each for each in mcp.seen() if each["name"] == "echo" and wire.trace_id in str(each["trace"])]
@@ -84,7 +84,7 @@ def test_the_spans_of_a_streamed_response_with_a_tool_call(
     assert CANARY not in str(collector.all_spans(wire.trace_id))
 
 
-def test_the_metrics(wire: Wire, upstream: Upstream, collector: Collector) -> None:
+def test_response_records_usage_and_duration_metrics(wire: Wire, upstream: Upstream, collector: Collector) -> None:
     upstream.script(
         "counted", reply(text("one", "two"), usage={"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9})
     )
@@ -107,7 +107,9 @@ def test_the_metrics(wire: Wire, upstream: Upstream, collector: Collector) -> No
     assert collector.points("llama_stack_responses.event_loop.delay")
 
 
-def test_a_model_server_that_fails(stack: LiveStack, upstream: Upstream, collector: Collector) -> None:
+def test_model_server_error_marks_spans_and_metrics_without_its_text(
+    stack: LiveStack, upstream: Upstream, collector: Collector
+) -> None:
     upstream.script("busy", error(429, f"No more {CANARY}.", code="rate_limit_exceeded"))
     with Traced(stack) as wire:
         error_of(wire.post({**HELLO, "model": "local/busy"}), 429)
@@ -120,7 +122,9 @@ def test_a_model_server_that_fails(stack: LiveStack, upstream: Upstream, collect
     assert collector.points("gen_ai.client.operation.duration", **failed)
 
 
-def test_a_background_response_stays_in_its_trace(stack: LiveStack, upstream: Upstream, collector: Collector) -> None:
+def test_background_response_keeps_the_trace_of_its_request(
+    stack: LiveStack, upstream: Upstream, collector: Collector
+) -> None:
     upstream.script(NAME, ANSWER)
     with Traced(stack) as wire:
         response = wire.create(**HELLO, background=True)
@@ -132,7 +136,7 @@ def test_a_background_response_stays_in_its_trace(stack: LiveStack, upstream: Up
     assert waited.count >= 1
 
 
-def test_log_lines_name_their_response(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
+def test_log_lines_contain_response_and_request_ids(stack: LiveStack, wire: Wire, upstream: Upstream) -> None:
     upstream.script("odd", reply(text("Hello"), finish("made_up_here")))
     answer = wire.http.post("/responses", json={**HELLO, "model": "local/odd"}, headers={"x-request-id": "of-my-own.1"})
     response = answer.json()
@@ -145,7 +149,7 @@ def test_log_lines_name_their_response(stack: LiveStack, wire: Wire, upstream: U
     wait_until(lambda: told("x_request_id=of-my-own.1"))
 
 
-# -- the heads of answers ----------------------------------------------------------
+# -- answer headers ----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -167,7 +171,7 @@ def test_log_lines_name_their_response(stack: LiveStack, wire: Wire, upstream: U
         ("GET", "containers/a/b/c", None, 404),
     ],
 )
-def test_every_answer_has_its_head(
+def test_every_answer_has_request_id_and_processing_time(
     wire: Wire, upstream: Upstream, method: str, path: str, body: Json | None, status: int
 ) -> None:
     upstream.script(NAME, ANSWER)
@@ -187,7 +191,7 @@ def test_every_answer_has_its_head(
 # -- health ------------------------------------------------------------------------
 
 
-def test_the_provider_is_well(stack: LiveStack) -> None:
+def test_provider_health_is_ok(stack: LiveStack) -> None:
     listed: list[Any] = httpx.get(f"{stack.base_url}/v1/providers", timeout=60, trust_env=False).json()["data"]
     [health] = [each["health"] for each in listed if each["api"] == "responses"]
     assert health == {"status": "OK"}

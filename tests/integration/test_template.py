@@ -1,4 +1,4 @@
-"""The starter template as people use it: any folder, an environment of their own, a model server that comes late."""
+"""The starter template as users run it: in any folder, with their environment, before the model server is up."""
 
 import os
 import signal
@@ -19,7 +19,7 @@ from tests.support.upstream import Upstream, UpstreamProcess, reasoning, reply, 
 from tests.support.variants import Json, responses_config, variant
 from tests.support.wire import Wire, error_of, final, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 SETTINGS = (
     "INFERENCE_URL",
@@ -40,14 +40,14 @@ KEY = "sk-of-the-late-model-server"
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """A home folder and a working folder, both empty, in which everything that a stack leaves can be seen."""
+    """An empty home folder and an empty working folder, to find the files that a stack leaves."""
     home, cwd = tmp_path / "home", tmp_path / "cwd"
     home.mkdir()
     cwd.mkdir()
     return home, cwd
 
 
-def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
+def test_late_model_server_needs_no_restart_and_restart_loses_no_data(
     host: Host, stack_env: dict[str, str], tmp_path: Path, folders: tuple[Path, Path]
 ) -> None:
     home, cwd = folders
@@ -63,7 +63,7 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
                 assert late.client.requests("echo")[0].headers["authorization"] == f"Bearer {KEY}"
                 check_no_search_service(wire)
                 kept = kept_by_the_client(wire, late.client)
-                # Neither an idle connection nor an open stream holds it up.
+                # Neither an idle connection nor an open stream delays the shutdown.
                 failed = check_stop_under_a_stream(stack, late.client)
             stack.start()
             check_after_restart(stack, late.client, first, failed)
@@ -75,7 +75,7 @@ def test_a_late_model_server_needs_no_restart_and_a_restart_loses_nothing(
 
 
 def check_too_early(stack: LiveStack) -> None:
-    """Without a model server every request is answered with the same clear error."""
+    """Check that without a model server, every request gets the same error."""
     with Wire(stack) as wire:
         for stream in (False, True):
             answer = wire.post({"model": "local/echo", "input": "too early", "stream": stream})
@@ -86,7 +86,7 @@ def check_too_early(stack: LiveStack) -> None:
 
 
 def check_no_search_service(wire: Wire) -> None:
-    """Without one, a search of the live web is refused, and one of a cache, which Codex asks for, finds nothing."""
+    """Check that without a search service, live web search is refused, and cached search, as by Codex, is accepted."""
     search = {"type": "web_search"}
     asked = {"model": "local/echo", "input": "search"}
     assert (
@@ -97,7 +97,7 @@ def check_no_search_service(wire: Wire) -> None:
 
 
 def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
-    """A stream is brought to an end by a server that ends, and so is a turn on a WebSocket; the stream's response."""
+    """Check that a shutdown ends a stream and a WebSocket response; return the stream's response."""
     for model in ("slow", "turn"):
         upstream.script(model, reply(text("so ", "far"), hold=2))
     with Talk(stack) as talk, Talk(stack) as silent:
@@ -113,7 +113,7 @@ def check_stop_under_a_stream(stack: LiveStack, upstream: Upstream) -> Json:
 
 
 def check_stop_under_a_client(stack: LiveStack) -> Json:
-    """The stream's response."""
+    """Stop the stack during a stream, and return the stream's response."""
     request = {"model": "local/slow", "input": "take your time", "stream": True}
     with httpx.stream("POST", f"{stack.base_url}/v1/responses", json=request, timeout=60, trust_env=False) as answer:
         pieces = answer.iter_bytes()
@@ -131,7 +131,7 @@ def check_stop_under_a_client(stack: LiveStack) -> Json:
 
 
 def kept_by_the_client(wire: Wire, upstream: Upstream) -> list[Json]:
-    """A turn that is stored nowhere, with its reasoning sealed."""
+    """Return the items of an unstored turn, with sealed reasoning."""
     upstream.script("thinker", reply(reasoning("Hm."), tool_call(0, "c1", "f", "{}")))
     asked = {"role": "user", "content": "think"}
     tools = [{"type": "function", "name": "f"}]
@@ -141,7 +141,7 @@ def kept_by_the_client(wire: Wire, upstream: Upstream) -> list[Json]:
 
 
 def check_sealed(stack: LiveStack, upstream: Upstream, kept: list[Json]) -> None:
-    """What was sealed before can be read."""
+    """Check that reasoning that was sealed before the restart can be opened."""
     upstream.script("thinker", reply(text("Done.")))
     with Wire(stack) as wire:
         assert output_text(wire.create(model="local/thinker", input=kept, store=False)) == "Done."
@@ -149,7 +149,7 @@ def check_sealed(stack: LiveStack, upstream: Upstream, kept: list[Json]) -> None
 
 
 def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json, failed: Json) -> None:
-    """What was stored before is there, and conversations go on from it."""
+    """Check that responses from before the restart are stored and can be continued."""
     with Wire(stack) as wire:
         assert wire.retrieve(first["id"]) == first
         assert wire.retrieve(failed["id"]) == failed
@@ -159,10 +159,10 @@ def check_after_restart(stack: LiveStack, upstream: Upstream, first: Json, faile
     assert contents == ["at last", "at last", "go on"]
 
 
-def test_a_start_with_other_settings_forgets_what_is_gone(
+def test_restart_with_other_settings_drops_old_models_and_tools(
     host: Host, stack_env: dict[str, str], upstream: Upstream, tmp_path: Path
 ) -> None:
-    """The host keeps the models of a server and the provider of a tool in its registry."""
+    """The host's registry stores the models of a server and the provider of a tool."""
     first = {**stack_env, "INFERENCE_URL": upstream.base_url, "WEB_SEARCH": "ddgs"}
     with LiveStack(STARTER, first, tmp_path / "state", host=host) as stack:
         assert "local/echo" in models(stack)
@@ -175,7 +175,7 @@ def test_a_start_with_other_settings_forgets_what_is_gone(
 
 
 def models(stack: LiveStack) -> list[str]:
-    """The models that it lists."""
+    """Return the ids of the stack's models."""
     with stack.client() as client:
         return [model.id for model in client.models.list()]
 
@@ -183,10 +183,10 @@ def models(stack: LiveStack) -> list[str]:
 # -- with nothing set ----------------------------------------------------------
 
 
-def test_the_defaults_keep_to_this_machine_and_one_folder(
+def test_default_settings_bind_to_localhost_and_use_one_folder(
     host: Host, stack_env: dict[str, str], tmp_path: Path, folders: tuple[Path, Path]
 ) -> None:
-    """Only the port is set, so that the test needs none in particular. Ctrl-C ends it."""
+    """Only the port is set, to avoid a fixed one. Ctrl-C ends the server."""
     home, cwd = folders
     port = free_port()
     env = {**bare_environment(), **stack_env, "HOME": str(home), PORT[host]: str(port)}
@@ -194,7 +194,7 @@ def test_the_defaults_keep_to_this_machine_and_one_folder(
     try:
         url = f"http://127.0.0.1:{port}/v1"
         child.wait_ready(lambda: answer(f"{url}/health"), seconds=READY_SECONDS)
-        # It reads the store, and no model server is asked for it.
+        # This request reads the store and needs no model server.
         error_of(httpx.get(f"{url}/responses/resp_{'0' * 24}", timeout=60, trust_env=False), 404)
         child.signal(signal.SIGINT)
         assert ended(child) in (0, 130, -signal.SIGINT)
@@ -202,7 +202,7 @@ def test_the_defaults_keep_to_this_machine_and_one_folder(
         child.kill()
     log = child.log.read_text(errors="replace")
     assert f"Uvicorn running on http://127.0.0.1:{port} " in log
-    assert "base_url: http://localhost:8080/v1" in log  # the host says what it made of its configuration
+    assert "base_url: http://localhost:8080/v1" in log  # the host logs its resolved configuration
     assert "Traceback" not in log
     assert [path.name for path in home.iterdir()] == [".llama-stack-responses"]
     assert (home / ".llama-stack-responses" / "responses.db").exists()
@@ -210,19 +210,19 @@ def test_the_defaults_keep_to_this_machine_and_one_folder(
 
 
 def bare_environment() -> dict[str, str]:
-    """This process's environment without what the template reads."""
+    """Return this process's environment without the variables that the template reads."""
     return {name: value for name, value in os.environ.items() if name not in SETTINGS}
 
 
 def without_port(host: Host) -> list[str]:
-    """The host's command line for the template, which leaves the port to the environment."""
+    """Return the host's command line for the template without a port, which the environment sets."""
     command = run_command(host, Path(sys.executable), STARTER, port=0)
     at = command.index("--port")
     return command[:at] + command[at + 2 :]
 
 
 def answer(url: str) -> httpx.Response | None:
-    """What it answers, once it does."""
+    """Return the answer, or None if the server is not reachable."""
     try:
         return httpx.get(url, timeout=60, trust_env=False)
     except httpx.TransportError:
@@ -230,8 +230,8 @@ def answer(url: str) -> httpx.Response | None:
 
 
 def ended(child: Child) -> int:
-    """How it ended, once it has, by itself."""
-    with pytest.raises(StartError):  # which is how it says that the process has ended
+    """Wait until a process has ended by itself, and return its exit status."""
+    with pytest.raises(StartError):  # raised when the process has ended
         child.wait_ready(lambda: None, seconds=READY_SECONDS)
     assert child.returncode is not None, child.tail()
     return child.returncode
@@ -241,17 +241,17 @@ def ended(child: Child) -> int:
 
 
 def misspell(config: Json) -> None:
-    """A setting that does not exist."""
+    """Add a setting that does not exist."""
     responses_config(config)["retention_dayz"] = 7
 
 
 def refer_to_nothing(config: Json) -> None:
-    """A key-value backend that the stack does not have."""
+    """Refer to a key-value backend that the stack does not have."""
     responses_config(config)["store"] = {"type": "host", "backend": "kv_elsewhere"}
 
 
 def leave(_: Json) -> None:
-    """Nothing."""
+    """Leave the configuration unchanged."""
 
 
 WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
@@ -269,8 +269,10 @@ WRONG: dict[str, tuple[dict[str, str], Callable[[Json], None], str]] = {
 }
 
 
-def test_what_is_wrong_is_named_and_nothing_starts(host: Host, stack_env: dict[str, str], tmp_path: Path) -> None:
-    """The stacks start side by side: the hosts take as long to refuse as to start."""
+def test_invalid_configuration_is_named_and_the_server_does_not_start(
+    host: Host, stack_env: dict[str, str], tmp_path: Path
+) -> None:
+    """The stacks are started concurrently, because a host takes as long to refuse as to start."""
     children = {}
     try:
         for name, (env, change, _) in WRONG.items():

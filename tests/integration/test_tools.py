@@ -1,4 +1,4 @@
-"""The loop: which of the model's calls reach the client, what the model is told of the others, and how servers spell calls."""
+"""The model's calls: which ones reach the client, the outputs of refused ones, and the formats of model servers."""
 
 from typing import Any, Final
 
@@ -24,20 +24,22 @@ BY_NAME: Final[Json] = {"type": "function", "name": "weather"}
 
 
 def calls(response: Json) -> list[tuple[str, str, str]]:
-    """The function calls of a response: `(call_id, name, arguments)`."""
+    """Return the function calls of a response as `(call_id, name, arguments)`."""
     found = [item for item in response["output"] if item["type"] == "function_call"]
     return [(item["call_id"], item["name"], item["arguments"]) for item in found]
 
 
 def spoken(response: Json) -> list[str]:
-    """The messages of a response."""
+    """Return the texts of a response's messages."""
     return [item["content"][0]["text"] for item in response["output"] if item["type"] == "message"]
 
 
-# -- calls that do not go through ------------------------------------------------------
+# -- refused calls ------------------------------------------------------
 
 
-def test_a_call_outside_the_allowed_tools_never_reaches_the_client(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_call_outside_allowed_tools_is_refused_and_hidden_from_the_client(
+    client: openai.OpenAI, upstream: Upstream
+) -> None:
     upstream.script(NAME, [reply(reasoning("Hm."), text("Let me look."), CLOCK), reply(WEATHER)])
     streamed = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER)
     assert [item["type"] for item in streamed.response["output"]] == ["reasoning", "message", "function_call"]
@@ -60,7 +62,7 @@ def test_a_call_outside_the_allowed_tools_never_reaches_the_client(client: opena
     assert {**second, "messages": []} == {**first, "messages": []}
 
 
-def test_a_tool_that_the_model_made_up(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_call_of_unknown_tool_is_refused(client: openai.OpenAI, upstream: Upstream) -> None:
     made_up = tool_call(0, "c9", "teleport", '{"to":"Oslo"}')
     upstream.script(NAME, [reply(made_up), reply(text("I cannot do that."))])
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS).response
@@ -73,21 +75,21 @@ def test_a_tool_that_the_model_made_up(client: openai.OpenAI, upstream: Upstream
     }
 
 
-def test_a_tool_that_the_model_made_up_when_there_are_none(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_call_without_any_tools_is_refused(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(WEATHER), SAID])
     assert spoken(create(client, model=MODEL, input="Hi")) == ["Done."]
     assert messages(upstream)[-1]["content"] == "There is no tool named 'weather'. Tools that may be called: none."
 
 
-def test_one_call_goes_through_and_another_does_not(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_allowed_call_beside_a_refused_one_reaches_the_client(client: openai.OpenAI, upstream: Upstream) -> None:
     both = interleaved_calls(("c2", "clock", '{"zone":', '"CET"}'), ("c1", "weather", '{"city":', '"Oslo"}'))
     upstream.script(NAME, reply(both))
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER).response
     assert calls(response) == [("c1", "weather", '{"city":"Oslo"}')]
-    assert len(upstream.requests(NAME)) == 1  # the client has to act, so the model is not asked again
+    assert len(upstream.requests(NAME)) == 1  # the client has to answer the call, so there is no second round
 
 
-def test_several_calls_that_do_not_go_through(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_several_refused_calls_are_answered_in_one_round(client: openai.OpenAI, upstream: Upstream) -> None:
     both = interleaved_calls(("c2", "clock", '{"zone":"CET"}'), ("c3", "ping", "{}"))
     upstream.script(NAME, [reply(both), SAID])
     assert spoken(create(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER)) == ["Done."]
@@ -101,21 +103,21 @@ def test_several_calls_that_do_not_go_through(client: openai.OpenAI, upstream: U
     ["none", BY_NAME, {**ONLY_WEATHER, "mode": "required"}],
     ids=["none", "by name", "allowed and required"],
 )
-def test_a_choice_is_kept_to(client: openai.OpenAI, upstream: Upstream, choice: Any) -> None:
+def test_call_against_the_tool_choice_is_refused(client: openai.OpenAI, upstream: Upstream, choice: Any) -> None:
     upstream.script(NAME, [reply(CLOCK), SAID if choice == "none" else reply(WEATHER)])
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=choice).response
     assert calls(response) == ([] if choice == "none" else [("c1", "weather", '{"city":"Oslo"}')])
 
 
-def test_a_choice_lets_what_it_names_through(client: openai.OpenAI, upstream: Upstream) -> None:
-    upstream.script(NAME, reply(WEATHER, finish("stop")))  # what vLLM says after a call that was forced
+def test_call_of_the_chosen_tool_reaches_the_client(client: openai.OpenAI, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(WEATHER, finish("stop")))  # vLLM's finish reason after a forced call
     for choice in ("auto", "required", BY_NAME, ONLY_WEATHER, {**ONLY_WEATHER, "mode": "required"}):
         response = create(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=choice)
         assert calls(response) == [("c1", "weather", '{"city":"Oslo"}')]
         assert response["status"] == "completed"
 
 
-def test_one_call_at_a_time(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_without_parallel_tool_calls_only_the_first_call_is_kept(client: openai.OpenAI, upstream: Upstream) -> None:
     both = interleaved_calls(("c1", "weather", '{"city":', '"Oslo"}'), ("c2", "clock", '{"zone":', '"CET"}'))
     upstream.script(NAME, [reply(both), SAID])
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS, parallel_tool_calls=False).response
@@ -125,9 +127,7 @@ def test_one_call_at_a_time(client: openai.OpenAI, upstream: Upstream) -> None:
     assert [message["role"] for message in messages(upstream)] == ["user", "assistant", "tool"]
 
 
-def test_a_tool_that_is_chosen_by_its_name_is_the_only_one_and_called_once(
-    client: openai.OpenAI, upstream: Upstream
-) -> None:
+def test_tool_chosen_by_name_is_offered_alone_and_called_once(client: openai.OpenAI, upstream: Upstream) -> None:
     twice = interleaved_calls(("c1", "weather", '{"city":"Oslo"}'), ("c4", "weather", '{"city":"Rome"}'))
     upstream.script(NAME, reply(twice))
     response = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=BY_NAME).response
@@ -137,7 +137,7 @@ def test_a_tool_that_is_chosen_by_its_name_is_the_only_one_and_called_once(
     assert chat["tool_choice"] == "required"
 
 
-def test_a_choice_of_a_tool_that_is_not_there(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_tool_choice_of_a_missing_tool_is_400(client: openai.OpenAI, upstream: Upstream) -> None:
     for choice in ({**BY_NAME, "name": "x"}, {**ONLY_WEATHER, "tools": [{"type": "function", "name": "x"}]}):
         with pytest.raises(openai.BadRequestError) as raised:
             client.responses.create(model=MODEL, input="Hi", tools=TOOLS, tool_choice=choice)  # type: ignore[call-overload]
@@ -145,10 +145,10 @@ def test_a_choice_of_a_tool_that_is_not_there(client: openai.OpenAI, upstream: U
     assert upstream.requests() == []
 
 
-# -- several rounds --------------------------------------------------------------------
+# -- several model rounds --------------------------------------------------------------------
 
 
-def test_usage_is_summed_over_the_rounds(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_usage_is_summed_over_model_rounds(client: openai.OpenAI, upstream: Upstream) -> None:
     counted = [
         {
             "prompt_tokens": prompt,
@@ -171,11 +171,11 @@ def test_usage_is_summed_over_the_rounds(client: openai.OpenAI, upstream: Upstre
 
 
 def usage(said: int) -> Json:
-    """A usage with so many output tokens."""
+    """Return a usage with `said` output tokens."""
     return {"prompt_tokens": 1, "completion_tokens": said, "total_tokens": said + 1}
 
 
-def test_each_round_gets_what_is_left_of_the_tokens(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_each_model_round_gets_the_remaining_tokens(client: openai.OpenAI, upstream: Upstream) -> None:
     rounds = [reply(CLOCK, usage=usage(30)), reply(CLOCK, usage=usage(50)), reply(text("Done."), usage=usage(5))]
     upstream.script(NAME, rounds)
     response = create(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER, max_output_tokens=100)
@@ -183,7 +183,7 @@ def test_each_round_gets_what_is_left_of_the_tokens(client: openai.OpenAI, upstr
     assert (response["status"], response["max_output_tokens"]) == ("completed", 100)
 
 
-def test_no_round_begins_without_tokens(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_no_model_round_starts_without_remaining_tokens(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(text("Let me look."), CLOCK, usage=usage(20)), SAID])
     response = stream(
         client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER, max_output_tokens=20
@@ -193,7 +193,7 @@ def test_no_round_begins_without_tokens(client: openai.OpenAI, upstream: Upstrea
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_a_second_round_that_fails_fails_the_response(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_failure_of_the_second_model_round_fails_the_response(client: openai.OpenAI, upstream: Upstream) -> None:
     broken = Reply(status=400, body={"error": {"message": "The template wants no tool messages."}})
     upstream.script(NAME, [reply(text("Let me look."), CLOCK), broken])
     streamed = stream(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER)
@@ -203,7 +203,7 @@ def test_a_second_round_that_fails_fails_the_response(client: openai.OpenAI, ups
     assert streamed.events[-2]["message"] == "The template wants no tool messages."
 
 
-def test_what_was_hidden_stays_hidden_in_the_next_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_refused_calls_are_left_out_of_the_next_turn(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, [reply(text("Let me look."), CLOCK), SAID])
     first = create(client, model=MODEL, input="Hi", tools=TOOLS, tool_choice=ONLY_WEATHER)
     create(client, model=MODEL, input="Thanks.", previous_response_id=first["id"])
@@ -214,11 +214,11 @@ def test_what_was_hidden_stays_hidden_in_the_next_turn(client: openai.OpenAI, up
     ]
 
 
-# -- how servers spell calls -----------------------------------------------------------
+# -- formats of calls -----------------------------------------------------------
 
 
 def fragment(index: int | None = 0, call_id: str | None = None, **function: Any) -> Chunk:
-    """A chunk with one fragment of one call; what is None is left out."""
+    """Return a chunk with one fragment of a call, without the fields that are None."""
     keys = {"index": index, "id": call_id, "function": function or None}
     return {"tool_calls": [{key: value for key, value in keys.items() if value is not None}]}
 
@@ -325,7 +325,7 @@ SPELLINGS: Final[dict[str, tuple[list[Chunk], list[tuple[str | None, str, str]]]
 
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
-def test_calls_as_servers_spell_them(client: openai.OpenAI, upstream: Upstream, spelling: str) -> None:
+def test_call_format_of_a_model_server_is_read(client: openai.OpenAI, upstream: Upstream, spelling: str) -> None:
     chunks, expected = SPELLINGS[spelling]
     upstream.script(NAME, [reply(chunks), SAID])
     streamed = stream(client, model=MODEL, input="Hi", tools=TOOLS)
@@ -337,7 +337,7 @@ def test_calls_as_servers_spell_them(client: openai.OpenAI, upstream: Upstream, 
     assert len(upstream.requests(NAME)) == 1
 
 
-def test_a_call_that_calls_nothing_is_no_call(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_call_fragment_without_name_is_ignored(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(text("Hello"), [fragment(0)]))
     assert spoken(create(client, model=MODEL, input="Hi", tools=TOOLS)) == ["Hello"]
     assert len(upstream.requests(NAME)) == 1
@@ -347,10 +347,10 @@ def test_a_call_that_calls_nothing_is_no_call(client: openai.OpenAI, upstream: U
     ("arguments", "sent_back"),
     [("Oslo!", '{"invalid_arguments": "Oslo!"}'), ('["Oslo"]', '{"invalid_arguments": "[\\"Oslo\\"]"}')],
 )
-def test_arguments_that_are_no_object_reach_the_client_and_go_back_as_one(
+def test_invalid_arguments_reach_the_client_and_are_sent_back_as_an_object(
     client: openai.OpenAI, upstream: Upstream, arguments: str, sent_back: str
 ) -> None:
-    """Model servers parse the arguments of calls in a history, and refuse the whole chat over one that is broken."""
+    """Model servers parse the arguments of calls in a history, and refuse a request with invalid ones."""
     upstream.script(NAME, [reply(tool_call(0, "c1", "weather", arguments)), SAID])
     first = stream(client, model=MODEL, input="Hi", tools=TOOLS).response
     assert calls(first) == [("c1", "weather", arguments)]
@@ -370,7 +370,7 @@ def test_text_around_calls_is_kept(client: openai.OpenAI, upstream: Upstream) ->
     assert [item.get("phase") for item in response["output"]] == ["commentary", None, "commentary"]
 
 
-# -- the package's own tools -----------------------------------------------------------
+# -- tools of the openai package -----------------------------------------------------------
 
 
 class Weather(pydantic.BaseModel):
@@ -380,9 +380,9 @@ class Weather(pydantic.BaseModel):
     days: int = 1
 
 
-def test_a_tool_made_of_a_pydantic_model(client: openai.OpenAI, upstream: Upstream) -> None:
+def test_pydantic_function_tool_is_called_and_parsed(client: openai.OpenAI, upstream: Upstream) -> None:
     upstream.script(NAME, reply(tool_call(0, "c1", "Weather", '{"city":"Oslo",', '"days":3}')))
-    # The package makes such tools for chat completions; the Responses API has the same function unnested.
+    # The package creates such tools in the chat form. The Responses API has the same function unnested.
     made = openai.pydantic_function_tool(Weather)["function"]
     tool: Any = {"type": "function", **made}
     response = client.responses.parse(model=MODEL, input="Hi", tools=[tool])

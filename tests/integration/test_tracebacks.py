@@ -1,4 +1,4 @@
-"""A client that sends no UTF-8 causes no traceback in the web server."""
+"""A client that sends invalid UTF-8 causes no traceback in the web server."""
 
 import pytest
 
@@ -7,10 +7,12 @@ from tests.support.talk import Talk
 from tests.support.upstream import Upstream
 from tests.support.wire import output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 
-def test_message_that_is_no_utf8_ends_its_connection_without_a_traceback(stack: LiveStack, upstream: Upstream) -> None:
+def test_websocket_message_with_invalid_utf8_closes_it_without_a_traceback(
+    stack: LiveStack, upstream: Upstream
+) -> None:
     before = stack.log.stat().st_size
     with Talk(stack) as talk, Talk(stack) as other:
         talk.socket.send(b'{"type": "\xff"}', text=True)

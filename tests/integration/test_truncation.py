@@ -1,4 +1,4 @@
-"""Conversations that are longer than the model's context: left whole and refused, or made to fit."""
+"""Inputs that are longer than the model's context: refused, or truncated."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ QUESTION: Any = {"role": "user", "content": "And now?"}
 
 
 def long(model: str, **fields: Any) -> Json:
-    """A request whose input is twice as long as the context."""
+    """Return a request whose input is twice as long as the context."""
     return {"model": model, "input": [*TURNS, QUESTION], "instructions": "Be kind.", **fields}
 
 
 @pytest.mark.parametrize("truncation", ["disabled", None])
-def test_without_truncation_it_is_refused(
+def test_input_over_the_context_without_truncation_is_400(
     client: openai.OpenAI, upstream: Upstream, provider: str, truncation: Any
 ) -> None:
     upstream.script("small", reply(text("Hello")), context=CONTEXT)
@@ -40,7 +40,9 @@ def test_without_truncation_it_is_refused(
     assert len(upstream.requests("small")) == 1
 
 
-def test_with_truncation_it_is_learned_what_fits(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
+def test_truncation_auto_learns_the_context_length_from_the_first_error(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
     model = f"small-{provider}"
     upstream.script(model, reply(text("Hello")), context=CONTEXT)
     asked = long(f"{provider}/{model}", truncation="auto")
@@ -54,7 +56,7 @@ def test_with_truncation_it_is_learned_what_fits(client: openai.OpenAI, upstream
     tries = len(upstream.requests(model))
     assert tries == 2
 
-    # It is known by now, and what was left out for the model is part of the conversation all the same.
+    # The length is known now. Items that were left out for the model are still part of the history.
     second = create(
         client, model=asked["model"], input="More.", previous_response_id=first.response["id"], truncation="auto"
     )
@@ -63,8 +65,8 @@ def test_with_truncation_it_is_learned_what_fits(client: openai.OpenAI, upstream
     assert messages(upstream, model)[-1]["content"] == "More."
 
 
-def test_each_round_of_a_long_turn_fits(client: openai.OpenAI, upstream: Upstream) -> None:
-    """Twenty calls one after another, each with its output, all of them sent again and again."""
+def test_truncation_auto_fits_each_request_of_a_long_turn(client: openai.OpenAI, upstream: Upstream) -> None:
+    """Twenty successive calls with their outputs; each request sends all items before it."""
     upstream.script(
         "agent",
         [reply(tool_call(0, f"call_{n}", "f", "{}")) for n in range(20)] + [reply(text("Done."))],

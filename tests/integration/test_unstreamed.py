@@ -1,4 +1,4 @@
-"""Model servers that are asked without a stream: the client sees what it would have seen, in larger pieces."""
+"""Unstreamed requests to model servers: clients get the same output in larger deltas."""
 
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from tests.support.upstream import Chunk, Upstream, error, finish, logprobs, rea
 from tests.support.waiting import wait_until
 from tests.support.wire import Wire, error_of, final
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 STREAMED: Final = {"stream": True, "stream_options": {"include_usage": True}}
 WHOLE: Final = {"stream": False}
@@ -31,13 +31,13 @@ ANSWERS: Final[dict[str, list[list[Chunk]]]] = {
 
 
 def how_asked(upstream: Upstream, model: str) -> list[Json]:
-    """What each request for the model said of streaming."""
+    """Return the streaming fields of each request for the model."""
     bodies = [record.body for record in upstream.requests(model)]
     return [{name: body[name] for name in ("stream", "stream_options") if name in body} for body in bodies]
 
 
 def without_names(response: Json) -> Json:
-    """The response without what is another one in each."""
+    """Return the response without ids, times, model and sealed content."""
     items = [
         {name: value for name, value in item.items() if name not in ("id", "encrypted_content")}
         for item in response["output"]
@@ -47,7 +47,7 @@ def without_names(response: Json) -> Json:
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
-def test_an_answer_is_the_same_however_it_was_asked_for(
+def test_unstreamed_model_request_gives_the_same_response(
     client: openai.OpenAI, upstream: Upstream, provider: str, answer: str
 ) -> None:
     found = []
@@ -60,7 +60,7 @@ def test_an_answer_is_the_same_however_it_was_asked_for(
     assert without_names(found[0]) == without_names(found[1])
 
 
-def test_logprobs(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
+def test_unstreamed_model_request_returns_logprobs(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
     upstream.script("unstreamed-2", reply(logprobs(("Hel", -0.1), ("lo", -0.2))))
     params: dict[str, Any] = {"include": ["message.output_text.logprobs"], "model": f"{provider}/unstreamed-2"}
     [message] = stream(client, input="Hi", **params).response["output"]
@@ -68,7 +68,9 @@ def test_logprobs(client: openai.OpenAI, upstream: Upstream, provider: str) -> N
     assert [each["token"] for each in message["content"][0]["logprobs"]] == ["Hel", "lo"]
 
 
-def test_only_for_clients_that_read_as_it_comes(client: openai.OpenAI, upstream: Upstream, provider: str) -> None:
+def test_model_request_is_streamed_only_if_the_client_follows_it(
+    client: openai.OpenAI, upstream: Upstream, provider: str
+) -> None:
     model = f"{provider}/as-asked-1"
     upstream.script("as-asked-1", reply(text("Hel", "lo")))
     assert create(client, model=model, input="Hi")["output"][0]["content"][0]["text"] == "Hello"
@@ -78,7 +80,9 @@ def test_only_for_clients_that_read_as_it_comes(client: openai.OpenAI, upstream:
     assert how_asked(upstream, "as-asked-1") == [WHOLE, STREAMED, STREAMED]
 
 
-def test_a_model_server_that_fails(wire: Wire, upstream: Upstream, provider: str) -> None:
+def test_unstreamed_model_request_error_is_mapped_to_an_api_error(
+    wire: Wire, upstream: Upstream, provider: str
+) -> None:
     model = f"unstreamed-failing-{provider}"
     upstream.script(model, error(400, "The temperature is too high."))
     assert (
@@ -90,7 +94,7 @@ def test_a_model_server_that_fails(wire: Wire, upstream: Upstream, provider: str
     assert "connection" in error_of(answer, 502)["message"]
 
 
-def test_a_client_that_leaves_ends_the_generation(
+def test_client_disconnect_during_unstreamed_model_request_ends_it(
     stack: LiveStack, wire: Wire, upstream: Upstream, provider: str
 ) -> None:
     model = f"unstreamed-left-{provider}"

@@ -1,4 +1,4 @@
-"""The wheel, outside the checkout: its command, the configuration that this writes, and a server that runs on it."""
+"""The wheel outside the checkout: its command, the configuration that it writes, and a server that uses it."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from tests.support.stack import Host, LiveStack
 from tests.support.upstream import Upstream
 from tests.support.wire import Wire, output_text
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
 
 REPOSITORY = Path(__file__).parents[2]
 HOST_COMMANDS = {"llama_stack": "llama", "ogx": "ogx"}
@@ -30,7 +30,7 @@ DIGITS = "01234567"
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """An environment in which the package is installed from its wheel."""
+    """An environment with the package installed from its wheel."""
 
     python: Path
     cwd: Path
@@ -41,7 +41,7 @@ class Installed:
         return call(self.python.with_name("llama-stack-responses"), *arguments, cwd=self.cwd)
 
     def refused(self, *arguments: str) -> str:
-        """The one line that the command says when it cannot do that."""
+        """Run the command, check that it fails with one line, and return that line."""
         done = self.command(*arguments)
         assert (done.returncode, done.stdout) == (1, "")
         [line] = done.stderr.splitlines()
@@ -49,13 +49,13 @@ class Installed:
 
 
 def call(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, without what would lead Python to the checkout."""
+    """Run a command without the environment variables that make Python find the checkout."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False)
 
 
 def done(*command: str | Path, cwd: Path) -> str:
-    """What a command that has to go well says."""
+    """Run a command, check that it succeeds, and return its output."""
     ended = call(*command, cwd=cwd)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     return ended.stdout.strip()
@@ -63,17 +63,17 @@ def done(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """The wheel in an environment of its own, which sees all packages of this one but the checkout."""
+    """The wheel in a new environment, which sees all packages of this one except the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
     done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder, cwd=REPOSITORY)
     [wheel] = folder.glob("*.whl")
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     done(sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps", "--python", python, wheel, cwd=folder)
-    # A folder that a .pth file names comes after the environment's own, and no .pth file in it counts.
+    # A folder from a .pth file comes after the environment's own, and .pth files in that folder are ignored.
     own = Path(done(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=folder))
     (own / "packages.pth").write_text(sysconfig.get_path("purelib"))
-    # The host's command: what is installed here, run by the new environment's Python.
+    # The host's command that is installed here, run by the new environment's Python.
     command = HOST_COMMANDS[host]
     _, _, script = Path(sys.executable).with_name(command).read_text().partition("\n")
     python.with_name(command).write_text(f"#!{python}\n{script}")
@@ -81,13 +81,15 @@ def installed(host: Host, tmp_path_factory: pytest.TempPathFactory) -> Installed
     return Installed(python, folder, own)
 
 
-def test_what_the_wheel_writes_runs(host: Host, installed: Installed, upstream: Upstream, tmp_path: Path) -> None:
+def test_configuration_written_by_the_wheel_starts_a_server(
+    host: Host, installed: Installed, upstream: Upstream, tmp_path: Path
+) -> None:
     where = done(installed.python, "-c", "import llama_stack_responses as it; print(it.__file__)", cwd=tmp_path)
     assert Path(where).is_relative_to(installed.cwd)
     said = installed.command("init", "starter", str(tmp_path / "my stack"))
     config = tmp_path / "my stack" / "config.yaml"
     assert said.stdout.endswith(f"Start it with:\n\n  {RUNS[host].format(f"'{config}'")}\n")
-    # A key of digits only cannot come from the environment: the host would make a number of it.
+    # A key of digits cannot come from the environment, because the host converts it to a number.
     config.write_text(config.read_text().replace("${env.INFERENCE_API_KEY:=}", f'"{DIGITS}"'))
     env = {"INFERENCE_URL": upstream.base_url, "PYTHONPATH": ""}
     with LiveStack(config, env, tmp_path / "state", host=host, python=installed.python) as stack, Wire(stack) as wire:
@@ -101,9 +103,7 @@ def test_init_gpt_oss_without_its_package_names_the_package(host: Host, installe
     assert f"Then start it with:\n\n  {RUNS[host].format(tmp_path / 'config.yaml')}" in said
 
 
-def test_a_version_of_mcp_that_the_host_cannot_use_is_one_sentence(
-    host: Host, installed: Installed, tmp_path: Path
-) -> None:
+def test_unsupported_mcp_version_is_reported_in_one_sentence(host: Host, installed: Installed, tmp_path: Path) -> None:
     other = installed.packages / "mcp-9.1.0.dist-info"
     other.mkdir()
     try:
@@ -121,7 +121,7 @@ def test_a_version_of_mcp_that_the_host_cannot_use_is_one_sentence(
     assert (starts.returncode, starts.stderr.splitlines()[-1]) == (1, f"RuntimeError: {sentence}")
 
 
-def test_the_wheel_has_licence_authors_docs_and_a_description_without_relative_links(installed: Installed) -> None:
+def test_wheel_has_license_author_docs_and_no_relative_links(installed: Installed) -> None:
     [metadata] = installed.packages.glob("llama_stack_responses-*.dist-info/METADATA")
     head, _, description = metadata.read_text().partition("\n\n")
     assert {
@@ -131,12 +131,13 @@ def test_the_wheel_has_licence_authors_docs_and_a_description_without_relative_l
     } <= set(head.splitlines())
     assert "\nAuthor: " in head
     assert re.findall(r"\]\((?!https://)", description) == []
-    named = set(re.findall(r"`docs/([a-z-]+\.md)`", description))
-    assert {"scaling.md", "tools.md"} <= named
-    assert named <= {path.name for path in (installed.packages / "llama_stack_responses" / "docs").iterdir()}
+    named = set(re.findall(r"`docs/([a-z/-]+\.md)`", description))
+    assert {"guides/scaling.md", "guides/tools.md"} <= named
+    docs = installed.packages / "llama_stack_responses" / "docs"
+    assert named <= {str(path.relative_to(docs)) for path in docs.rglob("*.md")}
 
 
-def test_what_the_command_cannot_do_it_says_in_one_line(installed: Installed, tmp_path: Path) -> None:
+def test_command_failure_is_reported_in_one_line(installed: Installed, tmp_path: Path) -> None:
     target = tmp_path / "config.yaml"
     target.write_text("mine")
     (tmp_path / "file").touch()

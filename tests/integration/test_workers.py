@@ -1,4 +1,4 @@
-"""Two worker processes of one server, on each store that they can share: the death of one costs only what it ran."""
+"""Two uvicorn workers of one server, on each store that they can share: a killed one loses only its own streams."""
 
 import os
 import signal
@@ -24,10 +24,10 @@ from tests.support.waiting import wait_until
 from tests.support.wire import Json, Wire, checked, error_of, final, output_text, said
 from tests.support.workers import Workers, WorkersStack
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.extended]
 
 TEMPLATES = ["starter"] if find_spec("ogx") else ["starter", "redis", "postgres"]
-"""Each on one host, one on both: stores know nothing of the host."""
+"""One store is tested on both hosts, and the rest on one, because stores do not depend on the host."""
 SERVERS: Final[dict[str, Callable[[Path], DatabaseServer]]] = {"redis": Valkey, "postgres": Postgres}
 HELD = reply(text("one ", "two ", "three"), hold=2)
 WHOLE = reply(text("one ", "two ", "three"))
@@ -38,7 +38,7 @@ HOPS = 12
 
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DatabaseServer]]:
-    """A server for each template that needs one."""
+    """A database server for each template that needs one."""
     with ExitStack() as running:
         wanted = {kind: make for kind, make in SERVERS.items() if kind in TEMPLATES}
         yield {kind: running.enter_context(make(tmp_path_factory.mktemp(kind))) for kind, make in wanted.items()}
@@ -52,7 +52,7 @@ def servers(
     databases: dict[str, DatabaseServer],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[dict[str, LiveStack]]:
-    """Each template with two workers. They take all cores to start: one server after the other."""
+    """A server with two workers for each template. They start one after the other, because each uses all cores."""
     env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url}
     folder = tmp_path_factory.mktemp("workers")
     made: dict[str, LiveStack] = {}
@@ -66,19 +66,19 @@ def servers(
 
 @pytest.fixture
 def server(servers: dict[str, LiveStack]) -> LiveStack:
-    """That of the template that needs no database."""
+    """The server of the template without a database."""
     return servers["starter"]
 
 
 @pytest.fixture(params=TEMPLATES)
 def workers(request: pytest.FixtureRequest, servers: dict[str, LiveStack]) -> Iterator[Workers]:
-    """A client of each worker of one of the servers."""
+    """Clients of each worker of the parametrized server."""
     with Workers(servers[request.param]) as workers:
         yield workers
 
 
-def test_a_conversation_hops_between_workers(workers: Workers, upstream: Upstream) -> None:
-    """Whoever sees the terminal event can go on at once, with any worker."""
+def test_chain_continues_across_workers(workers: Workers, upstream: Upstream) -> None:
+    """After the terminal event, a client can continue at once with any worker."""
     last: str | None = None
     for turn, (here, there) in zip(range(HOPS), cycle(both_ways(workers)), strict=False):
         question = {"model": "local/echo", "input": f"turn {turn}", "previous_response_id": last}
@@ -91,7 +91,7 @@ def test_a_conversation_hops_between_workers(workers: Workers, upstream: Upstrea
     workers.check()
 
 
-def test_a_response_deleted_by_one_worker_is_gone_for_the_other(workers: Workers, upstream: Upstream) -> None:
+def test_response_deleted_by_one_worker_is_404_on_the_other(workers: Workers, upstream: Upstream) -> None:
     for here, there in both_ways(workers):
         response = here.create(model="local/echo", input="soon gone")
         assert there.retrieve(response["id"]) == response
@@ -100,8 +100,8 @@ def test_a_response_deleted_by_one_worker_is_gone_for_the_other(workers: Workers
     workers.check()
 
 
-def test_under_load_nothing_is_lost(server: LiveStack, upstream: Upstream) -> None:
-    """One client of each worker, the others of whichever takes them."""
+def test_chains_on_two_workers_under_load_lose_no_responses(server: LiveStack, upstream: Upstream) -> None:
+    """One client is connected to each worker, the others to either."""
 
     def converse(client: int, wire: Wire) -> list[Json]:
         made: list[Json] = []
@@ -125,7 +125,9 @@ def test_under_load_nothing_is_lost(server: LiveStack, upstream: Upstream) -> No
     assert max(len(request.body["messages"]) for request in upstream.requests("echo")) == 2 * TURNS - 1
 
 
-def test_what_one_worker_makes_the_other_follows_and_ends(workers: Workers, upstream: Upstream) -> None:
+def test_background_response_is_followed_and_cancelled_on_the_other_worker(
+    workers: Workers, upstream: Upstream
+) -> None:
     for turn, (here, there) in enumerate(both_ways(workers), 1):
         upstream.script("held", HELD)
         with Reader.asking(here, model="local/held", input="Count.", background=True) as reader:
@@ -142,10 +144,10 @@ def test_what_one_worker_makes_the_other_follows_and_ends(workers: Workers, upst
 
 
 class Struck:
-    """A server one of whose workers is killed while each streams a response."""
+    """A server with one worker killed while each worker streams a response."""
 
     def __init__(self, kind: str, server: LiveStack, upstream: Upstream, open_all: ExitStack) -> None:
-        """Besides, there is one in the background, which the worker that dies was asked for."""
+        """Start the streams, and a background response requested from the worker that is killed."""
         self._server = server
         self._upstream = upstream
         self._streamed, self._queued = f"{kind}-streamed", f"{kind}-queued"
@@ -173,7 +175,7 @@ class Struck:
             self._upstream.release(model)
 
     def check(self) -> None:
-        """The other went on; the dead worker is missed after its lease, and the server starts one in its place."""
+        """Check that the other worker continued, that the lease expired, and that the worker was replaced."""
         self._kept.append(check_stream(self._whole.read_to_end()))
         self._kept.append(
             self._other.create(model="local/echo", input="go on", previous_response_id=self._kept[0]["id"])
@@ -192,10 +194,8 @@ class Struck:
         assert [output_text(each) for each in self._kept] == ["kept", "kept", "one two three", "go on", "one two three"]
 
 
-def test_a_worker_that_is_killed_takes_only_its_own_streams_along(
-    servers: dict[str, LiveStack], upstream: Upstream
-) -> None:
-    """Of each server at the same time, since it takes a while until a worker counts as dead."""
+def test_killed_worker_loses_only_its_own_streams(servers: dict[str, LiveStack], upstream: Upstream) -> None:
+    """One worker of each server is killed at the same time, because leases take a while to expire."""
     with ExitStack() as open_all:
         struck = [Struck(kind, server, upstream, open_all) for kind, server in servers.items()]
         for each in struck:
@@ -205,26 +205,26 @@ def test_a_worker_that_is_killed_takes_only_its_own_streams_along(
 
 
 def check_hop(workers: Workers, last: Json) -> None:
-    """The new worker goes on with what the old ones stored, and the other way round."""
+    """Check that the new worker continues responses of the old ones, and the reverse."""
     for here, there in both_ways(workers):
         last = here.create(model="local/echo", input="still here", previous_response_id=last["id"])
         assert there.retrieve(last["id"]) == last
 
 
 def both_ways(workers: Workers) -> list[tuple[Wire, Wire]]:
-    """One worker and the other, and the other way round."""
+    """Return the clients of both workers, in both orders."""
     one, other = workers.wires.values()
     return [(one, other), (other, one)]
 
 
-def test_clients_that_do_not_read_keep_no_worker_from_ending(server: LiveStack, upstream: Upstream) -> None:
-    """Last, since no other test finds a server after it."""
+def test_stalled_clients_do_not_delay_the_shutdown_of_workers(server: LiveStack, upstream: Upstream) -> None:
+    """This test must be last, because it stops the server."""
     upstream.script("flood", reply(text(*["word " * 1000] * 8000)))
     flood: dict[str, object] = {"model": "local/flood", "input": "x", "stream": True}
     with ExitStack() as open_all:
         with Workers(server) as workers:
             pids = list(workers.wires)
-        for _ in range(8):  # that all of them are one worker's is as good as impossible
+        for _ in range(8):  # practically certain to reach both workers
             client = open_all.enter_context(Leaver(server, flood, buffer=32_768))
             client.read_until(b"event: response.output_text.delta")
         assert server.stop() != -signal.SIGKILL

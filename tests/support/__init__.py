@@ -1,1 +1,1 @@
-"""What the tests run against: a scripted upstream, live stacks, and judges of the wire."""
+"""Test support: a scripted model server, live stacks, and validators of the wire format."""

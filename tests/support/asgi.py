@@ -1,4 +1,4 @@
-"""Requests to an ASGI application without a server: the test decides what of the body comes, and when."""
+"""Requests to an ASGI application without a server: the test controls which parts of the body arrive, and when."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from llama_stack_responses.wire.traffic import Traffic
 
 @dataclass
 class Body:
-    """The pieces of a body.
+    """The chunks of a request body.
 
     Attributes:
-        pieces: what comes.
-        then: what comes behind that: the body's end, the client's leaving, or nothing at all.
-        taken: how many pieces the application has read.
+        pieces: the chunks.
+        then: what follows: the end of the body, a disconnect, or nothing.
+        taken: number of chunks that the application has read.
     """
 
     pieces: Iterable[bytes] = ()
@@ -34,11 +34,11 @@ class Body:
     _left: Iterator[bytes] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin."""
+        """Start the iteration."""
         self._left = iter(self.pieces)
 
     async def receive(self) -> Message:
-        """The next message."""
+        """Return the next message."""
         for piece in self._left:
             self.taken += 1
             return {"type": "http.request", "body": piece, "more_body": True}
@@ -52,14 +52,14 @@ class Body:
 
 @dataclass
 class Answer:
-    """What came back."""
+    """The response."""
 
     status: int = 0
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
 
     async def send(self, message: Message) -> None:
-        """Take a message of it."""
+        """Receive a message of the response."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             self.headers = {name.decode(): value.decode() for name, value in message["headers"]}
@@ -68,19 +68,19 @@ class Answer:
 
     @property
     def error(self) -> Any:
-        """OpenAI's error object in it."""
+        """OpenAI's error object in the body."""
         return orjson.loads(self.body)["error"]
 
 
 async def ask(app: ASGIApp, body: Body, headers: Mapping[str, str] | None = None, method: str = "POST") -> Answer:
-    """The application's answer to a request for `/`."""
+    """Send a request for `/` and return the application's answer."""
     answer = Answer()
     await app(scope_of(headers, method), body.receive, answer.send)
     return answer
 
 
 def scope_of(headers: Mapping[str, str] | None = None, method: str = "POST") -> Scope:
-    """The scope of a request for `/`."""
+    """Return the scope of a request for `/`."""
     raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     return {
         "type": "http",
@@ -103,11 +103,11 @@ class App:
     """An application with one route at `/`.
 
     Attributes:
-        broken_off: the scopes of the connections that it ended.
+        broken_off: scopes of the connections that it has closed.
     """
 
     def __init__(self, limits: Mapping[str, Any] | None = None, owners: Iterable[str] = ("ada",)) -> None:
-        """`owners` are the users of the requests, one after the other, and the last for ever."""
+        """Create the application. `owners` are the users of consecutive requests; the last one is repeated."""
         given = Limits.model_validate(limits or {})
         self._owners = list(owners)
         self.broken_off: list[Scope] = []
@@ -116,13 +116,13 @@ class App:
         self._app = FastAPI()
 
     def serve(self, handler: Handler) -> ASGIApp:
-        """The application with this handler."""
+        """Return the application with this handler."""
         self._app.router.route_class = routes_within(self.traffic)
         self._app.router.add_api_route("/", handler, methods=["GET", "POST"])
         return self._app
 
     def echo(self) -> ASGIApp:
-        """The application that answers with the JSON object that it is sent."""
+        """Return an application that answers with the JSON object that it receives."""
 
         async def echo(request: Request) -> Response:
             return Json(await self.bodies.json(request))

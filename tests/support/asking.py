@@ -1,9 +1,9 @@
-"""Asks a live stack through the openai package and judges every byte of its answers.
+"""Requests to a live stack with the openai package, with validation of every byte of the answers.
 
-streamed = stream(client, model=MODEL, input="Hi")     # WireError unless a strict client would be content
+streamed = stream(client, model=MODEL, input="Hi")     # WireError if a strict client would reject the stream
 assert streamed.response["output"][0]["content"][0]["text"] == "Hello"
 response = create(client, model=MODEL, input="Hi")     # the same, not streamed
-assert sent(upstream) == {...}                         # the one chat request that this made
+assert sent(upstream) == {...}                         # the only chat request to the model server
 """
 
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from tests.support.upstream import Upstream
 type Json = dict[str, Any]
 
 NAME: Final = "m"
-"""The scripted model of the tests that need only one."""
+"""The scripted model for tests that need only one."""
 MODEL: Final = f"local/{NAME}"
 """The stack's name for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streamed:
-    """A stream that passed the judges."""
+    """A validated stream."""
 
     frames: Frames
     headers: Mapping[str, str]
@@ -39,16 +39,16 @@ class Streamed:
 
     @property
     def types(self) -> list[str]:
-        """The events' types, without what they all begin with."""
+        """The events' types, without the common prefix."""
         return [name.removeprefix("response.") for name, _ in self.frames]
 
     def texts(self, kind: str) -> list[str]:
-        """The deltas of the `response.<kind>.delta` events."""
+        """Return the deltas of the `response.<kind>.delta` events."""
         return [data["delta"] for name, data in self.frames if name == f"response.{kind}.delta"]
 
 
 def stream(client: openai.OpenAI, **params: Any) -> Streamed:
-    """The stream that the openai package gets for `responses.create(stream=True, **params)`."""
+    """Request a stream with `responses.create(stream=True, **params)` and validate it."""
     with client.responses.with_streaming_response.create(stream=True, **params) as answer:
         headers = dict(answer.headers)
         frames = read_sse(answer.iter_bytes())
@@ -56,36 +56,36 @@ def stream(client: openai.OpenAI, **params: Any) -> Streamed:
 
 
 def create(client: openai.OpenAI, **params: Any) -> Json:
-    """The response that the openai package gets for `responses.create(**params)`, as JSON."""
+    """Create a response with `responses.create(**params)`; return it as JSON."""
     return judged(client.responses.with_raw_response.create(**params).http_response.json())
 
 
 def stored(client: openai.OpenAI, response_id: str) -> Json:
-    """A stored response, as JSON."""
+    """Return a stored response as JSON."""
     return judged(client.responses.with_raw_response.retrieve(response_id).http_response.json())
 
 
 def judged(response: Json) -> Json:
-    """The response itself; WireError unless it is a finished one and what the types say."""
+    """Return the response; WireError if it is not finished or does not match the types."""
     validate_response(response)
     check_finished(response)
     return response
 
 
 def sent(upstream: Upstream, model: str = NAME) -> Json:
-    """The body of the one chat request that the model got."""
+    """Return the body of the only chat request to the model."""
     [request] = upstream.requests(model)
     return request.body
 
 
 def messages(upstream: Upstream, model: str = NAME) -> list[Json]:
-    """The messages of the last chat request that the model got."""
+    """Return the messages of the last chat request to the model."""
     found: list[Json] = upstream.requests(model)[-1].body["messages"]
     return found
 
 
 def function(name: str, *parameters: str, **options: Any) -> Any:
-    """A function tool whose parameters are strings; strict schemas want all of them."""
+    """Create a function tool whose parameters are all strings, and all required, as in strict schemas."""
     schema = {
         "type": "object",
         "properties": {parameter: {"type": "string"} for parameter in parameters},

@@ -1,4 +1,4 @@
-"""The endpoint that the hosts' `custom` auth asks: a token in, its user out, 401 for any other."""
+"""The endpoint for the hosts' `custom` auth: returns the user of a token, or 401 for an unknown one."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -30,15 +30,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Do not log."""
 
 
 @contextmanager
 def auth_server(users: Mapping[str, Json]) -> Iterator[str]:
-    """Its URL.
+    """Run the endpoint and yield its URL.
 
     Args:
-        users: by token, as they are at each request: `{"principal": ..., "attributes": {...}, "tenant": ...}`.
+        users: users by token; may change at any time: `{"principal": ..., "attributes": {...}, "tenant": ...}`.
     """
     with _Server(("127.0.0.1", 0), _Handler) as server:
         server.users = users

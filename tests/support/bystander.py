@@ -1,4 +1,4 @@
-"""A user who goes on with small requests while something else happens to the server.
+"""A user who sends small requests continuously while the test loads the server.
 
 with Bystander(stack, "token-of-bob", clock) as bystander:
     with bystander.watched():
@@ -19,17 +19,17 @@ from tests.support.waiting import wait_until
 from tests.support.wire import Wire, final, output_text
 
 SECONDS: Final = 1.0
-"""For which one request may take of the machine's clock, without the time in which those who serve it are not run."""
+"""Time limit for one request on the machine's clock, without the time that its threads wait for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """One request.
+    """One answered request.
 
     Attributes:
-        what: it is.
-        began, ended: when it did, on the monotonic clock.
-        queued: seconds for which the threads that serve it were ready to run, and had no processor.
+        what: kind of request.
+        began, ended: times on the monotonic clock.
+        queued: seconds that its threads were ready to run but had no processor.
     """
 
     what: str
@@ -39,10 +39,10 @@ class Answered:
 
 
 class Bystander:
-    """Creates, retrieves, lists, streams, and takes a turn on a WebSocket, again and again, in a thread."""
+    """A thread that repeatedly creates, retrieves, lists and streams responses, and takes a turn on a WebSocket."""
 
     def __init__(self, stack: LiveStack, token: str, clock: MachineClock, model_server: int) -> None:
-        """`model_server` is its process id."""
+        """Create the user. `model_server` is the process id of the model server."""
         self._stack = stack
         self._token = token
         self._clock = clock
@@ -54,7 +54,7 @@ class Bystander:
         self._thread = Thread(target=self._run, name="bystander", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start, and return with the first round done."""
+        """Start, and wait for the end of the first round."""
         self._thread.start()
         self._wait_for_rounds(1)
         return self
@@ -66,7 +66,7 @@ class Bystander:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Each request during the block, and those of a round after it, has the right answer in time."""
+        """Require a correct answer in time for each request during the block, and in one round after it."""
         before = len(self._answered)
         yield
         self.wait_for_a_round()
@@ -75,11 +75,11 @@ class Bystander:
         assert not late, f"the other user waited: {late}"
 
     def wait_for_a_round(self) -> None:
-        """Return when a round has begun and ended since the call."""
-        self._wait_for_rounds(self._rounds + 2)  # the round that goes on now, and the one after it
+        """Wait until a round has begun and ended since the call."""
+        self._wait_for_rounds(self._rounds + 2)  # the current round, and the next one
 
     def _net(self, answered: Answered) -> float:
-        # Twice: the threads of a process that are not counted, such as those that write to the store, wait as long.
+        # Twice: uncounted threads of a process, such as those that write to the store, wait equally long.
         return self._clock.between(answered.began, answered.ended) - 2 * answered.queued
 
     def _wait_for_rounds(self, rounds: int) -> None:

@@ -1,10 +1,10 @@
-"""Clients as users install them, each in an environment of its own, run against a live stack.
+"""Clients as users install them, each in its own environment, run against a live stack.
 
     finished = python_client("agents", "agents_tools.py", stack, tmp_path)
     finished = node_client("vercel", "vercel_text.mjs", stack, tmp_path)
-    assert finished.said == {...}                          # the JSON that the script printed last
+    assert finished.said == {...}                          # the JSON in the last line of the script's output
 
-`make .clients/.ready` installs them. The scripts, in `tests/clients`, find the stack's address in `BASE_URL`.
+`make .clients/.ready` installs them. The scripts, in `tests/clients`, read the stack's URL from `BASE_URL`.
 """
 
 import json
@@ -20,12 +20,12 @@ from tests.support.stack import REPOSITORY, LiveStack
 
 FOLDER: Final = REPOSITORY / ".clients"
 SCRIPTS: Final = REPOSITORY / "tests" / "clients"
-SECONDS: Final = 240.0  # a second or two alone; far more where other tests take the cores
+SECONDS: Final = 240.0  # a second or two alone, far more when other tests use the cores
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a client ended, and all that it printed."""
+    """A client's exit code and output."""
 
     code: int
     out: str
@@ -33,7 +33,7 @@ class Finished:
 
     @property
     def said(self) -> Any:
-        """The JSON in the last line that it printed."""
+        """The JSON in the last line of the output."""
         assert self.code == 0, f"{self.out}\n{self.errors}"
         return json.loads(self.out.splitlines()[-1])
 
@@ -41,7 +41,7 @@ class Finished:
 def run(
     command: Sequence[str | Path], folder: Path, env: Mapping[str, str] | None = None, *, seconds: float = SECONDS
 ) -> Finished:
-    """Runs a client's command in `folder`, with nothing of this process's environment but its PATH and `env`."""
+    """Run a client's command in `folder`, with only PATH from this process's environment, and `env`."""
     path = os.pathsep.join([str(installed("node") / "bin"), os.environ["PATH"]])
     whole = {"PATH": path, "HOME": str(folder), "LANG": "C.UTF-8", "NO_PROXY": "*", **(env or {})}
     ended = subprocess.run(
@@ -58,7 +58,7 @@ def run(
 
 
 def installed(client: str) -> Path:
-    """The folder of a client's environment."""
+    """Return the folder of a client's environment."""
     folder = FOLDER / client
     assert (folder / ".ready").exists(), f"the client '{client}' is not installed: run `make .clients/.ready`"
     return folder
@@ -67,13 +67,13 @@ def installed(client: str) -> Path:
 def python_client(
     client: str, script: str, stack: LiveStack, folder: Path, *arguments: str, env: Mapping[str, str] | None = None
 ) -> Finished:
-    """Runs a script of `tests/clients` in a Python client's environment."""
+    """Run a script of `tests/clients` in a Python client's environment."""
     command: list[str | Path] = [installed(client) / "bin" / "python", SCRIPTS / script, *arguments]
     return run(command, folder, {**_env(stack), **(env or {})})
 
 
 def node_client(client: str, script: str, stack: LiveStack, folder: Path, *arguments: str) -> Finished:
-    """Runs a script of `tests/clients` beside the packages of a client from npm."""
+    """Run a script of `tests/clients` with the packages of an npm client."""
     shutil.copy(SCRIPTS / script, folder)
     (folder / "node_modules").symlink_to(installed(client) / "node_modules")
     return run(["node", folder / script, *arguments], folder, _env(stack))

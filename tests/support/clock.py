@@ -1,8 +1,8 @@
-"""The clock of the running event loop, put forward by a test: what takes long takes no time, and a busy machine nothing away.
+"""A simulated clock of the running event loop: long timeouts take no time, and a busy machine has no effect.
 
 clock = LoopClock(monkeypatch)
 with Watchdog(60.0):
-    await clock.passes(50.0)                   # whatever was due by then has happened
+    await clock.passes(50.0)                   # everything due by then has happened
 await clock.passes_until(task.done)
 """
 
@@ -16,21 +16,21 @@ TURNS = 10
 
 
 class LoopClock:
-    """It goes as always, and may be put forward; limits of minutes are then as good as limits of milliseconds."""
+    """The event loop's clock, which runs normally and can be advanced. Limits of minutes then work in tests."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """From now on until `monkeypatch` is undone."""
+        """Replace the clock until `monkeypatch` is undone."""
         self._ahead = 0.0
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: time.monotonic() + self._ahead)
 
     async def passes(self, seconds: float) -> None:
-        """Puts it forward and lets all tasks run until they wait again."""
+        """Advance the clock and let all tasks run until they wait again."""
         self._ahead += seconds
         for _ in range(TURNS):
             await asyncio.sleep(0)
 
     async def passes_until(self, holds: Callable[[], bool]) -> None:
-        """Puts it forward again and again, five seconds each time, until it holds."""
+        """Advance the clock by five seconds at a time until `holds` returns true."""
         for _ in range(1000):
             if holds():
                 return

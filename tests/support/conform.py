@@ -1,8 +1,8 @@
-"""Whether a JSON value is what one of the `openai` package's types says: nothing missing, nothing wrong, nothing more.
+"""Validation of JSON values against the `openai` package's types: nothing missing, nothing wrong, nothing extra.
 
-The package's models allow extra keys and its own parser validates nothing, so the types are walked here: unions of
-models are decided by their discriminator, objects by the keys that the model declares, and everything else is
-validated by pydantic in strict mode (no "1" for 1).
+The package's models allow extra keys, and its own parser does not validate. So the types are traversed here: unions of
+models are resolved by their discriminator, objects by the model's keys, and everything else is validated by pydantic in
+strict mode (no "1" for 1).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -31,21 +31,21 @@ from openai.types.responses.response_text_done_event import LogprobTopLogprob as
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-# What is allowed beyond the types, and why:
-# - the code by which Codex tells a context that is too long from other failures is not in the types' list;
+# Exceptions to the types, with reasons:
+# - the code by which Codex recognises a context that is too long is not in the types' list;
 ALLOWED_VALUES: Final[dict[tuple[type[BaseModel], str], tuple[str, ...]]] = {
     (ResponseError, "code"): ("context_length_exceeded",)
 }
-# - OpenAI and the Open Responses specification send `bytes` with the logprobs of an event as in those of a part.
-# - the output of a local shell names its call by `call_id` as all others do; its type would have the call's id as its own;
-# - OpenAI sends a status with the call of a custom tool and its output, which their types have only in lists of items.
+# - OpenAI and the Open Responses specification send `bytes` in the logprobs of events, as in those of parts.
+# - a local shell's output refers to its call by `call_id` like all others; its type has the call's id as its own.
+# - OpenAI sends a status with custom tool calls and their outputs; only the types for lists of items have it.
 ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
     **dict.fromkeys((DeltaLogprob, DeltaTopLogprob, DoneLogprob, DoneTopLogprob), frozenset({"bytes"})),
     **dict.fromkeys((ResponseCustomToolCall, ResponseCustomToolCallOutput), frozenset({"status"})),
     LocalShellCallOutput: frozenset({"call_id"}),
     # OpenAI sends these with each response; the Open Responses specification requires all but `billing`.
     Response: frozenset({"billing", "store", "presence_penalty", "frequency_penalty"}),
-    # The clients and schemas of llama-stack and OGX require it.
+    # Required by the clients and schemas of llama-stack and OGX.
     **dict.fromkeys(
         (
             ResponseOutputItemAddedEvent,
@@ -55,7 +55,7 @@ ALLOWED_KEYS: Final[dict[type[BaseModel], frozenset[str]]] = {
         ),
         frozenset({"response_id"}),
     ),
-    # `include` can ask for them, and the type does not have them.
+    # `include` can request them, but the type lacks them.
     ResponseFunctionWebSearch: frozenset({"results"}),
 }
 DISCRIMINATORS: Final = ("type", "role", "mode")
@@ -64,33 +64,33 @@ type Tag = tuple[str, Any]
 
 
 class WireError(AssertionError):
-    """Something that a strict client would refuse."""
+    """A violation that a strict client would reject."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong, and where: `response.output[0].content`."""
+    """A violation, and its path: `response.output[0].content`."""
 
     path: str
     what: str
 
     def __str__(self) -> str:
-        """One line."""
+        """Return one line of text."""
         return f"{self.path or '(root)'}: {self.what}"
 
 
 def validate_event(event: dict[str, Any]) -> None:
-    """Raise WireError unless `event` is exactly one of the types' `ResponseStreamEvent`s."""
+    """Raise WireError unless `event` is exactly one of the types in `ResponseStreamEvent`."""
     _raise(f"event {event.get('type')!r}", problems(ResponseStreamEvent, event))
 
 
 def validate_response(response: dict[str, Any]) -> None:
-    """Raise WireError unless `response` is exactly the types' `Response`."""
+    """Raise WireError unless `response` is exactly the type `Response`."""
     _raise("response", problems(Response, response, "response"))
 
 
 def problems(annotation: Any, value: Any, path: str = "") -> list[Problem]:
-    """Everything that keeps `value` from being an `annotation`; empty if it is one."""
+    """Return all violations of `annotation` by `value`; an empty list if it is valid."""
     annotation = _bare(annotation)
     origin = get_origin(annotation)
     if _is_model(annotation):
@@ -128,12 +128,12 @@ def _model(model: type[BaseModel], value: Any, path: str) -> Iterator[Problem]:
 
 
 def _allowed_keys(model: type[BaseModel]) -> frozenset[str]:
-    """The keys that are allowed beyond the type's own; the events of a WebSocket are subclasses of those of a stream."""
+    """Return the allowed extra keys of a type and its bases (WebSocket events are subclasses of stream events)."""
     return frozenset().union(*(ALLOWED_KEYS.get(base, frozenset()) for base in model.__mro__))
 
 
 def _union(members: tuple[Any, ...], value: Any, path: str) -> list[Problem]:
-    """No problem if one member fits; else those of the member that the value means, or comes closest to."""
+    """Return no problems if one member matches; otherwise those of the intended or closest member."""
     if value is None and NoneType in members:
         return []
     candidates = _meant(members, value)
@@ -144,7 +144,7 @@ def _union(members: tuple[Any, ...], value: Any, path: str) -> list[Problem]:
 
 
 def _meant(members: tuple[Any, ...], value: Any) -> Sequence[Any]:
-    """The members whose discriminator is the value's; those that are no models only for values that are no objects."""
+    """Return the members with the value's discriminator; members other than models only for non-objects."""
     if isinstance(value, dict):
         tags = ((name, value[name]) for name in DISCRIMINATORS if name in value)
         return _tagged(members, tuple((name, tag if isinstance(tag, str) else None) for name, tag in tags))
@@ -155,7 +155,7 @@ def _meant(members: tuple[Any, ...], value: Any) -> Sequence[Any]:
 
 @lru_cache(maxsize=4096)
 def _tagged(members: tuple[Any, ...], tags: tuple[Tag, ...]) -> tuple[Any, ...]:
-    """The members that an object with these tags may mean; dicts and the like only if no model is meant."""
+    """Return the members that an object with these tags can be; dicts and such only if no model matches."""
     flat = _flatten(members)
     models = tuple(member for member in flat if _is_model(member) and _fits(member, dict(tags)))
     return models or tuple(member for member in flat if get_origin(member) is dict or member in (Any, object))
@@ -163,7 +163,7 @@ def _tagged(members: tuple[Any, ...], tags: tuple[Tag, ...]) -> tuple[Any, ...]:
 
 @cache
 def _flatten(members: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A union's members, with those of the unions among them."""
+    """Return a union's members, with nested unions flattened."""
     bare = (_bare(member) for member in members)
     nested = (_flatten(get_args(each)) if get_origin(each) in (Union, UnionType) else (each,) for each in bare)
     return tuple(each for inner in nested for each in inner)
@@ -179,7 +179,7 @@ def _fits(model: type[BaseModel], tags: dict[str, Any]) -> bool:
 
 @cache
 def _tags(model: type[BaseModel]) -> tuple[Tag, ...]:
-    """The (key, literal) pairs by which a model of a union can be told: its `type`, or what it has instead."""
+    """Return the (key, literal) pairs that identify a model in a union: its `type`, or a substitute."""
     for name in DISCRIMINATORS:
         field = _fields(model).get(name)
         literals = [each for each in _flatten((field.annotation,)) if get_origin(each) is Literal] if field else []
@@ -190,8 +190,8 @@ def _tags(model: type[BaseModel]) -> tuple[Tag, ...]:
 
 @cache
 def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """A model's fields by their names on the wire."""
-    model.model_rebuild()  # the package defers this; until then annotations may be only names
+    """Return a model's fields by their names on the wire."""
+    model.model_rebuild()  # deferred by the package; until then annotations may be mere names
     return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
@@ -209,7 +209,7 @@ def _leaf(annotation: Any, value: Any, path: str) -> list[Problem]:
 
 
 def _bare(annotation: Any) -> Any:
-    """An annotation without its metadata, and an alias's meaning."""
+    """Return an annotation without metadata, with aliases resolved."""
     while True:
         if isinstance(annotation, TypeAliasType):
             annotation = annotation.__value__

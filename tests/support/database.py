@@ -1,4 +1,4 @@
-"""Database servers that a test starts and kills."""
+"""Database servers that a test can start and kill."""
 
 import os
 import signal
@@ -14,10 +14,10 @@ READY_SECONDS = 90.0
 
 
 class DatabaseServer(ABC):
-    """A server on a port of its own, with its data in `folder`, started by a `with` block."""
+    """A server with its own port and its data in `folder`; a `with` block starts and stops it."""
 
     def __init__(self, folder: Path, *options: str, password: str = "", as_root: bool = True) -> None:
-        """Nothing runs yet. `options` are the server's own; with `as_root` False it never runs as root."""
+        """Prepare a server. `options` are the server's own; with `as_root` False it never runs as root."""
         self.port = free_port()
         self.folder = folder
         self.password = password
@@ -35,24 +35,24 @@ class DatabaseServer(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Its address, with the password."""
+        """The server's URL, including the password."""
 
     @property
     @abstractmethod
     def environment(self) -> dict[str, str]:
-        """What leads the template for its kind to it."""
+        """The environment variables that configure its template for this server."""
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the server."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop the server."""
         self.kill()
 
     def start(self) -> None:
-        """Start it on its port and its data, and wait until it takes connections."""
+        """Start the server with its port and data, and wait until it accepts connections."""
         self.folder.mkdir(parents=True, exist_ok=True)
         command = self.command(self._options)
         self._child = Child(command, log=self.folder / "server.log", as_root=self._as_root)
@@ -63,26 +63,26 @@ class DatabaseServer(ABC):
             raise
 
     def kill(self) -> None:
-        """SIGKILL, as a machine that loses power."""
+        """Kill the server with SIGKILL, like a power failure."""
         child, self._child = self._child, None
         if child:
             with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGSTOP)  # so that it starts no more
+                os.kill(child.pid, signal.SIGSTOP)  # so that it starts no more children
             children = _children(child.pid)
             child.kill()
-            # They end by themselves when the server does, but may answer once more before that.
+            # They end after the server does, but could still answer once.
             for each in children:
                 with suppress(ProcessLookupError):
                     os.kill(each, signal.SIGKILL)
-            # What one of them still holds keeps the server from being started again.
+            # Resources held by a child would prevent a restart.
             wait_until(lambda: not any(map(_lives, children)), READY_SECONDS)
 
     def freeze(self) -> None:
-        """Stop it in the middle of whatever it does, with all its processes, as a machine that hangs."""
+        """Stop all processes of the server with SIGSTOP, like a hanging machine."""
         self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on where it was."""
+        """Resume the processes."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -91,15 +91,15 @@ class DatabaseServer(ABC):
 
     @abstractmethod
     def command(self, options: tuple[str, ...]) -> list[str]:
-        """The command line; makes the data if need be."""
+        """Return the command line; create the data directory if needed."""
 
     @abstractmethod
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Whether it accepts connections."""
 
 
 def _children(pid: int) -> list[int]:
-    """The processes of a server beside its first: each of PostgreSQL's has a group of its own."""
+    """Return the server's child processes: each of PostgreSQL's has its own process group."""
     try:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except FileNotFoundError:
@@ -107,7 +107,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _lives(pid: int) -> bool:
-    """Whether the process has not ended; one that nobody has asked for has a last entry, Z."""
+    """Whether the process runs; a zombie (state Z) does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

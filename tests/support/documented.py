@@ -1,4 +1,4 @@
-"""A stack configuration into which the YAML blocks of the documentation were put, as a reader would."""
+"""A stack configuration with the YAML blocks of the documentation inserted, as a reader would."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -16,13 +16,13 @@ OWN_MODULES: Final = {
     "remote::ddgs": "llama_stack_responses",
     "remote::openai-chat": "llama_stack_responses",
 }
-"""Providers that no host knows by itself: an entry without its module does not start."""
+"""Providers that no host has built in: an entry without its module does not start."""
 
 
 def put_in(config: Json, block: str) -> None:
-    """Puts a block in: a part of a configuration, or settings of the responses provider.
+    """Insert a block: a part of a configuration, or settings of the responses provider.
 
-    A provider that is there already gets the block's settings; a new one is added.
+    An existing provider gets the block's settings; a new one is added.
     """
     said: Json = yaml.safe_load(block)
     if not said.keys() & {"providers", "apis"}:
@@ -35,13 +35,13 @@ def put_in(config: Json, block: str) -> None:
 
 
 def provider_ids(blocks: Iterable[str]) -> set[str]:
-    """The ids of all providers that these blocks have."""
+    """Return the ids of all providers in these blocks."""
     said = [yaml.safe_load(block).get("providers", {}) for block in blocks]
     return {entry["provider_id"] for each in said for entries in each.values() for entry in entries}
 
 
 def check_entry(entry: Json) -> None:
-    """An entry is whole: without its id, type and module a host does not start."""
+    """Check that an entry is complete: a host does not start without its id, type and module."""
     assert {"provider_id", "provider_type"} <= entry.keys() <= ENTRY, entry
     assert entry.get("module") == OWN_MODULES.get(entry["provider_type"]), entry
 

@@ -1,4 +1,4 @@
-"""The tables of docs/features.md, read as the data that they are."""
+"""A parser of the tables in docs/reference/features.md."""
 
 import re
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ STATES: Final = ("yes", "partly", "accepted", "no")
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A line: what the server does with it, and what there is to say."""
+    """A row: the state of the feature, and a note."""
 
     state: str
     note: str
 
     @property
     def code(self) -> str | None:
-        """The last word of the note that is set as code: of what is refused, the error's code."""
+        """The last code word of the note: for a refused feature, the error's code."""
         words = re.findall("`([a-z_]+)`", self.note)
         return words[-1] if words else None
 
 
 def features(title: str) -> dict[str, Feature]:
-    """The table below this heading, by the first column."""
-    text = (REPOSITORY / "docs" / "features.md").read_text()
+    """Return the table below this heading, by its first column."""
+    text = (REPOSITORY / "docs" / "reference" / "features.md").read_text()
     section = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| `([^`]+)` \| (\w+) \|(.*)\|$", section, re.MULTILINE)
     assert rows, f"there is no table '{title}'"
@@ -36,5 +36,5 @@ def features(title: str) -> dict[str, Feature]:
 
 
 def refused(table: dict[str, Feature]) -> set[str]:
-    """What it says is refused."""
+    """Return the refused features of a table."""
     return {name for name, each in table.items() if each.state == "no"}

@@ -1,4 +1,4 @@
-"""From a `Reply` to bytes: the SSE frames of its stream, encoded once, or the one completion that says the same."""
+"""Encoding of a `Reply`: as the SSE frames of a stream, encoded once, or as the equivalent whole completion."""
 
 import json
 from collections.abc import Iterator
@@ -8,27 +8,27 @@ from typing import Any
 from tests.support.script import Chunk, Reply
 
 DONE = "data: [DONE]\n\n"
-CREATED = 1_700_000_000  # seconds since 1970; a fixed one, so that the same script is the same bytes
-PROMPT_TOKENS = 10  # what a "counted" usage says of the prompt
+CREATED = 1_700_000_000  # a fixed Unix time, so that the same script gives the same bytes
+PROMPT_TOKENS = 10  # the prompt tokens of a "counted" usage
 
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """A stream, each element ready for the socket: SSE inside an HTTP chunk of `Transfer-Encoding: chunked`."""
+    """A stream whose elements are ready for the socket: SSE within chunks of `Transfer-Encoding: chunked`."""
 
-    opening: bytes  # the chunk that says who speaks
+    opening: bytes  # the chunk with the role
     chunks: tuple[bytes, ...]  # one for each chunk of the script
-    closing: bytes  # finish reason, usage, [DONE] or the error; nothing for a stream that drops or hangs
+    closing: bytes  # finish reason, usage, [DONE] or the error; empty for a stream that drops or hangs
 
 
 def http_chunk(payload: str) -> bytes:
-    """One chunk of a chunked HTTP body."""
+    """Encode one chunk of a chunked HTTP body."""
     encoded = payload.encode()
     return b"%x\r\n%b\r\n" % (len(encoded), encoded) if encoded else b""
 
 
 def frames(reply: Reply, model: str, include_usage: bool) -> Frames:
-    """The frames of a streamed reply; `include_usage` is what the request asked for."""
+    """Return the frames of a streamed reply; `include_usage` is the request's option."""
     usage = _usage(reply)
     choices = [chunk if "raw" in chunk else _envelope(chunk, model) for chunk in reply.chunks]
     tail = list(_tail(reply, model))
@@ -45,7 +45,7 @@ def frames(reply: Reply, model: str, include_usage: bool) -> Frames:
 
 
 def completion(reply: Reply, model: str) -> dict[str, Any]:
-    """The chat.completion whose message is what the stream's deltas add up to."""
+    """Return the chat.completion with the message that the stream's deltas form."""
     message: dict[str, Any] = {"role": "assistant", "content": None}
     tokens: list[Any] = []
     finish_reason = None
@@ -63,7 +63,7 @@ def completion(reply: Reply, model: str) -> dict[str, Any]:
 
 
 def merge(into: dict[str, Any], delta: dict[str, Any]) -> None:
-    """Add one delta to what came before it: texts grow, calls grow by their index, other lists are joined."""
+    """Merge a delta: strings are appended, calls are merged by index, other lists are concatenated."""
     for key, value in delta.items():
         if key == "tool_calls":
             _merge_calls(into.setdefault(key, []), value)
@@ -72,7 +72,7 @@ def merge(into: dict[str, Any], delta: dict[str, Any]) -> None:
         elif isinstance(value, str | list) and into.get(key) and key not in ("role", "id", "type", "name"):
             into[key] = into[key] + value
         elif value is not None:
-            into[key] = json.loads(json.dumps(value))  # the script's own dicts stay as they are
+            into[key] = json.loads(json.dumps(value))  # a copy, so that the script's dicts stay unchanged
 
 
 def _merge_calls(into: list[dict[str, Any]], fragments: list[dict[str, Any]]) -> None:
@@ -90,7 +90,7 @@ def _choices(reply: Reply, model: str) -> Iterator[dict[str, Any]]:
 
 
 def _envelope(chunk: Chunk, model: str) -> dict[str, Any]:
-    """The whole chat.completion.chunk around whatever the script gave."""
+    """Wrap a chunk of the script in a whole chat.completion.chunk."""
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": CREATED, "model": model}
     if "choices" in chunk or "object" in chunk:
         return {**head, **chunk}
@@ -99,7 +99,7 @@ def _envelope(chunk: Chunk, model: str) -> dict[str, Any]:
 
 
 def _tail(reply: Reply, model: str) -> Iterator[dict[str, Any]]:
-    """The finish reason that the script left out."""
+    """Yield the finish reason, if the script has none."""
     choices = [choice for chunk in reply.chunks if "raw" not in chunk for choice in _envelope(chunk, model)["choices"]]
     if reply.end != "done" or any(choice.get("finish_reason") for choice in choices):
         return
@@ -119,7 +119,7 @@ def _tokens(prompt: int, completion_tokens: int) -> dict[str, Any]:
 
 
 def _spread(usage: dict[str, Any], chunks: list[dict[str, Any]]) -> None:
-    """A growing usage in each chunk and the true one in the last: who adds them up, or keeps the first, is wrong."""
+    """Add a growing usage to each chunk, and the final one to the last, to catch clients that sum or keep the first."""
     prompt, generated = usage["prompt_tokens"], usage["completion_tokens"]
     for count, chunk in enumerate(chunks):
         chunk["usage"] = usage if chunk is chunks[-1] else _tokens(prompt, min(count, generated))

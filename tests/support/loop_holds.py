@@ -1,4 +1,4 @@
-"""What a live stack says of its event loop: for how long it was held, and by what."""
+"""The event loop delays that a live stack logs: their duration and cause."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ _LINE = re.compile(
 )
 
 GRACE = 0.5
-"""Seconds within which a hold that has ended is in the log."""
+"""Seconds until an ended delay is in the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A hold: its duration, and what was done."""
+    """A delay: its duration and cause."""
 
     seconds: float
     by: str
 
 
 class LoopHolds:
-    """Reads a stack's log from where it ends now."""
+    """A reader of a stack's log, from its current end."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._begin = log.stat().st_size
 
     def read(self) -> list[Held]:
-        """The holds so far, the longest first."""
+        """Return the delays so far, the longest first."""
         time.sleep(GRACE)
         with self._log.open("rb") as log:
             log.seek(self._begin)
@@ -40,5 +40,5 @@ class LoopHolds:
         return sorted(found, key=lambda each: each.seconds, reverse=True)
 
     def assert_none_above(self, seconds: float) -> None:
-        """Fails with what held the loop for longer."""
+        """Fail if a delay was longer, and show its cause."""
         assert [each for each in self.read() if each.seconds > seconds] == []

@@ -1,10 +1,10 @@
-"""Keeps tests on this machine: nothing in their process connects to, sends to or looks up anything beyond the loopback.
+"""An audit hook that keeps tests on this machine: connections and name lookups beyond the loopback fail.
 
     watch = Watch()
     sys.addaudithook(watch)
-    watch.found      # what was tried; each attempt has failed with a `BeyondLoopbackError`
+    watch.found      # the attempts; each has failed with a `BeyondLoopbackError`
 
-What other processes do, and code that calls the system without Python's `socket`, is not seen.
+Other processes, and code that makes system calls without Python's `socket`, are not covered.
 """
 
 from ipaddress import ip_address
@@ -16,24 +16,24 @@ _NAMES: Final = frozenset({"", "localhost"})
 
 
 class BeyondLoopbackError(RuntimeError):
-    """Something beyond the loopback was to be reached."""
+    """An attempt to reach something beyond the loopback."""
 
 
 class Watch:
     """An audit hook (PEP 578).
 
     Attributes:
-        found: what was tried.
+        found: the attempts.
     """
 
     def __init__(self) -> None:
         self.found: list[str] = []
 
     def __call__(self, event: str, args: tuple[Any, ...]) -> None:
-        """Refuses what leads beyond the loopback.
+        """Reject events that lead beyond the loopback.
 
         Raises:
-            BeyondLoopbackError: it does.
+            BeyondLoopbackError: the event does.
         """
         if event in _CONNECTS:
             is_beyond = not is_here(args[1])
@@ -47,7 +47,7 @@ class Watch:
 
 
 def is_here(address: Any) -> bool:
-    """Whether a socket's address is on this machine: a Unix socket, or the loopback."""
+    """Whether a socket address is on this machine: a Unix socket, or the loopback."""
     if not isinstance(address, tuple):
         return True
     host = _text(address[0])
@@ -56,12 +56,12 @@ def is_here(address: Any) -> bool:
     except ValueError:
         return host in _NAMES
     mapped = getattr(parsed, "ipv4_mapped", None)
-    # To connect to the unspecified address is to connect to this machine.
+    # A connection to the unspecified address reaches this machine.
     return (mapped or parsed).is_loopback or parsed.is_unspecified
 
 
 def is_known(host: Any) -> bool:
-    """Whether a host needs no lookup beyond this machine."""
+    """Whether a host name needs no lookup beyond this machine."""
     name = _text(host)
     try:
         ip_address(name.partition("%")[0])

@@ -1,4 +1,4 @@
-"""A clock that runs slowly where the machine does, to tell a server that is held from a machine that is busy or paused.
+"""A clock that slows down with the machine, to distinguish a blocked server from a busy or paused machine.
 
 with MachineClock() as clock:
     began = time.monotonic()
@@ -18,10 +18,10 @@ _TICK: Final = _ASLEEP + _WORK
 
 
 class MachineClock:
-    """Counts how often a thread of this process could sleep 20 ms and compute for 2 ms of processor time.
+    """Counts how often a thread of this process can sleep 20 ms and then compute for 2 ms of CPU time.
 
-    On an idle machine it runs as fast as the wall clock, never faster. While this process is stopped, it stands still.
-    While other processes take the processors, it runs as slowly as a server gets on.
+    On an idle machine it runs like the wall clock, never faster. While this process is stopped, it stops. While other
+    processes use the CPUs, it slows down as a server does.
     """
 
     def __init__(self) -> None:
@@ -30,17 +30,17 @@ class MachineClock:
         self._thread = Thread(target=self._run, name="machine-clock", daemon=True)
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the clock."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop the clock."""
         self._ended.set()
         self._thread.join()
 
     def between(self, begin: float, end: float) -> float:
-        """Its seconds between two times of the monotonic clock."""
+        """Return its seconds between two times of the monotonic clock."""
         return (bisect(self._ticks, end) - bisect(self._ticks, begin)) * _TICK
 
     def _run(self) -> None:
@@ -53,10 +53,10 @@ class MachineClock:
 
 
 def queued_seconds(*places: str) -> float:
-    """For how long threads have been ready to run and had no processor, added up; 0 where the system does not say.
+    """Return the total seconds that threads were ready to run but had no CPU; 0 if the system does not report it.
 
     Args:
-        places: below `/proc`, such as `1234` for the first thread of a process, or `thread-self`.
+        places: paths below `/proc`, such as `1234` for the first thread of a process, or `thread-self`.
     """
     total = 0
     for place in places:

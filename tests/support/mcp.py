@@ -1,4 +1,4 @@
-"""MCP servers in this process that do what they are told.
+"""Scripted MCP servers in this process.
 
 servers = FakeMcp(tool("add"), tool("read", read_only=True), answers={"add": [said("3"), McpError(...)]})
 makers = {"mcp": servers.make}
@@ -18,31 +18,31 @@ type Answer = Json | McpError | asyncio.Event
 
 
 def tool(name: str, *, read_only: bool = False, **more: Any) -> Json:
-    """A tool as a server lists it."""
+    """Return a tool as a server lists it."""
     hints = {"annotations": {"readOnlyHint": True}} if read_only else {}
     return {"name": name, "inputSchema": {"type": "object"}, **hints, **more}
 
 
 def said(text: str, **more: Any) -> Json:
-    """What came of a call: a text."""
+    """Return the result of a call: a text."""
     return {"content": [{"type": "text", "text": text}], **more}
 
 
 class FakeMcp:
-    """A server, the same at each address.
+    """A server, the same at every address.
 
     Args:
-        tools: what it has; an error says that it does not tell, an event is waited for.
-        answers: of each tool, in the order of its calls; an event is waited for before the next one is given.
-        repeatable: what the operator says may be run twice.
-        require_approval: what the operator says of requests that do not say.
+        tools: its tools; an error fails the listing, an event is awaited.
+        answers: answers of each tool, in the order of its calls; an event is awaited before the next answer.
+        repeatable: the operator's patterns of repeatable calls.
+        require_approval: the operator's default for approval.
 
     Attributes:
-        opened: the addresses of all sessions.
-        listed: how often it was asked for its tools.
+        opened: addresses of all sessions.
+        listed: number of listings.
         ran: all calls.
-        open: sessions that were not released.
-        begun: can be acquired once for each call that began.
+        open: number of sessions not released.
+        begun: a semaphore released once per started call.
     """
 
     def __init__(
@@ -63,24 +63,24 @@ class FakeMcp:
         self.answers = {name: list(each) for name, each in (answers or {}).items()}
 
     def make(self, declared: Json, request: CreateRequest) -> McpTool:
-        """The tool, for an entry of a request."""
+        """Create the tool for an entry of a request."""
         return McpTool(declared, request, self)
 
     def session(self, address: McpAddress) -> "FakeSession":
-        """A session of one response's own."""
+        """Create a session for one response."""
         self.opened.append(address)
         self.open += 1
         return FakeSession(self)
 
 
 class FakeSession:
-    """One response's session."""
+    """The session of one response."""
 
     def __init__(self, server: FakeMcp) -> None:
         self._server = server
 
     async def list_tools(self) -> list[Json]:
-        """All tools."""
+        """Return all tools."""
         self._server.listed += 1
         tools: list[Json] = []
         for each in self._server.tools:
@@ -93,7 +93,7 @@ class FakeSession:
         return tools
 
     async def call_tool(self, name: str, arguments: Json) -> Json:
-        """The next answer."""
+        """Return the next answer."""
         self._server.ran.append((name, arguments))
         self._server.begun.release()
         answer = self._server.answers[name].pop(0)
@@ -105,5 +105,5 @@ class FakeSession:
         return answer
 
     def release(self) -> None:
-        """Ends it."""
+        """End the session."""
         self._server.open -= 1

@@ -1,13 +1,13 @@
-"""Real MCP servers, built with the `mcp` package: over streamable HTTP, over SSE, and behind a bearer token.
+"""Real MCP servers, built with the `mcp` package: over streamable HTTP, over SSE, and with a bearer token.
 
     python -m tests.support.mcp_server --port 0 --token T       # prints `listening http://127.0.0.1:PORT`
 
     servers.url("mcp"), servers.url("sse"), servers.url("locked/mcp")
-    servers.calls("add")          # how often that tool was called
-    servers.held("hold")          # how many of them have come to wait
-    servers.release()             # lets those that wait go on
+    servers.calls("add")          # number of calls of that tool
+    servers.held("hold")          # number of its calls that have waited
+    servers.release()             # releases the waiting calls
 
-Beside them it has `/_seen`, `/_held` and `/_release` for whoever drives it.
+It also has `/_seen`, `/_held` and `/_release` for the test.
 """
 
 import argparse
@@ -55,17 +55,17 @@ READS: Final = ToolAnnotations(readOnlyHint=True)
 
 
 class Weather(BaseModel):
-    """What `weather` answers."""
+    """The result of `weather`."""
 
     city: str
     degrees: float
 
 
 class Gate:
-    """What calls of `hold` wait for.
+    """An event that calls of `hold` wait for.
 
     Attributes:
-        held: how many calls of each tool have come to wait so far.
+        held: number of calls that have waited so far, by tool.
     """
 
     def __init__(self) -> None:
@@ -73,18 +73,18 @@ class Gate:
         self._open = asyncio.Event()
 
     async def passed(self, tool: str) -> None:
-        """Waits for the next release."""
+        """Wait for the next release."""
         self.held[tool] += 1
         await self._open.wait()
 
     def release(self) -> None:
-        """Lets all that wait go on."""
+        """Release all waiting calls."""
         self._open.set()
         self._open = asyncio.Event()
 
 
 def server(gate: Gate) -> "MCPServer[Any]":
-    """A server with its tools."""
+    """Create a server with its tools."""
     made = MCPServer("tools")
     _add_quick_tools(made)
     _add_slow_tools(made, gate)
@@ -142,7 +142,7 @@ def _add_slow_tools(made: "MCPServer[Any]", gate: Gate) -> None:
 
 
 class Doorman:
-    """Notes what comes, and lets only those in who know the token, where one is needed."""
+    """Middleware that records requests, and requires the token on locked paths."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self.seen: list[Json] = []
@@ -150,7 +150,7 @@ class Doorman:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serves a request."""
+        """Serve a request."""
         if scope["type"] != "http" or scope["path"].startswith("/_"):
             await self._app(scope, receive, send)
             return
@@ -184,7 +184,7 @@ class Doorman:
 
 
 def application(token: str) -> Doorman:
-    """All servers, and what drives them."""
+    """Create the application of all servers and the test's routes."""
     gate = Gate()
     streamable, locked = (server(gate).streamable_http_app() for _ in range(2))
     sse = server(gate).sse_app()
@@ -219,11 +219,11 @@ def application(token: str) -> Doorman:
 
 
 class McpServers:
-    """Runs them in a process of their own, for a `with` block.
+    """The servers in their own process, for a `with` block.
 
     Args:
-        log: gets its output.
-        token: opens the locked one.
+        log: file for their output.
+        token: token of the locked server.
     """
 
     def __init__(self, log: Path, token: str) -> None:
@@ -231,7 +231,7 @@ class McpServers:
         self._log = log
 
     def __enter__(self) -> Self:
-        """Starts it and waits until it listens."""
+        """Start the process and wait until it listens."""
         command = [executable, "-m", "tests.support.mcp_server", "--port", "0", "--token", self.token]
         self._log.write_bytes(b"")
         self._child = Child(command, log=self._log, cwd=REPOSITORY)
@@ -244,34 +244,34 @@ class McpServers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stops it."""
+        """Stop the process."""
         self._http.close()
         self._child.kill()
 
     def url(self, path: str = "mcp") -> str:
-        """Where one of them is."""
+        """Return the URL of a server."""
         return f"{self.base_url}/{path}"
 
     def seen(self) -> list[Json]:
-        """The requests so far: `{http, path, method, name, trace, meta}`."""
+        """Return the requests so far: `{http, path, method, name, trace, meta}`."""
         found: list[Json] = self._http.get("/_seen").json()
         return found
 
     def calls(self, name: str) -> int:
-        """How often a tool was called so far."""
+        """Return the number of calls of a tool so far."""
         return sum(each["name"] == name for each in self.seen())
 
     def asked(self, method: str) -> int:
-        """How often one of them was asked for something, such as `tools/list`, so far."""
+        """Return the number of requests of a method, such as `tools/list`, so far."""
         return sum(each["method"] == method for each in self.seen())
 
     def held(self, name: str) -> int:
-        """How many calls of a tool have come to wait so far: a call that has come in may not have got there yet."""
+        """Return the number of a tool's calls that have waited so far; a received call may not wait yet."""
         found: dict[str, int] = self._http.get("/_held").json()
         return found.get(name, 0)
 
     def release(self) -> None:
-        """Lets the calls that are held go on."""
+        """Release the waiting calls."""
         self._http.post("/_release").raise_for_status()
 
     def _address(self) -> str | None:
@@ -280,7 +280,7 @@ class McpServers:
 
 
 def main() -> None:
-    """Serves until it is ended."""
+    """Serve until the process is killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--token", required=True)

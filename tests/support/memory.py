@@ -1,4 +1,4 @@
-"""How much memory a server and the processes below it took at their most."""
+"""The peak memory of a server and its descendants."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -7,27 +7,27 @@ from tests.support.descendants import descendants
 
 
 class PeakMemory:
-    """Measures from where it is made.
+    """A measurement that starts with the object.
 
     Args:
-        pid: the server's process.
+        pid: process id of the server.
     """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._before: dict[int, float] = {}
         for each in descendants(pid):
-            # "5" makes the peak what the process has now (Linux, proc_pid_clear_refs(5)).
+            # "5" resets the peak to the current value (Linux, proc_pid_clear_refs(5)).
             with suppress(OSError):
                 Path(f"/proc/{each}/clear_refs").write_text("5")
             self._before[each] = _megabytes(each, "VmRSS")
 
     def of_server(self) -> float:
-        """Megabytes by which the server grew at its most."""
+        """Return the server's peak growth, in megabytes."""
         return _megabytes(self._pid, "VmHWM") - self._before[self._pid]
 
     def of_all(self) -> float:
-        """The same of it and all processes below it that are there now, added up."""
+        """Return the sum of the peak growth of the server and its current descendants, in megabytes."""
         grown = (_megabytes(each, "VmHWM") - self._before.get(each, 0.0) for each in descendants(self._pid))
         return sum(max(each, 0.0) for each in grown)
 

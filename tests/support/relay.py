@@ -1,7 +1,6 @@
-"""One address in front of servers: it hands connections on in turn, and speaks TLS for servers that do not.
+"""A TLS-terminating TCP relay in front of one server.
 
-with Relay(lambda: [one.port, other.port]) as relay:          # as a load balancer does
-with Relay(lambda: [database.port], tls=authority.context("localhost")) as relay:
+with Relay(database.port, certificates.of_server(), asks=True) as relay:
 """
 
 import asyncio
@@ -13,20 +12,20 @@ from typing import Self
 from tests.support.process import free_port
 
 SSL_REQUEST = (8).to_bytes(4) + (80877103).to_bytes(4)
-"""What a PostgreSQL client sends to ask whether it may begin with TLS."""
+"""The message by which a PostgreSQL client requests TLS (SSLRequest)."""
 
 
 class Relay:
-    """It runs in a thread of its own, for as long as a `with` block.
+    """A relay that runs in its own thread, for a `with` block.
 
     Args:
         behind: the server's port.
-        tls: what it shows to its clients.
-        asks: they ask for TLS before they begin it, as PostgreSQL's do.
+        tls: TLS context for its clients.
+        asks: whether clients request TLS first, as PostgreSQL's do.
     """
 
     def __init__(self, behind: int, tls: ssl.SSLContext, *, asks: bool = False) -> None:
-        """Nothing listens yet."""
+        """Create a relay; it does not listen yet."""
         self.port = free_port()
         self._behind = behind
         self._tls = tls
@@ -36,13 +35,13 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name="relay", daemon=True)
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Start listening."""
         self._thread.start()
         assert self._ready.wait(60)
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Cut off whatever is connected."""
+        """Close all connections."""
         self._loop.call_soon_threadsafe(self._end.set)
         self._thread.join()
 
@@ -59,7 +58,7 @@ class Relay:
         server.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # What ends badly is the end of the connection, as its two ends will see.
+        # Any error ends the connection, which both ends can observe.
         with suppress(OSError, EOFError, asyncio.CancelledError):
             if self._asks:
                 await self._upgrade(reader, writer)

@@ -1,7 +1,7 @@
-"""Replays a Responses stream into the output that its events describe, refusing every event that does not fit.
+"""Reconstruction of a response's output from its stream of events, which rejects every inconsistent event.
 
-It uses nothing but the events: an item is what `output_item.added` said plus its parts, deltas and annotations, and
-when `output_item.done` brings the whole item, everything that was streamed of it has to be the same.
+It uses only the events: an item consists of its `output_item.added` plus its parts, deltas and annotations, and must
+equal the whole item in `output_item.done`.
 """
 
 from copy import deepcopy
@@ -26,15 +26,15 @@ PART_TYPES: Final[dict[str, dict[str, tuple[str, ...]]]] = {
     "message": {"content": ("output_text", "refusal"), "summary": ()},
     "reasoning": {"content": ("reasoning_text",), "summary": ("summary_text",)},
 }
-# An item's one long string: the event's stem -> (the item's type, the key of the string in item and done event).
+# An item's string: the event's stem -> (the item's type, the key of the string in item and done event).
 STRINGS: Final = {
     "response.function_call_arguments": ("function_call", "arguments"),
     "response.custom_tool_call_input": ("custom_tool_call", "input"),
     "response.mcp_call_arguments": ("mcp_call", "arguments"),
     "response.code_interpreter_call_code": ("code_interpreter_call", "code"),
 }
-ALWAYS_STREAMED: Final = {"function_call": "arguments", "custom_tool_call": "input"}  # never without their done event
-# How far a tool has come: the last part of the event's type -> its rank; what ranks last ends it.
+ALWAYS_STREAMED: Final = {"function_call": "arguments", "custom_tool_call": "input"}  # their done event is required
+# The progress of a tool: the last part of the event's type -> its rank; the highest rank is the end.
 PROGRESS: Final = {
     "in_progress": 0,
     "searching": 1,
@@ -47,23 +47,23 @@ PROGRESS: Final = {
 }
 IDENTITY: Final = ("id", "type", "role", "call_id", "name", "server_label", "namespace")
 UNFINISHED: Final = ("in_progress", "searching", "interpreting", "generating", "calling", "queued")
+THINKING: Final = ("message", "reasoning")  # the only item that may be open while another begins, and that other one
 OPENS_IN_PROGRESS: Final = ("message", "reasoning", "function_call")
-WRITTEN: Final = ("function_call", "custom_tool_call")  # the model writes one of these at a time
 
 
 def require(holds: bool, what: str) -> None:
-    """Raise WireError unless it holds."""
+    """Raise WireError unless the condition holds."""
     if not holds:
         raise WireError(what)
 
 
 def same(streamed: Any, said: Any, what: str) -> None:
-    """Raise WireError unless what was streamed is what an event now says."""
+    """Raise WireError unless the streamed value equals the value in an event."""
     require(streamed == said, f"{what}: streamed {streamed!r}, now {said!r}")
 
 
 def without_bytes(logprobs: list[Json] | None) -> list[Json]:
-    """Logprobs in the form that events and parts share: only a part's have to carry `bytes`."""
+    """Return logprobs in the form common to events and parts: only those of a part must have `bytes`."""
     keys = ("token", "logprob", "top_logprobs")
     tokens = [{key: entry[key] for key in keys if entry.get(key)} for entry in logprobs or []]
     for token in tokens:
@@ -74,18 +74,18 @@ def without_bytes(logprobs: list[Json] | None) -> list[Json]:
 
 @dataclass(slots=True)
 class Part:
-    """One part of a message or of a reasoning item, as far as it was streamed."""
+    """One part of a message or a reasoning item, as streamed so far."""
 
     added: Json
-    key: str  # where its text is
+    key: str  # the key of its text
     fragments: list[str] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
     text_done: bool = False
-    closed: Json | None = None  # what `.done` said of it
+    closed: Json | None = None  # the part in `.done`
 
     def snapshot(self) -> Json:
-        """The part as the events so far describe it."""
+        """Return the part as described by the events so far."""
         if self.closed is not None:
             return deepcopy(self.closed)
         part = {**self.added, self.key: "".join(self.fragments)}
@@ -94,7 +94,7 @@ class Part:
         return deepcopy(part)
 
     def text(self, verb: str, event: Event) -> None:
-        """`<text>.delta` and `<text>.done`."""
+        """Apply `<text>.delta` and `<text>.done`."""
         require(not self.text_done, "its text is done already")
         if verb == "delta":
             self.fragments.append(event["delta"])
@@ -105,12 +105,12 @@ class Part:
         self.text_done = True
 
     def annotate(self, event: Event) -> None:
-        """`output_text.annotation.added`."""
+        """Apply `output_text.annotation.added`."""
         same(len(self.annotations), event["annotation_index"], "annotation_index")
         self.annotations.append(event["annotation"])
 
     def close(self, event: Event) -> None:
-        """`content_part.done` and `reasoning_summary_part.done`."""
+        """Apply `content_part.done` and `reasoning_summary_part.done`."""
         said = event["part"]
         require(self.text_done, "the part is done before its text")
         same(self.added["type"], said["type"], "the part's type")
@@ -124,7 +124,7 @@ class Item:
     """One output item between its `added` and its `done`."""
 
     def __init__(self, added: Json) -> None:
-        """Check what may be said of an item that has only begun."""
+        """Check the initial state of an item."""
         self.added = added
         self.done: Json | None = None
         self._lists: dict[str, list[Part]] = {"content": [], "summary": []}
@@ -141,7 +141,7 @@ class Item:
         return str(self.added["type"])
 
     def snapshot(self) -> Json:
-        """The item as the events so far describe it."""
+        """Return the item as described by the events so far."""
         if self.done is not None:
             return deepcopy(self.done)
         item = deepcopy(self.added)
@@ -155,7 +155,7 @@ class Item:
         return item
 
     def apply(self, stem: str, verb: str, event: Event) -> None:
-        """Any event of the item but its `added` and `done`."""
+        """Apply any event of the item except its `added` and `done`."""
         require(self.done is None, "the item is done already")
         same(self.added["id"], event.get("item_id", self.added["id"]), "item_id")
         if stem in PARTS:
@@ -174,7 +174,7 @@ class Item:
             self._progress_event(stem.removeprefix("response."), verb)
 
     def finish(self, said: Json) -> None:
-        """`output_item.done`: everything that was streamed has to be in it, as it was streamed."""
+        """Apply `output_item.done`, which must contain everything as it was streamed."""
         require(self.done is None, "the item is done already")
         for key in IDENTITY:
             if self.added.get(key) is not None:
@@ -305,16 +305,16 @@ class Replay:
     """All items of one stream."""
 
     def __init__(self) -> None:
-        """No item yet."""
+        """Start without items."""
         self.items: list[Item] = []
 
     @property
     def output(self) -> list[Json]:
-        """The response's output as the events so far describe it."""
+        """The response's output as described by the events so far."""
         return [item.snapshot() for item in self.items]
 
     def apply(self, event: Event) -> None:
-        """Any event about an item; WireError if it does not fit what came before."""
+        """Apply any event of an item; WireError if it is inconsistent with the events before."""
         stem, verb = event["type"].rsplit(".", 1)
         if (stem, verb) == ("response.output_item", "added"):
             self._add(event)
@@ -328,9 +328,9 @@ class Replay:
 
     def _add(self, event: Event) -> None:
         same(len(self.items), event["output_index"], "output_index")
-        # What a server's tool makes stays open while the tool runs.
-        still = [each.type for each in self.items if each.done is None and each.type in WRITTEN]
-        require(not still, f"an item is added while {still} is open")
         item = Item(event["item"])
+        # The item after the reasoning determines the phase of the message before it.
+        still = [each.type for each in self.items if each.done is None and (each.type, item.type) != THINKING]
+        require(not still, f"an item is added while {still} is open")
         require(item.added["id"] not in [each.added["id"] for each in self.items], "another item has this id")
         self.items.append(item)

@@ -1,4 +1,4 @@
-"""What the host's inference router has around it: a routing table, and the provider that it leads to."""
+"""Fakes around the host's inference router: a routing table, and the provider that it leads to."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.inference import finish, text
 
 
 class Provider:
-    """An inference provider named `local`, which keeps the requests that it gets and answers `Hello`."""
+    """An inference provider named `local`, which records its requests and answers `Hello`."""
 
     __provider_id__ = "local"
 
@@ -28,7 +28,7 @@ class Provider:
 
 
 class Table:
-    """The routing table of one provider, with the models that it lists."""
+    """The routing table of one provider and its models."""
 
     policy: tuple[()] = ()
 

@@ -1,15 +1,15 @@
-"""What a scripted upstream is told to answer: one `Reply` a request, made of chat-completion chunks.
+"""The scripts of the upstream model server: one `Reply` per request, made of chat-completion chunks.
 
     reply(reasoning("Let me ", "see."), text("Hello", " world"), interval=0.01)
     reply(tool_call(0, "call_1", "weather", '{"city":', ' "Oslo"}'))
     reply(text("Hel"), end="drop")
     error(429, "slow down", headers={"retry-after": "3"})
 
-A chunk is a dict in one of these shapes, told apart by their keys:
+A chunk is a dict in one of these shapes, distinguished by their keys:
 
-- `{"choices": [...]}`, `{"object": ...}`: a whole chat.completion.chunk; what it lacks of id, model, ... is added;
+- `{"choices": [...]}`, `{"object": ...}`: a whole chat.completion.chunk; missing fields (id, model, ...) are added;
 - `{"delta": {...}}` and/or `{"finish_reason": ...}`: one choice, with its logprobs, finish reason, ...;
-- `{"raw": "..."}`: these characters as they are, for frames that are malformed or only comments;
+- `{"raw": "..."}`: these characters unchanged, for malformed frames or comments;
 - anything else: the choice's delta.
 """
 
@@ -25,10 +25,10 @@ type UsageMode = Literal["own_chunk", "every_chunk", "last_chunk", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """How one chat request is answered.
+    """The answer to one chat request.
 
-    `delay` seconds pass before the status line and `interval` seconds between chunks. With `hold` set, the stream
-    waits after that many chunks until it is released; `withheld`, the status line waits. `end` says how a stream ends:
+    `delay` seconds pass before the status line and `interval` seconds between chunks. With `hold` set, the stream waits
+    after that many chunks until it is released; with `withheld`, the status line waits. `end` is how a stream ends:
 
     - `done`: a finish reason (added if no chunk has one) and `[DONE]`;
     - `no_finish`: `[DONE]` and never a finish reason;
@@ -36,10 +36,10 @@ class Reply:
     - `hang`: never;
     - `error_frame`: `data: {"error": {...}}` (`body`, if given) and nothing after it.
 
-    `usage` is "counted" (one token a chunk), the usage object itself, or None. `usage_mode` says where it comes:
-    in its own chunk (only if the request asked for it, as OpenAI does), in every chunk, in the last one, or nowhere.
+    `usage` is "counted" (one token per chunk), the usage object itself, or None. `usage_mode` is where it comes: in its
+    own chunk (only if the request has `include_usage`, as with OpenAI), in every chunk, in the last one, or nowhere.
 
-    A status other than 2xx answers with `body` as JSON; so does a 200 with a `body` and no error frame.
+    A status other than 2xx is answered with `body` as JSON; so is 200 with a `body` and no error frame.
     """
 
     chunks: Sequence[Chunk] = ()
@@ -56,45 +56,45 @@ class Reply:
 
     @property
     def plain(self) -> bool:
-        """Whether the answer is one JSON body, streamed or not."""
+        """Whether the answer is a single JSON body."""
         return not 200 <= self.status < 300 or (self.body is not None and self.end != "error_frame")
 
     def as_json(self) -> dict[str, Any]:
-        """The shape in which it is sent to the upstream; `Reply(**shape)` is its inverse."""
+        """Return the form sent to the upstream; `Reply(**shape)` is its inverse."""
         return asdict(self)
 
 
 def reply(*groups: Sequence[Chunk], **options: Any) -> Reply:
-    """A reply that streams each group of chunks in turn; `options` are `Reply`'s other fields."""
+    """Return a reply that streams the groups of chunks in order; `options` are `Reply`'s other fields."""
     return Reply(chunks=[chunk for group in groups for chunk in group], **options)
 
 
 def error(
     status: int, message: str, code: str | None = None, headers: Mapping[str, str] | None = None, **options: Any
 ) -> Reply:
-    """A reply with an error status and OpenAI's error object; `options` are `Reply`'s other fields."""
+    """Return a reply with an error status and OpenAI's error object; `options` are `Reply`'s other fields."""
     kind = "invalid_request_error" if status < 500 else "server_error"
     body = {"error": {"message": message, "type": kind, "param": None, "code": code}}
     return Reply(status=status, headers=headers or {}, body=body, **options)
 
 
 def text(*fragments: str) -> list[Chunk]:
-    """Visible text, one chunk a fragment."""
+    """Return visible text, one chunk per fragment."""
     return [{"content": fragment} for fragment in fragments]
 
 
 def reasoning(*fragments: str, field: str = "reasoning_content") -> list[Chunk]:
-    """Reasoning, in the field where this kind of server puts it: `reasoning_content` or `reasoning`."""
+    """Return reasoning, in the field that the server uses: `reasoning_content` or `reasoning`."""
     return [{field: fragment} for fragment in fragments]
 
 
 def refusal(*fragments: str) -> list[Chunk]:
-    """A refusal, one chunk a fragment."""
+    """Return a refusal, one chunk per fragment."""
     return [{"refusal": fragment} for fragment in fragments]
 
 
 def tool_call(index: int, call_id: str | None, name: str | None, *argument_fragments: str) -> list[Chunk]:
-    """A call: a chunk with its id and name (None: left out), then one chunk for each fragment of its arguments."""
+    """Return a call: a chunk with its id and name (omitted if None), then one chunk per fragment of its arguments."""
     opening: dict[str, Any] = {"index": index, "type": "function", "function": {"arguments": ""}}
     if call_id is not None:
         opening["id"] = call_id
@@ -105,13 +105,13 @@ def tool_call(index: int, call_id: str | None, name: str | None, *argument_fragm
 
 
 def interleaved_calls(*calls: Sequence[str]) -> list[Chunk]:
-    """Several calls `(id, name, *argument_fragments)` at once: their chunks come in turn, told apart by index only."""
+    """Return concurrent calls `(id, name, *argument_fragments)`: their chunks alternate, told apart by index."""
     streams = [tool_call(index, call_id, name, *fragments) for index, (call_id, name, *fragments) in enumerate(calls)]
     return [chunk for turn in zip_longest(*streams) for chunk in turn if chunk is not None]
 
 
 def logprobs(*tokens: tuple[str, float], top: Sequence[tuple[str, float]] = ()) -> list[Chunk]:
-    """Visible text, one chunk a `(token, logprob)`; `top` are the alternatives given for each of them."""
+    """Return visible text, one chunk per `(token, logprob)`; `top` are the alternatives of each token."""
     alternatives = [_logprob(*alternative) for alternative in top]
     return [
         {
@@ -123,12 +123,12 @@ def logprobs(*tokens: tuple[str, float], top: Sequence[tuple[str, float]] = ()) 
 
 
 def finish(reason: str) -> list[Chunk]:
-    """The chunk that carries a finish reason."""
+    """Return the chunk with a finish reason."""
     return [{"finish_reason": reason}]
 
 
 def raw(characters: str) -> list[Chunk]:
-    """Characters sent as they are: say where the frame ends yourself."""
+    """Return raw characters, which must include the end of the frame."""
     return [{"raw": characters}]
 
 

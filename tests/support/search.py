@@ -1,4 +1,4 @@
-"""What search services answer, in the form of each: `[(url, title, text), ...]` in, their JSON out."""
+"""The answers of search services, each in its own JSON form, from `[(url, title, text), ...]`."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +11,7 @@ type Found = Sequence[tuple[str, str, str]]
 
 
 def searxng(query: str, found: Found) -> Json:
-    """SearXNG's `/search?format=json`."""
+    """Return SearXNG's answer to `/search?format=json`."""
     results = [
         {
             "url": url,
@@ -36,7 +36,7 @@ def searxng(query: str, found: Found) -> Json:
 
 
 def tavily(query: str, found: Found) -> Json:
-    """Tavily's `/search`."""
+    """Return Tavily's answer to `/search`."""
     results = [
         {"url": url, "title": title, "content": text, "score": 0.9, "raw_content": None} for url, title, text in found
     ]
@@ -45,7 +45,7 @@ def tavily(query: str, found: Found) -> Json:
 
 
 def brave(query: str, found: Found) -> Json:
-    """Brave's `/res/v1/web/search`: all but the last result as pages, the last as a question that people ask."""
+    """Return Brave's answer to `/res/v1/web/search`: all results as pages except the last, which is an FAQ."""
     *pages, (faq_url, faq_title, faq_text) = found
     web = [
         {
@@ -77,7 +77,7 @@ def brave(query: str, found: Found) -> Json:
 
 
 def bing(query: str, found: Found) -> Json:
-    """Bing's `/v7.0/search`: all but the last result as pages, the last as news."""
+    """Return Bing's answer to `/v7.0/search`: all results as pages except the last, which is news."""
     *pages, (news_url, news_title, news_text) = found
     value = [
         {
@@ -101,7 +101,7 @@ def bing(query: str, found: Found) -> Json:
 
 
 def exa(_: str, found: Found) -> Json:
-    """Exa's `/search`."""
+    """Return Exa's answer to `/search`."""
     results = [
         {
             "id": url,
@@ -119,13 +119,13 @@ def exa(_: str, found: Found) -> Json:
 
 
 def serply(_: str, found: Found) -> Json:
-    """Serply's `/v1/search`."""
+    """Return Serply's answer to `/v1/search`."""
     results = [{"title": title, "link": url, "description": text, "additional_links": []} for url, title, text in found]
     return {"results": results, "total": len(results), "ts": 0.7, "answer": None}
 
 
 def nimble(_: str, found: Found) -> Json:
-    """Nimble's `/v1/search`, in its `lite` depth."""
+    """Return Nimble's answer to `/v1/search` with the depth `lite`."""
     results = [{"title": title, "url": url, "description": text, "content": ""} for url, title, text in found]
     return {"request_id": "1", "total_results": len(results), "results": results}
 
@@ -138,7 +138,7 @@ SERVICES: Final[Mapping[str, tuple[str, Callable[[str, Found], Json]]]] = {
     "serply_search": ("api.serply.io", serply),
     "nimble_search": ("sdk.nimbleway.com", nimble),
 }
-"""The services that the hosts have a provider for: its module, and where it goes."""
+"""The services with a provider in the hosts: the provider's module, and the service's host name."""
 
 
 def _page(*entries: str) -> bytes:
@@ -146,7 +146,7 @@ def _page(*entries: str) -> bytes:
 
 
 def duckduckgo(_: str, found: Found) -> bytes:
-    """DuckDuckGo's page for browsers without scripts."""
+    """Return DuckDuckGo's page for browsers without scripts."""
     return _page(
         *(
             f'<div class="result"><div class="links_main result__body"><h2 class="result__title"><a href="{escape(url)}">'
@@ -157,7 +157,7 @@ def duckduckgo(_: str, found: Found) -> bytes:
 
 
 def brave_page(_: str, found: Found) -> bytes:
-    """Brave's page."""
+    """Return Brave's page."""
     return _page(
         *(
             f'<div class="snippet" data-type="web"><a href="{escape(url)}"><div class="title">{escape(title)}</div></a>'
@@ -168,7 +168,7 @@ def brave_page(_: str, found: Found) -> bytes:
 
 
 def mojeek(_: str, found: Found) -> bytes:
-    """Mojeek's page."""
+    """Return Mojeek's page."""
     entries = "".join(
         f'<li><h2><a href="{escape(url)}">{escape(title)}</a></h2><p class="s">{escape(text)}</p></li>'
         for url, title, text in found
@@ -177,7 +177,7 @@ def mojeek(_: str, found: Found) -> bytes:
 
 
 def yahoo(_: str, found: Found) -> bytes:
-    """Yahoo's page, whose links go through a redirect of its own."""
+    """Return Yahoo's page, whose links go through its own redirect."""
     return _page(
         *(
             '<div class="dd relsrch"><div class="compTitle"><a href="https://r.search.yahoo.com/_ylt=A/RV=2/'
@@ -189,7 +189,7 @@ def yahoo(_: str, found: Found) -> bytes:
 
 
 def wikipedia(query: str, found: Found) -> bytes:
-    """Wikipedia's API: without a query, which the second request has none of, the introduction of an article."""
+    """Return the answer of Wikipedia's API; for the second request, without a query, an article's introduction."""
     url, title, text = found[0]
     if query:
         return json.dumps([query, [title], [""], [url]]).encode()
@@ -197,7 +197,7 @@ def wikipedia(query: str, found: Found) -> bytes:
 
 
 def grokipedia(_: str, found: Found) -> bytes:
-    """Grokipedia's suggestions."""
+    """Return Grokipedia's suggestions."""
     url, title, text = found[0]
     return json.dumps({"results": [{"slug": url.rpartition("/")[2], "title": title, "snippet": text}]}).encode()
 
@@ -210,4 +210,4 @@ ENGINES: Final[Mapping[str, tuple[str, Callable[[str, Found], bytes]]]] = {
     "wikipedia": ("en.wikipedia.org", wikipedia),
     "grokipedia": ("grokipedia.com", grokipedia),
 }
-"""Search engines as the package `ddgs` reads them: where each is, and what it answers."""
+"""Search engines as the package `ddgs` reads them: the host name and the answer of each."""

@@ -1,4 +1,4 @@
-"""Responses put into a stack's store from outside, as another worker of the same server would: old ones, or very many.
+"""Direct writes to a stack's store, as by another worker of the server: old responses, or very many.
 
 [*_, last] = seed(stack.state_dir / "responses.db", [("Hi", "Hello"), ("And?", "Well.")])
 seed(database, [("Hi", "Hello")], age=31 * DAY, owner=Owner("ada"))
@@ -23,11 +23,11 @@ type Json = dict[str, Any]
 
 DAY: Final = 86_400.0
 MODEL: Final = "local/seeded"
-"""The model that all of them are said to be made with."""
+"""The model of the seeded responses."""
 
 
 def seed(database: Path, turns: Sequence[tuple[str, str]], *, age: float = 0.0, owner: Owner = ANONYMOUS) -> list[Json]:
-    """Stores a chain of `(question, answer)`, all of it `age` seconds old; returns its responses."""
+    """Store a chain of `(question, answer)`, `age` seconds old; return its responses."""
     return asyncio.run(_seed(database, turns, int(time.time() - age), owner))
 
 

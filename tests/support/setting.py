@@ -1,4 +1,4 @@
-"""A turn in this process, and everything around it.
+"""A generation in this process, with its collaborators.
 
 setting = Setting([CALL, finish("tool_calls")], ANSWER, makers={"web_search": tools.make}, tools=[SEARCH])
 events = await setting.end()
@@ -13,7 +13,7 @@ from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import NOTHING_DONE, Ending, Progress, TurnLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Makers, Toolset
@@ -27,14 +27,14 @@ ENOUGH: Final = TurnLimits(8, 30.0, 30.0)
 
 
 class Setting:
-    """A turn of one response.
+    """A generation of one response.
 
     Args:
-        rounds: what the model says.
-        makers: the hosted tools that there are.
+        rounds: the model's rounds.
+        makers: the available hosted tools.
         history: the items before the input.
-        inference: the model, if it is to do more than to say the rounds.
-        fields: of the request.
+        inference: the model, if it must do more than play the rounds.
+        fields: fields of the request.
 
     Attributes:
         items: the history and the input.
@@ -54,38 +54,38 @@ class Setting:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.items = [*history, *request.input_items]
         self.inference = inference or FakeInference(*rounds)
-        self.outbox = Outbox(wanted=True)
+        self.event_buffer = EventBuffer(wanted=True)
         self.steps: list[Progress] = []
         toolset = Toolset(request, {**client_tools(), **makers})
         response = new_response(request, id="resp_1", created_at=1)
         self.assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
-        self.outbox.put(self.assembler.start())
-        self.turn = make_turn(
+        self.event_buffer.put(self.assembler.start())
+        self.generation = make_turn(
             request,
             self.items,
             profile=profile,
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,
-            outbox=self.outbox,
+            event_buffer=self.event_buffer,
             limits=limits,
             progress=progress,
             after_step=self.note,
         )
 
     async def note(self, progress: Progress) -> None:
-        """Keeps what was done by each step."""
+        """Record the progress after each step."""
         self.steps.append(Progress(progress.rounds, list(progress.said), progress.waiting, progress.ends))
 
     async def end(self) -> list[Json]:
-        """All events, once the turn has run."""
-        ending = await self.turn.run()
+        """Run the generation and return all events."""
+        ending = await self.generation.run()
         assert ending == COMPLETED
         self.assembler.settle("completed", completed_at=2)
-        self.outbox.put(self.assembler.end())
-        return self.outbox.ready()
+        self.event_buffer.put(self.assembler.end())
+        return self.event_buffer.ready()
 
     def told(self, request: int = -1) -> list[Any]:
-        """What the model was told of calls."""
+        """Return the outputs of calls in a request to the model."""
         messages = self.inference.requests[request]["messages"]
         return [message["content"] for message in messages if message["role"] == "tool"]

@@ -1,8 +1,8 @@
-"""The fenced code blocks of README.md and docs/*.md, by names that stay when text around them changes.
+"""The fenced code blocks of README.md, CONTRIBUTING.md and docs/, by names that do not depend on the surrounding text.
 
 found = blocks()
-found["docs/tools.md, web_search, python"].text
-found["docs/clients.md, Vercel AI SDK, js 2"]       # the second one of its language in that section
+found["docs/guides/web-search.md, Web search, python"].text
+found["docs/guides/clients.md, Vercel AI SDK, js 2"]       # the second one of its language in that section
 """
 
 import re
@@ -16,7 +16,7 @@ from tests.support.stack import REPOSITORY
 
 FENCE: Final = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+)(?P<language>\S*)")
 HEADING: Final = re.compile(r"^#+ (?P<words>.*?)(?: \(.*\))?$")
-"""A heading without what stands in parentheses behind it: the version of a client."""
+"""A heading, without a suffix in parentheses (the version of a client)."""
 PROMPT: Final = re.compile(r"^\$ ", re.MULTILINE)
 
 
@@ -25,8 +25,8 @@ class Block:
     """One fenced block.
 
     Attributes:
-        name: its file, the heading above it and its language, with a number from the second one on.
-        language: what stands behind the fence; "text" where nothing does.
+        name: its file, heading and language, with a number from the second one on.
+        language: the word after the fence; "text" if there is none.
         text: its lines.
     """
 
@@ -40,14 +40,19 @@ class Block:
         return PROMPT.sub("", self.text)
 
 
+def documents(root: Path = REPOSITORY) -> list[Path]:
+    """Return README.md, CONTRIBUTING.md and all pages of docs/."""
+    return [root / "README.md", root / "CONTRIBUTING.md", *sorted((root / "docs").rglob("*.md"))]
+
+
 def blocks(root: Path = REPOSITORY) -> dict[str, Block]:
-    """All blocks of the README and of the documentation, by their names, in the order of the files."""
-    pages = [root / "README.md", *sorted((root / "docs").glob("*.md"))]
+    """Return all blocks of the documentation, by name, in the order of the files."""
+    pages = documents(root)
     return {block.name: block for page in pages for block in _of(page, str(page.relative_to(root)))}
 
 
 def substituted(text: str, replacements: Mapping[str, str]) -> str:
-    """The text with documented addresses and paths replaced, longer ones first."""
+    """Replace documented addresses and paths in a text, longer ones first."""
     for documented in sorted(replacements, key=len, reverse=True):
         text = text.replace(documented, replacements[documented])
     return text

@@ -1,4 +1,4 @@
-"""A strict reader of the Responses API's server-sent events."""
+"""A strict parser of the Responses API's server-sent events."""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ type Frame = tuple[str, Event]
 
 
 class Frames(list[Frame]):
-    """The frames of a whole stream, `(event name, data)`, and how many keep-alive comments came between them."""
+    """The frames of a whole stream, `(event name, data)`, and the number of keep-alive comments between them."""
 
     comments = 0
 
@@ -22,22 +22,22 @@ class Frames(list[Frame]):
 
 
 class SseReader:
-    """Takes the bytes as they come and gives each frame as soon as it is whole."""
+    """An incremental parser that returns each frame as soon as it is complete."""
 
     def __init__(self) -> None:
-        """Nothing read yet."""
+        """Create a parser."""
         self.comments = 0
         self.done = False
         self._pending = b""
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames that `data` completes."""
+        """Yield the frames that `data` completes."""
         *blocks, self._pending = (self._pending + data).replace(b"\r\n", b"\n").split(b"\n\n")
         for block in blocks:
             yield from self._block(block.decode())
 
     def close(self) -> None:
-        """The bytes end here: WireError unless that was after `[DONE]`."""
+        """End the stream: WireError unless `[DONE]` was the last frame."""
         if self._pending:
             raise WireError(f"the stream ends within a frame: {self._pending!r:.200}")
         if not self.done:
@@ -56,7 +56,7 @@ class SseReader:
 
 
 def _frame(lines: list[str]) -> Frame:
-    """`event: NAME` and `data: JSON` with `type` NAME, and not another line."""
+    """Parse a frame, which must be `event: NAME` and `data: JSON` with the `type` NAME, and nothing else."""
     if len(lines) != 2 or not lines[0].startswith("event: ") or not lines[1].startswith("data: "):
         raise WireError(f"not `event: NAME` and `data: JSON`: {lines!r:.200}")
     name, payload = lines[0].removeprefix("event: "), lines[1].removeprefix("data: ")
@@ -70,7 +70,7 @@ def _frame(lines: list[str]) -> Frame:
 
 
 def iter_sse(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """The frames of a stream, each as soon as it has come; WireError where a strict client would stop."""
+    """Yield the frames of a stream as they arrive; WireError where a strict client would stop."""
     reader = SseReader()
     for chunk in chunks:
         yield from reader.feed(chunk)
@@ -78,7 +78,7 @@ def iter_sse(chunks: Iterable[bytes]) -> Iterator[Frame]:
 
 
 def read_sse(raw: bytes | Iterable[bytes]) -> Frames:
-    """Every frame of a stream that has to end with `[DONE]`."""
+    """Return every frame of a stream, which must end with `[DONE]`."""
     reader, frames = SseReader(), Frames()
     for chunk in [raw] if isinstance(raw, bytes) else raw:
         frames.extend(reader.feed(chunk))

@@ -1,4 +1,4 @@
-"""A live stack for a test run: `llama stack run` or `ogx run` in a process group of its own."""
+"""A live stack for a test run: `llama stack run` or `ogx run` in its own process group."""
 
 import os
 import sys
@@ -16,27 +16,27 @@ type Host = Literal["llama_stack", "ogx"]
 
 REPOSITORY = Path(__file__).parents[2]
 STARTER = REPOSITORY / "templates" / "starter" / "config.yaml"
-READY_SECONDS = 240.0  # about 7 s alone on two cores; far more where other tests take the cores
+READY_SECONDS = 240.0  # about 7 s alone on two cores, far more when other tests use them
 START_ATTEMPTS = 3
 
 
 def run_command(host: Host, python: Path, config: Path, port: int) -> list[str]:
-    """The host's own command line, from the environment that `python` belongs to."""
-    bin_folder = python.parent  # not resolved: in a virtual environment `python` is a link out of it
+    """Return the host's command line, from the environment of `python`."""
+    bin_folder = python.parent  # not resolved: in a virtual environment `python` is a link to another folder
     if host == "ogx":
         return [str(bin_folder / "ogx"), "run", str(config), "--port", str(port), "--insecure"]
     return [str(bin_folder / "llama"), "stack", "run", str(config), "--port", str(port)]
 
 
 class LiveStack:
-    """One stack: started by `start()` or a `with` block, stopped and started again at will on the same state.
+    """One stack: started by `start()` or a `with` block; it can be stopped and restarted with the same state.
 
-    `env` goes on top of this process's environment, with STATE_DIR set to `state_dir`, where the log lies too. `cwd`
-    is the state folder unless given, so that nothing depends on the folder that the tests run in.
+    `env` extends this process's environment, with STATE_DIR set to `state_dir`, which also contains the log. `cwd`
+    defaults to the state folder, so that nothing depends on the current folder of the tests.
     """
 
     BAD_LUCK: tuple[str, ...] = ("address already in use",)
-    """What its log says where the same start may well succeed the next time."""
+    """Log messages after which a start is retried."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class LiveStack:
         cwd: Path | None = None,
         observed: bool = False,
     ) -> None:
-        """Nothing runs yet; `observed` has it send its traces where `env` says, and not its metrics alone."""
+        """Prepare a stack; with `observed`, it exports traces as `env` configures, not only metrics."""
         self.state_dir = state_dir
         self.log = state_dir / "stack.log"
         self.port = 0
@@ -62,17 +62,17 @@ class LiveStack:
         self._said_before = 0
 
     def __enter__(self) -> Self:
-        """Start it."""
+        """Start the stack."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop it."""
+        """Stop the stack."""
         self.stop()
 
     @property
     def base_url(self) -> str:
-        """Its root, without /v1."""
+        """Its root URL, without /v1."""
         return f"http://127.0.0.1:{self.port}"
 
     @property
@@ -81,16 +81,16 @@ class LiveStack:
         return self._running().pid
 
     def client(self, api_key: str = "none", timeout: float = 120.0) -> openai.OpenAI:
-        """An OpenAI client of it that never retries; close it, or use it in a `with` block."""
-        # Plain HTTP: with `verify`, every client would first read the machine's certificates, 50 ms and more.
-        # Each request on a connection of its own: one that was idle may end just as it is used again.
+        """Return an OpenAI client of the stack without retries, for a `with` block or `close()`."""
+        # Plain HTTP: with `verify`, each client would first load the machine's certificates, which takes 50 ms or more.
+        # A new connection for each request: an idle one may be closed just as it is reused.
         limits = httpx2.Limits(max_keepalive_connections=0)
         http = openai.DefaultHttpxClient(verify=False, trust_env=False, limits=limits)
         url = f"{self.base_url}/v1"
         return openai.OpenAI(base_url=url, api_key=api_key, max_retries=0, timeout=timeout, http_client=http)
 
     def start(self) -> None:
-        """Start it and wait until it answers; StartError, with the end of its log, if it does not."""
+        """Start the stack and wait until it answers; StartError, with the end of its log, if it does not."""
         self.state_dir.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, START_ATTEMPTS + 1):
             try:
@@ -101,23 +101,23 @@ class LiveStack:
                     raise
 
     def stop(self, grace: float = GRACE) -> int | None:
-        """SIGTERM, SIGKILL after `grace` seconds; returns how it ended, None if it did not run."""
+        """Send SIGTERM, then SIGKILL after `grace` seconds; return the exit status, None if it did not run."""
         child, self._child = self._child, None
         return child.stop(grace) if child else None
 
     def kill(self) -> None:
-        """SIGKILL, as a machine that loses power."""
+        """Kill the stack with SIGKILL, like a power failure."""
         child, self._child = self._child, None
         if child:
             child.kill()
 
     def restart(self) -> None:
-        """Stop and start on the same state; the port is a new one."""
+        """Stop and start with the same state, on a new port."""
         self.stop()
         self.start()
 
     def tail(self, lines: int = 40) -> str:
-        """The last lines of its log, for a test that failed."""
+        """Return the last lines of its log, for the message of a failed test."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
     def _start_once(self) -> None:
@@ -132,7 +132,7 @@ class LiveStack:
         self._child = child
 
     def _said(self) -> str:
-        """Its log since it was started last."""
+        """Return its log since the last start."""
         with self.log.open("rb") as log:
             log.seek(self._said_before)
             return log.read().decode(errors="replace")

@@ -1,10 +1,10 @@
-"""Strict judges of the wire: what a client that takes every promise literally would accept.
+"""Strict validation of the wire format: what a client that relies on every guarantee would accept.
 
     frames = read_sse(answer.iter_bytes())          # `event:` lines, JSON, [DONE]
-    response = check_stream(frames.events)          # the types, the protocol, and that the events alone rebuild it
+    response = check_stream(frames.events)          # the types, the protocol, and that the events describe the response
     validate_response(client.responses.retrieve(response["id"]).to_dict())
 
-All of them raise WireError, an AssertionError that says what is wrong and where.
+All functions raise WireError, an AssertionError with the violation and its place.
 """
 
 from collections.abc import Sequence
@@ -35,13 +35,13 @@ PRELUDES: Final = (
     ["response.queued", "response.created", "response.in_progress"],
 )
 OPENING: Final = ("response.created", "response.queued", "response.in_progress")
-# The types know no `response.cancelled`, so a cancelled response ends with one of the other two.
+# The types have no `response.cancelled`, so a cancelled response ends with one of the other two.
 TERMINAL: Final = {
     "response.completed": ("completed",),
     "response.incomplete": ("incomplete", "cancelled"),
     "response.failed": ("failed", "cancelled"),
 }
-# Every other key of a response is the same in each of its events.
+# All other keys of a response are equal in all its events.
 CHANGING: Final = frozenset(
     {
         "status",
@@ -59,9 +59,9 @@ CHANGING: Final = frozenset(
 
 
 def check_stream(events: Sequence[Event], *, validate: bool = True) -> Json:
-    """Raise WireError unless these are all events of one well-formed stream; returns its final response.
+    """Raise WireError unless these are all events of one well-formed stream; return its final response.
 
-    `validate=False` leaves the types out, for who checks the protocol of very many streams.
+    `validate=False` skips the types, to check the protocol of many streams quickly.
     """
     for position, event in enumerate(events):
         if validate:
@@ -79,10 +79,9 @@ def check_stream(events: Sequence[Event], *, validate: bool = True) -> Json:
 
 
 def rebuild(events: Sequence[Event]) -> Json:
-    """The response that these events describe, from the start of a stream to anywhere in it.
+    """Return the response described by these events, from the start of a stream to any point in it.
 
-    The opening snapshot's fields, and the output from the items' own events; of a terminal event everything but
-    its output.
+    It has the fields of the last snapshot, and the output from the items' own events.
     """
     snapshots = [event["response"] for event in events if "response" in event]
     require(bool(snapshots), "no event carries a response")
@@ -91,7 +90,7 @@ def rebuild(events: Sequence[Event]) -> Json:
 
 
 def check_finished(response: Json) -> None:
-    """Raise WireError unless a finished response's status fits its error, its details, its times and its items."""
+    """Raise WireError unless a finished response's status is consistent with its error, details, times and items."""
     status = response["status"]
     require(
         (response.get("error") is not None) == (status == "failed"), f"status {status}, error {response.get('error')}"
@@ -117,10 +116,10 @@ def _check_terminal(events: Sequence[Event]) -> Json:
 
 
 def _check_prelude(events: Sequence[Event]) -> list[Event]:
-    """The events between the opening ones and the end: those about items."""
+    """Return the events between the opening ones and the end: those about items."""
     types = [event["type"] for event in events]
     length = next(position for position, name in enumerate(types) if name not in OPENING)
-    never_ran = types[length] in ("response.failed", "response.incomplete", "error")  # cancelled in the queue, say
+    never_ran = types[length] in ("response.failed", "response.incomplete", "error")  # such as cancelled in the queue
     known = types[:length] in PRELUDES or (never_ran and any(types[:length] == each[:length] for each in PRELUDES))
     require(length > 0 and known, f"the stream opens with {types[: length + 1]}")
     body = [event for event in events[length:-1] if event["type"] != "error"]
@@ -129,7 +128,7 @@ def _check_prelude(events: Sequence[Event]) -> list[Event]:
 
 
 def _check_snapshots(events: Sequence[Event]) -> None:
-    """The response in every event is one and the same; those that open have no output and the status they say."""
+    """Check that all events have the same response; opening events have no output and the matching status."""
     carried = [event for event in events if "response" in event]
     constant = _constant(carried[0]["response"])
     for event in carried:

@@ -1,8 +1,8 @@
-"""A client on a WebSocket, for tests that judge what comes over it.
+"""A WebSocket client that validates every event.
 
 with Talk(stack) as talk:
     talk.ask(model="local/echo", input="Hi")
-    response = talk.response()                        # every event on the way checked
+    response = talk.response()                        # every event is validated
     talk.ask(lane="b", model="local/echo", input="and?", previous_response_id=response["id"])
 """
 
@@ -27,14 +27,14 @@ ENDS: Final = frozenset({"response.completed", "response.incomplete", "response.
 
 
 class Talk:
-    """One connection; use it in a `with` block."""
+    """One connection, for a `with` block."""
 
     def __init__(self, stack: Served, token: str | None = None, headers: Mapping[str, str] | None = None) -> None:
-        """Connect; `websockets.InvalidStatus` if that is refused."""
+        """Connect; `websockets.InvalidStatus` if the connection is refused."""
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         url = f"{stack.base_url.replace('http', 'ws', 1)}/v1/responses"
         self._open = ExitStack()
-        # Compressed, what the tests say over and over would fill no buffer.
+        # With compression, the repetitive texts of the tests would fill no buffer.
         options: Json = {"compression": None, "max_size": None, "max_queue": 1}
         options |= {"open_timeout": SECONDS, "close_timeout": 2.0}
         connection = connect(url, additional_headers=sent, proxy=None, **options)
@@ -42,11 +42,11 @@ class Talk:
         self._waiting: defaultdict[str | None, deque[Json]] = defaultdict(deque)
 
     def __enter__(self) -> Self:
-        """It is connected already."""
+        """Return self, which is connected already."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
+        """Close the connection."""
         self._open.close()
 
     def send(self, **event: Any) -> None:
@@ -54,7 +54,7 @@ class Talk:
         self.socket.send(json.dumps(event))
 
     def ask(self, lane: str | None = None, **body: Any) -> None:
-        """Ask for a response in this lane."""
+        """Request a response in this lane."""
         named = {} if lane is None else {"stream_id": lane}
         self.send(type="response.create", **named, **body)
 
@@ -63,7 +63,7 @@ class Talk:
         self.send(type="response.steer", previous_response_id=response_id, input=given)
 
     def event(self, lane: str | None = None) -> Json:
-        """The next event of this lane, checked against the types; the others' wait."""
+        """Return the next event of this lane, validated; events of other lanes are queued."""
         while not self._waiting[lane]:
             event: Json = json.loads(self.socket.recv(SECONDS))
             if found := problems(ResponsesServerEvent, event):
@@ -72,14 +72,14 @@ class Talk:
         return self._waiting[lane].popleft()
 
     def until(self, kind: str, lane: str | None = None) -> list[Json]:
-        """The events of this lane up to the next one of this type."""
+        """Return the events of this lane up to the next one of this type."""
         events = [self.event(lane)]
         while events[-1]["type"] != kind:
             events.append(self.event(lane))
         return events
 
     def stream(self, lane: str | None = None) -> list[Json]:
-        """The events of the next response in this lane, in the form that they have over HTTP, and checked as there."""
+        """Return the events of the next response in this lane, converted to their HTTP form and validated."""
         events: list[Json] = []
         while not events or events[-1]["type"] not in ENDS:
             event = self.event(lane)
@@ -91,18 +91,18 @@ class Talk:
         return events
 
     def response(self, lane: str | None = None) -> Json:
-        """The next response in this lane."""
+        """Return the next response in this lane."""
         found: Json = self.stream(lane)[-1]["response"]
         return found
 
     def error(self, lane: str | None = None) -> Json:
-        """The error that comes next in this lane, with its status."""
+        """Return the next event in this lane, which must be an error, with its status."""
         event = self.event(lane)
         assert (event["type"], "sequence_number" in event) == ("error", False), event
         return {"status": event["status"], **event["error"]}
 
     def closed(self) -> tuple[int, str]:
-        """Why the server closed the connection, whatever else it says before."""
+        """Wait until the server closes the connection; return the code and the reason."""
         with suppress(ConnectionClosed):
             while True:
                 self.socket.recv(SECONDS)
@@ -110,7 +110,7 @@ class Talk:
 
 
 def over_http(event: Json) -> Json:
-    """A response's event without what only a WebSocket has."""
+    """Return a response's event without the fields that only WebSockets have."""
     plain = {name: value for name, value in event.items() if name != "stream_id"}
     if event["type"] != "error":
         return plain

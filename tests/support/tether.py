@@ -2,12 +2,12 @@
 
     python tether.py PARENT_PID USER COMMAND ARGUMENT...
 
-A test run that is killed runs no `finally` and no `atexit`. So the kernel is asked to send SIGKILL to this process
-when its parent ends; the request outlives `exec`, and the command itself need not know. A script of its own, because
-`preexec_fn` may deadlock in a process that has threads.
+A killed test run executes no `finally` and no `atexit`. So this process asks the kernel to send it SIGKILL when its
+parent ends; the request survives `exec`, and the command need not know. It is a separate script because `preexec_fn`
+may deadlock in a process with threads.
 
-USER is `same`, or `ordinary` for servers that refuse to run as root: if it is root, the command sees itself as another
-user, in a user namespace in which it may still do all that root may do with files.
+USER is `same`, or `ordinary` for servers that refuse to run as root: if it is root, the command runs as another user of
+a user namespace, in which it keeps root's access to files.
 """
 
 import ctypes
@@ -20,13 +20,13 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Ask for the signal, then become the command."""
+    """Request the signal, then execute the command."""
     parent, user, command = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
     if user == "ordinary" and os.geteuid() == 0:
         _become_ordinary()
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before the kernel was asked
+        if os.getppid() != parent:  # the parent ended before the request
             raise SystemExit(1)
     os.execvp(command[0], command)
 

@@ -1,4 +1,4 @@
-"""Signed tokens of users, which the hosts' `oauth2_token` auth checks with a key that it reads once.
+"""Signed tokens of users. The hosts' `oauth2_token` auth verifies them with a key that it reads once.
 
 with Issuer() as issuer:
     config["server"]["auth"] = {"provider_config": issuer.provider_config}
@@ -24,10 +24,10 @@ _LIFE: Final = 86_400
 
 
 class Issuer:
-    """Signs tokens, and serves the key for them during the `with` block."""
+    """Signs tokens, and serves their public key during the `with` block."""
 
     def __init__(self) -> None:
-        """Make a key."""
+        """Generate a key."""
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._web = Web()
 
@@ -39,7 +39,7 @@ class Issuer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop serving."""
         self._web.__exit__()
 
     @property
@@ -48,6 +48,6 @@ class Issuer:
         return {"type": "oauth2_token", "audience": _AUDIENCE, "jwks": {"uri": self._web.url("/keys")}}
 
     def token(self, user: str, *teams: str) -> str:
-        """A token of this user, for a day."""
+        """Return a token of this user, valid for a day."""
         claims = {"sub": user, "team": list(teams), "aud": _AUDIENCE, "exp": int(time.time()) + _LIFE}
         return jwt.encode(claims, self._key, _ALGORITHM, {"kid": _KEY})

@@ -1,10 +1,10 @@
-"""A hosted tool in this process that does what it is told.
+"""A scripted hosted tool in this process.
 
     tools = FakeTools()
     makers = {"web_search": tools.make}
     tools.answers["lookup"] = [Outcome("42"), ToolError("no"), asyncio.Event(), ...]
 
-The model calls it by the name `lookup`; its calls are `web_search_call` items.
+The model calls it as `lookup`; its calls become `web_search_call` items.
 """
 
 import asyncio
@@ -34,16 +34,16 @@ def _action(arguments: str) -> Json | None:
 
 
 class FakeTools:
-    """Makes the tool, and answers its calls in the order in which they come.
+    """The factory of the tool, which answers its calls in order.
 
     Args:
-        answers: an outcome, an error to raise, or an event to wait for before the next one is given.
-        repeatable: whether a call may be run twice.
+        answers: outcomes, errors to raise, or events to await before the next answer.
+        repeatable: whether a call may be repeated.
 
     Attributes:
-        answers: those that are still to be given.
-        ran: the arguments of all calls that were run.
-        begun: can be acquired once for each call that began.
+        answers: the remaining answers.
+        ran: arguments of all calls.
+        begun: a semaphore released once per started call.
     """
 
     def __init__(self, *answers: Answer, repeatable: bool = False) -> None:
@@ -53,11 +53,11 @@ class FakeTools:
         self._repeatable = repeatable
 
     def make(self, _: Json, __: CreateRequest) -> "FakeTool":
-        """The tool, for an entry of a request."""
+        """Create the tool for an entry of a request."""
         return FakeTool(self, self._repeatable)
 
     async def run(self, invocation: Invocation) -> Outcome:
-        """Answers a call."""
+        """Answer a call."""
         self.ran.append(invocation.arguments())
         self.begun.release()
         invocation.advance("searching")
@@ -79,11 +79,11 @@ class FakeTool:
         self._functions = (Function(chat, kind, tools.run, repeatable=repeatable),)
 
     def functions(self) -> Sequence[Function]:
-        """The one function."""
+        """Return the single function."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names its type."""
         return ["lookup"] if choice["type"] in WEB_SEARCH_TYPES else []
 
 

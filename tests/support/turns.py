@@ -1,23 +1,24 @@
-"""A turn without the workshop that makes it in a server."""
+"""A generation without the factory that builds it in a server."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.compaction import continued
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.assembler import Assembler
-from llama_stack_responses.generation.compaction import Compacting
-from llama_stack_responses.generation.context_fit import Fitting
+from llama_stack_responses.generation.compaction import AutoCompaction
+from llama_stack_responses.generation.context_fit import ContextFit
 from llama_stack_responses.generation.context_lengths import ContextLengths
-from llama_stack_responses.generation.event_buffer import Outbox
-from llama_stack_responses.generation.fair_yield import Turnstile
-from llama_stack_responses.generation.loop import NOTHING_DONE, Progress, Turn, TurnLimits
-from llama_stack_responses.generation.model_round import Asking
-from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.fair_yield import FairYield
+from llama_stack_responses.generation.loop import NOTHING_DONE, Generation, Progress, TurnLimits
+from llama_stack_responses.generation.model_round import ModelRound
+from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.generation.token_counts import TokenCounts
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
@@ -33,44 +34,50 @@ def make_turn(
     toolset: Toolset,
     assembler: Assembler,
     inference: FakeInference,
-    outbox: Outbox,
+    event_buffer: EventBuffer,
     limits: TurnLimits,
     profile: Profile | None = None,
-    turnstile: Turnstile | None = None,
+    fair_yield: FairYield | None = None,
     progress: Progress = NOTHING_DONE,
-    boundary: Boundary | None = None,
+    stop_point: StopPoint | None = None,
     after_step: Callable[[Progress], Awaitable[None]] | None = None,
-) -> Turn:
-    """The loop over `items`, by default as a model without a profile needs it."""
+) -> Generation:
+    """Create a generation over `items`, by default for a model without a profile."""
     profile = profile or Profile()
     summaries = PrivateSummaries(Sealer([bytes(SECRET_BYTES)]), ANONYMOUS)
-    asking = Asking(
+    model_round = ModelRound(
         request,
         profile=profile,
         toolset=toolset,
         inference=inference,
-        fitting=Fitting(request.model, profile, TokenCounts(inference, [profile]), ContextLengths(inference)),
-        outbox=outbox,
+        context_fit=ContextFit(request.model, profile, TokenCounts(inference, [profile]), ContextLengths(inference)),
+        event_buffer=event_buffer,
         idle_seconds=limits.idle_seconds,
         output_bytes=limits.output_bytes,
-        turnstile=turnstile or Turnstile(),
+        fair_yield=fair_yield or FairYield(),
         instructions=assembler.response["instructions"],
         read_summary=summaries.read,
     )
-    return Turn(
+    return Generation(
         request,
         items,
         shown=continued(items, summaries.read),
-        asking=asking,
-        compacting=Compacting(
-            request, sent=items, asking=asking, assembler=assembler, outbox=outbox, summaries=summaries
+        held=Admission(Quota("files and pages", 2**30, 2**30)).lease(ANONYMOUS),
+        model_round=model_round,
+        auto_compaction=AutoCompaction(
+            request,
+            sent=items,
+            model_round=model_round,
+            assembler=assembler,
+            event_buffer=event_buffer,
+            summaries=summaries,
         ),
         toolset=toolset,
         assembler=assembler,
-        outbox=outbox,
+        event_buffer=event_buffer,
         limits=limits,
         telemetry=Telemetry(),
         progress=progress,
-        boundary=boundary,
+        stop_point=stop_point,
         after_step=after_step,
     )

@@ -1,4 +1,4 @@
-"""A scripted upstream: an OpenAI-compatible server told what to stream, how slowly, and how to fail.
+"""A scripted upstream: an OpenAI-compatible server with scripted answers, delays and failures.
 
     python -m tests.support.upstream --port 0       # prints `listening http://127.0.0.1:PORT`
 
@@ -7,9 +7,9 @@
     [first, second] = upstream.requests("m1")
     assert first.ended == "completed"
 
-Each request for a model takes its next reply; the last one repeats. Unscripted, `echo` repeats the last user text word
-by word and `fast-N` says N words at once; any other model is a 404. `/tokenize` counts the tokens of a chat. The server's own address speaks HTTP too, for
-whoever drives it without this class: `POST /_script`, `POST /_release`, `GET /_requests?model=`, `POST /_reset`.
+Each request for a model takes its next reply; the last one repeats. Without a script, `echo` repeats the last user text
+word by word, and `fast-N` returns N words at once; any other model is a 404. `/tokenize` counts the tokens of a chat.
+Control routes, for use without this class: `POST /_script`, `POST /_release`, `GET /_requests?model=`, `POST /_reset`.
 """
 
 import re
@@ -63,7 +63,7 @@ type Ended = Literal["completed", "client_gone", "failed", "streaming"]
 class Recorded:
     """One chat request. Times are seconds of the monotonic clock, which all processes of a machine share.
 
-    `ended` is "failed" where the script failed on purpose: an error status, a drop, an error frame.
+    `ended` is "failed" for scripted failures: an error status, a drop, an error frame.
     """
 
     body: dict[str, Any]
@@ -75,33 +75,33 @@ class Recorded:
 
 
 class Upstream:
-    """Drives an upstream that runs somewhere, by HTTP."""
+    """A client that controls a running upstream by HTTP."""
 
     def __init__(self, url: str) -> None:
-        """`url` is the server's root, without /v1."""
+        """Create a client. `url` is the server's root, without /v1."""
         self.url = url
         self.base_url = f"{url}/v1"
         self._http = httpx.Client(base_url=url, timeout=60, trust_env=False)
 
     def script(self, model: str, replies: Sequence[Reply] | Reply, context: int | None = None) -> None:
-        """From now on this model answers with these, in order; the last one repeats.
+        """Set the replies of a model, in order; the last one repeats.
 
-        With a `context`, it refuses chats that have more tokens, which are words and signs here.
+        With a `context`, chats with more tokens are refused; each word and punctuation mark is a token here.
         """
         listed = [replies] if isinstance(replies, Reply) else replies
         told = {"model": model, "replies": [each.as_json() for each in listed], "context": context}
         self._post("/_script", told)
 
     def release(self, model: str) -> None:
-        """Let the answers of this model that have begun go on past their `hold`, or begin that were `withheld`."""
+        """Release a model's answers that wait at their `hold` or are `withheld`."""
         self._post("/_release", {"model": model})
 
     def reset(self) -> None:
-        """Forget every script and record, and cut off what still streams."""
+        """Delete all scripts and records, and abort open streams."""
         self._post("/_reset", {})
 
     def requests(self, model: str | None = None) -> list[Recorded]:
-        """The chat requests since the last reset, oldest first."""
+        """Return the chat requests since the last reset, oldest first."""
         answer = self._http.get("/_requests", params={} if model is None else {"model": model})
         answer.raise_for_status()
         return [Recorded(**record) for record in answer.json()]
@@ -109,7 +109,7 @@ class Upstream:
     def wait_for(
         self, model: str, count: int = 1, *, ended: bool = False, chunks: int = 0, seconds: float = 60.0
     ) -> list[Recorded]:
-        """The requests for `model`, once there are `count` of them, each with `chunks` sent, ended if so asked."""
+        """Wait for `count` requests for `model`, each with `chunks` sent (and ended, with `ended`); return all."""
         deadline = time.monotonic() + seconds
         while True:
             records = self.requests(model)
@@ -121,7 +121,7 @@ class Upstream:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """Close the connections to it; the server runs on."""
+        """Close the client's connections; the server keeps running."""
         self._http.close()
 
     def _post(self, path: str, body: dict[str, Any]) -> None:
@@ -131,10 +131,10 @@ class Upstream:
 
 
 class UpstreamProcess:
-    """An upstream in a process of its own, which ends with the `with` block."""
+    """An upstream in its own process, for a `with` block."""
 
     def __init__(self, log: Path, port: int = 0) -> None:
-        """Its output goes to `log`; port 0 takes a free one."""
+        """Prepare the process. Its output goes to `log`; port 0 selects a free one."""
         self._log = log
         self._port = port
 

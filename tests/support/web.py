@@ -1,14 +1,14 @@
-"""The web, played on this machine: a server that answers each path as it was told.
+"""A stand-in for the web: a server on this machine with a scripted answer for each path.
 
     with Web() as web:
         web.say("/page", "<p>Otters</p>")
-        web.answers["/slow"] = Answer(body=[b"a", event, b"b"])     # waits for the event in between
+        web.answers["/slow"] = Answer(body=[b"a", event, b"b"])     # waits for the event
         web.answer_all = lambda asked: ...                          # for every path
     web.url("/page")
         web.seen                                                    # the requests, oldest first
 
-With `certificate`, it speaks TLS; with `intercepts`, it is a proxy that answers for every server it is asked to reach.
-A path may also be answered by a function of the request.
+With `certificate`, it speaks TLS; with `intercepts`, it is a proxy that answers for every server.
+The answer for a path may also be a function of the request.
 """
 
 import json
@@ -26,7 +26,7 @@ type Body = bytes | Iterable[bytes | Event]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request; header names in lower case."""
+    """One request; header names are in lower case."""
 
     method: str
     path: str
@@ -35,13 +35,13 @@ class Asked:
     body: bytes
 
     def json(self) -> Any:
-        """Its body, decoded."""
+        """Return the decoded body."""
         return json.loads(self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said to a request; a body in pieces is sent piece by piece, and waits at each event."""
+    """An answer. A body in pieces is sent piece by piece, waiting at each event."""
 
     body: Body = b""
     status: int = 200
@@ -49,7 +49,7 @@ class Answer:
 
 
 class Web:
-    """The server, from `with` to the end of the block."""
+    """The server, for a `with` block."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Web:
         certificate: ssl.SSLContext | None = None,
         intercepts: ssl.SSLContext | None = None,
     ) -> None:
-        """`certificate` and `intercepts` are contexts of servers."""
+        """Create a server. `certificate` and `intercepts` are TLS contexts of servers."""
         self.intercepts = intercepts
         self.answers: dict[str, Answer | Callable[[Asked], Answer]] = {}
         self.answer_all: Callable[[Asked], Answer] | None = None
@@ -71,23 +71,23 @@ class Web:
         self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
 
     def __enter__(self) -> Self:
-        """Serve."""
+        """Start serving."""
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port."""
         return int(self._server.server_address[1])
 
     def url(self, path: str, host: str = "127.0.0.1") -> str:
-        """The URL of a path, under any name that leads here."""
+        """Return the URL of a path, with any host name that resolves to this server."""
         return f"{self._scheme}://{host}:{self.port}{path}"
 
     def say(self, path: str, text: str, media_type: str = "text/html; charset=utf-8") -> None:
@@ -99,13 +99,13 @@ class Web:
         self.say(path, json.dumps(value), "application/json")
 
     def reset(self) -> None:
-        """Forget what was asked and what is to be answered."""
+        """Delete the recorded requests and all answers."""
         self.answer_all = None
         self.answers.clear()
         self.seen.clear()
 
     def answer(self, asked: Asked) -> Answer:
-        """What a request gets."""
+        """Return the answer to a request."""
         self.seen.append(asked)
         found = self.answer_all or self.answers.get(asked.path, Answer(b"not here", 404))
         return found(asked) if callable(found) else found
@@ -113,11 +113,11 @@ class Web:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
-    request_queue_size = 128  # with the library's 5, a client whose connection is turned away tries again in a second
+    request_queue_size = 128  # with the library's 5, a refused client retries only after a second
     web: Web
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that goes away is no news."""
+        """Ignore errors, such as disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -134,7 +134,7 @@ class _Handler(BaseHTTPRequestHandler):
         with suppress(ConnectionError, ssl.SSLError):
             self._send(answer)
 
-    do_POST = do_DELETE = do_GET  # noqa: N815 (the names that the library calls)
+    do_POST = do_DELETE = do_GET  # noqa: N815 (the library's names)
 
     def do_CONNECT(self) -> None:
         assert self.server.web.intercepts
@@ -168,4 +168,4 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(piece)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 (the library's name)
-        """Say nothing."""
+        """Do not log."""

@@ -1,4 +1,4 @@
-"""Plain HTTP to a stack, for tests that judge the wire and not what a client library makes of it."""
+"""An HTTP client of a stack, for tests of the wire format without a client library."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -20,15 +20,15 @@ ERROR_TYPES = (
 
 
 class Served(Protocol):
-    """A stack, or what stands in front of some."""
+    """A stack, or a server in front of some."""
 
     @property
     def base_url(self) -> str:
-        """Its root, without /v1."""
+        """Its root URL, without /v1."""
 
 
 class Wire:
-    """One client of a stack; use it in a `with` block."""
+    """One client of a stack, for a `with` block."""
 
     def __init__(
         self,
@@ -37,10 +37,10 @@ class Wire:
         headers: Mapping[str, str] | None = None,
         idle_seconds: float = 0.0,
     ) -> None:
-        """`token` goes along as a bearer token; a connection is used again if it was idle for no longer than that.
+        """Create a client. `token` is a bearer token; connections are reused if idle for at most `idle_seconds`.
 
-        Hosts end a connection that was idle for five seconds, as it may seem to on a busy machine, and cut off whoever
-        asks in that moment.
+        Hosts close a connection that has been idle for five seconds, or seems so on a busy machine, and drop a request
+        sent at that moment.
         """
         sent = dict(headers or {}) | ({"authorization": f"Bearer {token}"} if token else {})
         limits = httpx.Limits(keepalive_expiry=idle_seconds)
@@ -48,7 +48,7 @@ class Wire:
         self.http = httpx.Client(base_url=url, headers=sent, timeout=120, trust_env=False, limits=limits)
 
     def __enter__(self) -> "Wire":
-        """Nothing is opened before the first request."""
+        """Return self; connections are opened on demand."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,39 +56,39 @@ class Wire:
         self.http.close()
 
     def post(self, body: Any) -> httpx.Response:
-        """Ask for a response; bytes and strings go as they are, anything else as JSON."""
+        """Request a response; bytes and strings are sent unchanged, anything else as JSON."""
         if isinstance(body, bytes | str):
             return self.http.post("/responses", content=body, headers={"content-type": "application/json"})
         return self.http.post("/responses", json=body)
 
     def create(self, **body: Any) -> Json:
-        """A response that is made, checked against the types."""
+        """Create a response and validate it."""
         answer = self.post(body)
         assert answer.status_code == 200, answer.text
         return checked(answer)
 
     def stream(self, **body: Any) -> list[Json]:
-        """The events of a streamed response: every one of them, checked."""
+        """Return all events of a streamed response, validated."""
         with self.http.stream("POST", "/responses", json=body | {"stream": True}) as answer:
             return events_of(answer)
 
     def get(self, path: str, **query: Any) -> httpx.Response:
-        """GET below `/responses`: `/ID`, `/ID/input_items`, or nothing for the list."""
+        """Send a GET below `/responses`: `/ID`, `/ID/input_items`, or nothing for the list."""
         return self.http.get(f"/responses{path}", params=query)
 
     def retrieve(self, response_id: str) -> Json:
-        """A stored response, checked against the types."""
+        """Return a stored response, validated."""
         answer = self.get(f"/{response_id}")
         assert answer.status_code == 200, answer.text
         return checked(answer)
 
     def replay(self, response_id: str) -> list[Json]:
-        """The events of a stored response, checked as those of a new one."""
+        """Return the events of a stored response, validated like those of a new one."""
         with self.http.stream("GET", f"/responses/{response_id}", params={"stream": "true"}) as answer:
             return events_of(answer)
 
     def knocks(self, response_id: str) -> dict[str, httpx.Response]:
-        """The answers to every request that names a response, by what it is."""
+        """Send every request that names a response; return the answers by the kind of request."""
         path = f"/responses/{response_id}"
         return {
             "retrieve": self.http.get(path),
@@ -99,7 +99,7 @@ class Wire:
         }
 
     def listed(self, **query: Any) -> list[Json]:
-        """The stored responses on the first page of the list, without the `input` that each has there."""
+        """Return the responses on the first page of the list, without the `input` that each has there."""
         answer = self.get("", **query)
         assert answer.status_code == 200, answer.text
         data: list[Json] = answer.json()["data"]
@@ -107,7 +107,7 @@ class Wire:
         return data
 
     def pages(self, path: str = "", **query: Any) -> list[Json]:
-        """A list's pages, each asked for behind the last one's end: `""` for responses, `/ID/input_items`."""
+        """Return all pages of a list: `""` for responses, `/ID/input_items`."""
         found: list[Json] = []
         while not found or found[-1]["has_more"]:
             answer = self.get(path, **query)
@@ -118,7 +118,7 @@ class Wire:
 
 
 def checked(answer: httpx.Response) -> Json:
-    """The response object of an answer."""
+    """Return the response object of an answer, validated."""
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"]
     response: Json = answer.json()
@@ -127,7 +127,7 @@ def checked(answer: httpx.Response) -> Json:
 
 
 def events_of(answer: httpx.Response) -> list[Json]:
-    """The events of an answer that streams."""
+    """Return the events of a streamed answer, validated."""
     if answer.status_code != 200:
         answer.read()
         raise AssertionError(answer.text)
@@ -138,13 +138,13 @@ def events_of(answer: httpx.Response) -> list[Json]:
 
 
 def final(events: list[Json]) -> Json:
-    """The response that a stream ended with."""
+    """Return the final response of a stream."""
     response: Json = events[-1]["response"]
     return response
 
 
 def error_of(answer: httpx.Response, status: int) -> Json:
-    """The error object of an answer with this status, in exactly OpenAI's form."""
+    """Return the error object of an answer with this status, which must be exactly in OpenAI's form."""
     assert answer.status_code == status, f"{answer.status_code}: {answer.text}"
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-request-id"]
@@ -160,13 +160,13 @@ def error_of(answer: httpx.Response, status: int) -> Json:
 
 
 def output_text(response: Json) -> str:
-    """All text that a response says."""
+    """Return all output text of a response."""
     parts = [part for item in response["output"] if item["type"] == "message" for part in item["content"]]
     return "".join(part["text"] for part in parts if part["type"] == "output_text")
 
 
 def said(messages: list[Json]) -> list[tuple[str, str]]:
-    """Chat messages as `(role, text)`."""
+    """Return chat messages as `(role, text)`."""
     return [(message["role"], _text(message.get("content"))) for message in messages]
 
 

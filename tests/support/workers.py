@@ -1,13 +1,13 @@
-"""A stack with several worker processes, and which of them answers.
+"""A stack with several worker processes, and detection of the worker that answers.
 
 A TCP connection stays with the worker that accepted it:
 
-    with Workers(stack) as workers:             # one client of each worker, as soon as there are two
+    with Workers(stack) as workers:             # a client for each worker, once there are two
         for pid, wire in workers.wires.items():
             wire.create(model="local/echo", input="Hi")
-        workers.check()                         # they were the workers that they were taken for
+        workers.check()                         # the clients still reach the same workers
 
-It reads /proc, so it runs on Linux only.
+It reads /proc, so it needs Linux.
 """
 
 import time
@@ -22,39 +22,39 @@ from tests.support.wire import Wire
 
 COUNT = 2
 IDLE_SECONDS = 60
-"""For which a connection may have nothing to do and still lead to its worker."""
+"""Seconds for which an idle connection stays open."""
 
 
 class WorkersStack(LiveStack):
-    """A stack that uvicorn's own command runs, with two workers.
+    """A stack run by uvicorn's command, with two workers.
 
-    With `server.workers`, the host's command does the same, but there each worker imports the host before it answers
-    its supervisor, who takes it for dead after 5 s: on a busy machine none would ever be ready.
+    The host's command does the same with `server.workers`. But there each worker imports the host before it answers its
+    supervisor, which kills it after 5 s: on a busy machine no worker would ever be ready.
     """
 
-    # OGX makes its own tables without asking whether another worker is about to.
+    # Two workers of OGX may create its tables at the same time.
     BAD_LUCK = (*LiveStack.BAD_LUCK, "already exists")
 
     def _command(self) -> list[str]:
         host = self._host
         app = f"{host}.core.server.server:create_app"
         options = ["--factory", "--host", "127.0.0.1", "--port", str(self.port), "--workers", str(COUNT)]
-        # A busy machine must not cost a worker, nor a client the connection that leads to its worker.
+        # A busy machine must neither kill a worker nor close the connection to it.
         options += ["--timeout-worker-healthcheck", "20", "--timeout-keep-alive", str(2 * IDLE_SECONDS)]
         config = f"{host.upper()}_CONFIG={self._config}"
         return ["env", config, str(self._python), "-m", "uvicorn", app, *options]
 
     def _health(self) -> bool | None:
-        """Once all have started: one that cannot start ends the others."""
+        """Require that all workers have started: one that cannot start ends the others."""
         started = self._said().count("Application startup complete.")
         return super()._health() if started >= COUNT else None
 
 
 class Workers:
-    """A client of each worker of a stack; use it in a `with` block."""
+    """A client for each worker of a stack, for a `with` block."""
 
     def __init__(self, stack: LiveStack) -> None:
-        """Nothing is opened yet."""
+        """Prepare the clients."""
         self.wires: dict[int, Wire] = {}
         self._stack = stack
         self._open = ExitStack()
@@ -78,12 +78,12 @@ class Workers:
         self._open.close()
 
     def check(self) -> None:
-        """AssertionError if a client has changed its worker since."""
+        """Require that each client still reaches its worker."""
         assert {worker_of(wire, self._stack): wire for wire in self.wires.values()} == self.wires
 
 
 def worker_of(wire: Wire, stack: LiveStack) -> int:
-    """The process at the other end of the client's idle connection."""
+    """Return the process at the other end of the client's idle connection."""
     with wire.http.stream("GET", "/health") as answer:
         pid = worker_behind(answer, stack)
         answer.read()
@@ -91,7 +91,7 @@ def worker_of(wire: Wire, stack: LiveStack) -> int:
 
 
 def worker_behind(answer: httpx.Response, stack: LiveStack) -> int:
-    """The process that gives an answer, which is not read to its end yet."""
+    """Return the process that sends an answer, which must not have been read to its end."""
     _, port = answer.extensions["network_stream"].get_extra_info("client_addr")
     link = f"socket:[{_inode(stack.port, port)}]"
     [pid] = [pid for pid in _family(stack.pid) if link in _links(pid)]
@@ -99,7 +99,7 @@ def worker_behind(answer: httpx.Response, stack: LiveStack) -> int:
 
 
 def _inode(server: int, client: int) -> str:
-    """The server's end of a connection of this machine."""
+    """Return the inode of the server's socket of a local connection."""
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         fields = line.split()
         if [int(fields[end].split(":")[1], 16) for end in (1, 2)] == [server, client]:
@@ -108,7 +108,7 @@ def _inode(server: int, client: int) -> str:
 
 
 def _family(pid: int) -> list[int]:
-    """A process and its descendants."""
+    """Return a process and its descendants."""
     found = [pid]
     with suppress(OSError):  # it has ended meanwhile
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -117,7 +117,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _links(pid: int) -> list[str]:
-    """What the process has open."""
+    """Return the targets of a process's file descriptors."""
     found = []
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -1,4 +1,4 @@
-"""What several tests of single parts need."""
+"""Fixtures for tests of several parts."""
 
 import pytest
 
@@ -7,5 +7,5 @@ from tests.support.clock import LoopClock
 
 @pytest.fixture
 async def loop_clock(monkeypatch: pytest.MonkeyPatch) -> LoopClock:
-    """The clock of the test's event loop, to be put forward."""
+    """A clock for the test's event loop that can be advanced."""
     return LoopClock(monkeypatch)

@@ -18,7 +18,7 @@ def measured(cpu: float, first: float = 0.010) -> list[Json]:
 
 
 def findings(**on_host: float) -> Json:
-    """What a run finds: the client decodes in 100 us, the builtin takes 200 us a delta and 30 ms a request."""
+    """Return the results of a run: the client decodes in 100 us, the builtin takes 200 us a delta, 30 ms a request."""
     cpu = {load: {OURS: 24e-6, ON_HOST: 120e-6, BUILTIN: 200e-6, **dict.fromkeys(READERS, 100e-6)} for load in LOADS}
     del cpu["calls-16"][BUILTIN]
     cpu["short-16"] |= {OURS: 6e-3, ON_HOST: 9e-3, BUILTIN: 30e-3}
@@ -50,49 +50,50 @@ def row(report: str, name: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_a_row_has_all_medians_a_ratio_and_the_targets() -> None:
+def values(cells: list[str]) -> list[str]:
+    """Return the medians, without units and ranges."""
+    return [cell.split()[0] for cell in cells]
+
+
+def verdicts(cells: list[str]) -> list[bool]:
+    """Return whether the target is met, for each cell with a verdict, in order."""
+    return ["missed" not in cell for cell in cells if "met" in cell or "missed" in cell]
+
+
+def test_row_has_medians_ratio_and_verdicts() -> None:
     cells = row(tables(findings()), "server CPU per text delta, 1 stream")
-    assert cells[1:] == [
-        "24 µs (22-31)",
-        "120 µs (108-156)",
-        "200 µs (180-260)",
-        "0.12",
-        "30 µs: met",
-        "130 µs: met",
-    ]
+    assert values(cells[1:5]) == ["24", "120", "200", "0.12"]
+    assert "(22-31)" in cells[1]
+    assert verdicts(cells) == [True, True]
 
 
-def test_streaming_may_cost_what_decoding_does_and_a_little() -> None:
+def test_streaming_limit_is_decoding_cost_plus_margin() -> None:
     assert streaming_limit(100e-6) == pytest.approx(130e-6)
 
 
-def test_a_target_that_is_missed_is_called_missed() -> None:
+def test_missed_target_is_marked() -> None:
     report = tables(findings(stream_16=156e-6, short_16=15e-3))
-    assert row(report, "server CPU per text delta, 16 streams |")[-1] == "130 µs: **missed**, 1.20x"
-    assert row(report, "server CPU per short stored request")[-3:] == [
-        "0.20",
-        "8.0 ms: met",
-        "10.0 ms: **missed**, 1.50x",
-    ]
+    assert verdicts(row(report, "server CPU per text delta, 16 streams |")) == [True, False]
+    assert verdicts(row(report, "server CPU per short stored request")) == [True, False]
 
 
-def test_a_chain_is_held_to_its_content() -> None:
+def test_chain_is_judged_by_size_of_its_content() -> None:
     report = tables(findings())
-    assert row(report, "chain: bytes stored for 50 kB")[-2:] == ["75 kB: met", ""]
-    assert row(report, "chain with tools and instructions: bytes stored for 30 kB")[-2] == "45 kB: **missed**, 1.33x"
-    assert row(report, "chain: turns 1 to 10")[1] == "20.0 ms (20.0-20.0)"
-    assert row(report, "chain: turns 11 to 20")[1] == "30.0 ms (30.0-30.0)"
+    assert verdicts(row(report, "chain: bytes stored for 50 kB")) == [True]
+    assert verdicts(row(report, "chain with tools and instructions: bytes stored for 30 kB")) == [False]
+    assert values(row(report, "chain: turns 1 to 10")[1:2]) == ["20.0"]
+    assert values(row(report, "chain: turns 11 to 20")[1:2]) == ["30.0"]
 
 
-def test_what_only_reads_stands_beside() -> None:
-    assert row(tables(findings()), "`openai` client")[1:] == ["100 µs (90-130)"] * 4 + ["0.1 ms (0.1-0.1)"]
+def test_readers_have_separate_row() -> None:
+    assert values(row(tables(findings()), "`openai` client")[1:]) == ["100"] * 4 + ["0.1"]
 
 
-def test_a_single_measurement_has_no_spread() -> None:
+def test_single_measurement_has_no_range() -> None:
     assert with_spread([2.0], lambda value: f"{value:.0f} s") == "2 s"
 
 
-def test_the_picture_has_a_line_for_each_server() -> None:
+def test_picture_has_line_for_each_server() -> None:
     drawn = picture(findings()["loads"])
     assert drawn.startswith("<svg ")
     assert drawn.count("<polyline ") == 3
@@ -100,13 +101,7 @@ def test_the_picture_has_a_line_for_each_server() -> None:
         assert words in drawn
 
 
-def test_who_comes_to_many_waits_no_longer_than_three_times_as_long_as_alone() -> None:
+def test_first_delta_among_busy_streams_is_judged_against_idle_server() -> None:
     cells = row(tables(findings()), "first delta of a stream that comes to 63 others at full speed: median")
-    assert cells[1:] == [
-        "14.0 ms (10.0-30.0)",
-        "40.0 ms (40.0-40.0)",
-        "300.0 ms (300.0-300.0)",
-        "0.05",
-        "15.0 ms: met",
-        "30.0 ms: **missed**, 1.33x",
-    ]
+    assert values(cells[1:5]) == ["14.0", "40.0", "300.0", "0.05"]
+    assert verdicts(cells) == [True, False]

@@ -1,4 +1,4 @@
-"""The benchmark of stages sorts stacks by whose code runs."""
+"""The benchmark of stages sorts stacks by the code that runs."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,10 +6,10 @@ from pathlib import Path
 from benchmarks.stages import ELSE, STAGES, shares, stage_of
 
 LOOP = ("/py/asyncio/runners.py", 118)
-TURN = ("/x/llama_stack_responses/turn.py", 216)
+TURN = ("/x/llama_stack_responses/generation/loop.py", 216)
 
 
-def test_a_stack_belongs_to_the_innermost_frame_that_a_stage_knows() -> None:
+def test_stack_belongs_to_innermost_known_frame() -> None:
     assert stage_of([LOOP]) == ELSE
     assert stage_of([LOOP, TURN]) == "the loop of rounds"
     assert stage_of([LOOP, TURN, ("/x/llama_stack_responses/chat/chunks.py", 1)]) == "chunks to deltas"
@@ -18,7 +18,7 @@ def test_a_stack_belongs_to_the_innermost_frame_that_a_stage_knows() -> None:
     assert stage_of([LOOP, ("/x/llama_stack_responses/core/schema/request.py", 1)]) == "reading the request"
 
 
-def test_each_stage_is_one_that_the_project_has() -> None:
+def test_each_stage_exists_in_code() -> None:
     folder, host = Path(__file__).parents[2], find_spec("llama_stack")
     assert host
     assert host.origin
@@ -28,7 +28,7 @@ def test_each_stage_is_one_that_the_project_has() -> None:
     assert known | {"HTTP to the client"} >= STAGES.keys()
 
 
-def test_a_thread_that_waits_is_not_counted(tmp_path: Path) -> None:
+def test_waiting_threads_are_not_counted(tmp_path: Path) -> None:
     worker = tmp_path / "worker.py"
     worker.write_text("job = queue.get()\njob.run()\n")
     lines = [f"take ({worker}:1) 70", f"take ({worker}:2) 30", f"run ({LOOP[0]}:118);feed ({TURN[0]}:216) 10"]

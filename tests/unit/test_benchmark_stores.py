@@ -1,4 +1,4 @@
-"""The benchmark of the stores: its ratios, its percentiles, and what it divides by."""
+"""The benchmark of the stores: its ratios, percentiles and divisors."""
 
 from benchmarks.flushes import Flushed
 from benchmarks.flushes import table as flushes_table
@@ -8,7 +8,11 @@ from benchmarks.stores import BASE, CHARACTERS, CLIENTS, Measured, measure, size
 from tests.contract.backends import BACKENDS
 
 
-def test_each_store_has_a_row_compared_with_the_default() -> None:
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_each_store_has_row_compared_with_default() -> None:
     found = {
         (backend.name, name, count): Measured(
             rates=[90.0, 100.0, 500.0] if backend.name == BASE else [10.0, 50.0, 60.0],
@@ -21,33 +25,30 @@ def test_each_store_has_a_row_compared_with_the_default() -> None:
         for count in CLIENTS
     }
     lines = table(found)
-    assert [line for line in lines if line.startswith("**")] == [
-        "**save, 1 client**",
-        "**save, 32 clients**",
-        "**load, 1 client**",
-        "**load, 32 clients**",
-    ]
-    assert lines.count(f"| {BASE} | 100 | 1.00 | 50.5 ms | 95.0 ms | 1000 µs |  |") == 4
-    assert lines.count("| redis | 50 | 0.50 | 50.5 ms | 95.0 ms | 1000 µs | 500 µs |") == 4
+    assert sum(line.startswith("**") for line in lines) == 4
+    assert [cells(line)[1:3] for line in lines if line.startswith(f"| {BASE} ")] == [["100", "1.00"]] * 4
+    assert [cells(line)[1:3] for line in lines if line.startswith("| redis ")] == [["50", "0.50"]] * 4
     assert sum(line.startswith("| ") for line in lines) == 4 * (2 + len(BACKENDS))
 
 
-def test_a_share_says_how_many_servers_one_store_carries() -> None:
+def test_share_tells_how_many_servers_one_store_supports() -> None:
     lines = shares_table({"redis": {"whole": Share(0.010, 0.0005)}})
-    assert "| redis | whole | 10.0 ms | 0.50 ms | 20 |" in lines
+    assert [cells(line)[-1] for line in lines if line.startswith("| redis ")] == ["20"]
 
 
-def test_a_slow_flush_stands_beside_a_fast_one() -> None:
+def test_slow_flush_is_shown_beside_fast_one() -> None:
     took = [number / 1000 for number in range(1, 101)]
     lines = flushes_table({"saves": (Flushed(447.2, took, 0.0812), Flushed(500.0, took, 0.3))})
-    assert "| saves | 447 | 50 ms | 95 ms | 0.08 | 500 |" in lines
+    [found] = [cells(line) for line in lines if line.startswith("| saves ")]
+    assert (found[1], found[-1]) == ("447", "500")
 
 
-def test_sizes_are_of_the_text() -> None:
-    assert f"| sqlite | {20 * CHARACTERS:,} | 1.00 |" in sizes({"sqlite": 20 * CHARACTERS}, 10)
+def test_sizes_are_relative_to_text() -> None:
+    [found] = [cells(line) for line in sizes({"sqlite": 20 * CHARACTERS}, 10) if line.startswith("| sqlite ")]
+    assert found[-1] == "1.00"
 
 
-async def test_calls_are_made_for_as_long_as_asked_and_each_is_counted() -> None:
+async def test_measure_runs_for_given_time_and_counts_every_call() -> None:
     made: list[int] = []
 
     async def call() -> None:

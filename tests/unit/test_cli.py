@@ -1,4 +1,4 @@
-"""The command line: what it writes, what it refuses and what it says."""
+"""The command line: what it writes, what it refuses and what it prints."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ import yaml
 from llama_stack_responses.cli import main
 
 
-def test_init_writes_a_config_and_prints_the_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_writes_config_and_prints_next_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "new" / "my stack"
     assert main(["init", "starter", str(folder)]) == 0
     config = yaml.safe_load((folder / "config.yaml").read_text())
@@ -17,7 +17,7 @@ def test_init_writes_a_config_and_prints_the_next_command(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize("name", ["postgres", "redis"])
-def test_the_templates_differ_in_their_store_alone(name: str, tmp_path: Path) -> None:
+def test_templates_differ_only_in_store(name: str, tmp_path: Path) -> None:
     configs = []
     for each in (name, "starter"):
         assert main(["init", each, str(tmp_path / each)]) == 0
@@ -31,9 +31,7 @@ def test_the_templates_differ_in_their_store_alone(name: str, tmp_path: Path) ->
     assert config == starter
 
 
-def test_scale_out_is_the_redis_template_before_vllm_with_an_address_in_front(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_scale_out_template_is_redis_with_vllm_and_nginx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "scale-out", str(tmp_path / "scale-out")]) == 0
     said = capsys.readouterr().out
     assert f"Wrote {tmp_path}/scale-out/config.yaml, {tmp_path}/scale-out/nginx.conf." in said
@@ -48,7 +46,7 @@ def test_scale_out_is_the_redis_template_before_vllm_with_an_address_in_front(
         assert config[part] == redis[part]
 
 
-def test_init_overwrites_no_file_of_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_init_overwrites_no_file_of_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "nginx.conf").write_text("mine")
     assert main(["init", "scale-out", str(tmp_path)]) == 1
     assert f"{tmp_path}/nginx.conf is already there" in capsys.readouterr().err
@@ -65,25 +63,25 @@ def test_init_overwrites_only_with_force(tmp_path: Path, capsys: pytest.CaptureF
     assert target.read_text() != "mine"
 
 
-def test_a_wrong_name_lists_the_templates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_template_lists_known_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "stater", str(tmp_path / "x")]) == 1
     assert "'stater'; choose one of: gpt-oss, postgres, redis, scale-out, starter" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_that_cannot_be_created_is_one_line_of_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     assert main(["init", "starter", str(tmp_path / "file" / "x")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["init"], ["init", "starter"], ["other"]])
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(arguments)
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main(["--version"])
     assert capsys.readouterr().out.startswith("llama-stack-responses ")

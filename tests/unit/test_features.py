@@ -1,4 +1,4 @@
-"""docs/features.md has a line for everything that OpenAI's API has, and each says what the code does."""
+"""docs/reference/features.md has a line for each feature of OpenAI's API, and each line matches the code."""
 
 from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
@@ -22,7 +22,7 @@ type Json = dict[str, Any]
 
 
 def words(annotation: Any) -> Iterator[str]:
-    """The strings of a literal, at any depth."""
+    """Yield the strings of a literal, at any depth."""
     for each in get_args(annotation):
         if isinstance(each, str):
             yield each
@@ -31,19 +31,19 @@ def words(annotation: Any) -> Iterator[str]:
 
 
 def types(union: Any) -> set[str]:
-    """The types that the members of a union of dictionaries may have."""
+    """Return the values of `type` in a union of dictionaries."""
     return {word for member in get_args(union) for word in words(get_type_hints(member)["type"])}
 
 
 def event_types(union: Any) -> set[str]:
-    """The types of the events of a union of models."""
+    """Return the event types in a union of models."""
     inner = get_args(union)
     members = get_args(inner[0]) or inner
     return {word for member in members for word in words(member.model_fields["type"].annotation)}
 
 
 def error_of(**fields: Any) -> ApiError | None:
-    """What a request is refused with."""
+    """Return the error that refuses a request, if any."""
     try:
         parse_create({"model": "m", "input": "hi", **fields})
     except ApiError as error:
@@ -52,11 +52,11 @@ def error_of(**fields: Any) -> ApiError | None:
 
 
 def is_unknown(error: ApiError | None) -> bool:
-    """Whether something was refused as a whole, and not for what is in it."""
+    """Return whether a feature was refused as a whole, not for its content."""
     return error is not None and error.message.startswith("Unsupported")
 
 
-def test_fields() -> None:
+def test_request_fields_table_matches_code() -> None:
     table = features("Fields of a request")
     assert table.keys() == get_type_hints(ResponseCreateParamsNonStreaming).keys() | {"stream"}
     assert refused(table) == set()
@@ -70,14 +70,14 @@ def test_fields() -> None:
         ("prompt_cache_options", {"prewarm": True}),
     ],
 )
-def test_a_refused_field_has_its_code(field: str, value: Any) -> None:
+def test_refused_field_has_documented_code(field: str, value: Any) -> None:
     error = error_of(**{field: value})
     feature = features("Fields of a request")[field]
     assert (error is not None) == (feature.state in ("no", "partly"))
     assert error is None or f"`{error.code}`" in feature.note
 
 
-def test_tools() -> None:
+def test_tools_table_matches_code() -> None:
     table = features("Tools")
     assert table.keys() == types(ToolParam)
     errors = {name: error_of(tools=[{"type": name}]) for name in table}
@@ -85,7 +85,7 @@ def test_tools() -> None:
     assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
 
 
-def test_choices() -> None:
+def test_tool_choices_table_matches_code() -> None:
     table = features("Choices of a tool")
     modes = set(get_args(ToolChoiceOptions))
     objects = [member for member in get_args(ToolChoice) if member is not ToolChoiceOptions]
@@ -95,7 +95,7 @@ def test_choices() -> None:
     assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
 
 
-def test_items() -> None:
+def test_input_items_table_matches_code() -> None:
     table = features("Items of an input")
     assert table.keys() == types(ResponseInputItemParam)
     errors = {name: error_of(input=[{"type": name}]) for name in table}
@@ -103,7 +103,7 @@ def test_items() -> None:
     assert all(table[name].code == error.code for name, error in errors.items() if error and is_unknown(error))
 
 
-def test_what_can_be_included() -> None:
+def test_include_table_matches_code() -> None:
     table = features("What can be included")
     assert table.keys() == set(get_args(ResponseIncludable))
     assert refused(table) == {name for name in table if error_of(include=[name])}
@@ -115,7 +115,7 @@ def test_events() -> None:
     assert table.keys() - refused(table) == {*transcript.TYPES, *TERMINAL, "error"}
 
 
-def test_events_of_a_websocket() -> None:
+def test_websocket_events_table_matches_code() -> None:
     table = features("Events of a WebSocket")
     of_socket = event_types(ResponsesClientEvent) | event_types(ResponsesServerEvent)
     assert table.keys() == of_socket - event_types(ResponseStreamEvent)

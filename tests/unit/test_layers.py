@@ -1,6 +1,6 @@
-"""The rules that hold the code together, read from the code: who imports whom, no state in modules, no long functions.
+"""Rules of the code's structure, checked on syntax trees: layers of imports, no state in modules, no long functions.
 
-Each rule is a function from a module's syntax tree to what breaks it, and is tried on code that does.
+Each rule is a function from a module's syntax tree to its violations, and is tested on code with violations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROOTS: Final = {each.__name__: Path(each.__path__[0]) for each in (llama_stack_r
 
 LAYERS: Final = {
     PACKAGE: (
-        {"concurrency", "core", "installed", "logs"},
+        {"concurrency", "core", "installed", "intervals", "logs"},
         {"admission", "chat", "process_pool", "sealing", "telemetry"},
         {"config", "documents", "fetch"},
         {"moderation", "sandbox", "store"},
@@ -50,14 +50,16 @@ LAYERS: Final = {
         {"model_round"},
         {"compaction"},
         {"loop"},
-        {"run", "warmup"},
-        {"factory"},
+        {"driver", "warmup"},
+        {"factory", "run"},
     ),
     f"{PACKAGE}.jobs": (
         {"acceptance", "fair_order", "hints", "notifier", "quota", "secrets"},
         {"event_log", "listener", "queue"},
-        {"foreground_leases", "runner"},
+        {"event_follower", "heartbeat", "runner"},
+        {"foreground_leases"},
         {"worker"},
+        {"background"},
     ),
     f"{PACKAGE}.tools": (
         {"naming", "tool"},
@@ -75,7 +77,7 @@ LAYERS: Final = {
         {"provider"},
     ),
 }
-"""The modules and folders of each folder. Each imports from the layers before its own, and nothing beside it."""
+"""The modules and folders of each folder, in layers. Each imports only from the layers before its own."""
 
 _OF_HOST: Final = {"llama_stack": {"host"}, "llama_stack_api": {"host"}, "ogx": {"host"}, "ogx_api": {"host"}}
 ONLY_IN: Final = {
@@ -96,6 +98,7 @@ ONLY_IN: Final = {
             "moderation",
             "process_pool",
             "sandbox",
+            "sealing.sealed_items",
             "service",
             "store",
             "telemetry",
@@ -119,6 +122,7 @@ ONLY_IN: Final = {
         "tiktoken": {"chat"},
         "tokenizers": {"chat"},
         "trafilatura": {"fetch"},
+        "zstandard": {"host"},
         CHAT: {"host"},
     },
     CHAT: _OF_HOST
@@ -130,10 +134,10 @@ ONLY_IN: Final = {
         PACKAGE: set(),
     },
 }
-"""What only these parts of a package import, by top-level package."""
+"""Packages that only these parts of a package may import, by top-level package."""
 
 LONGEST: Final = 40
-"""Lines of a function, its docstring not counted."""
+"""Largest number of lines of a function, without its docstring."""
 
 MODULES: Final = {
     ".".join((package, *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -148,7 +152,7 @@ Rule = Callable[[ast.Module, str], Iterator[str]]
 
 
 def imports(tree: ast.Module, module: str) -> Iterator[str]:
-    """The full names of the modules that `module` imports, wherever in it."""
+    """Yield the full names of the modules that `module` imports, anywhere in it."""
     is_package = MODULES[module].name == "__init__.py"
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -167,7 +171,7 @@ def package(module: str) -> str:
 
 
 def unit(module: str, folder: str = "") -> str:
-    """The part of a folder, or of its package, that a module belongs to: the first name below the folder's."""
+    """Return the first name below the folder (by default the package) that a module belongs to."""
     below = module.removeprefix(folder or package(module)).lstrip(".")
     return below.split(".", maxsplit=1)[0]
 
@@ -204,7 +208,7 @@ STATEFUL: Final = {
     *("Condition", "Event", "Lock", "Queue", "RLock", "Semaphore", "local", "ContextVar", "count", "cycle"),
     *("AsyncClient", "Client", "Session", "ThreadPoolExecutor", "connect"),
 }
-"""What makes things that change, by the name that is called."""
+"""Names of callables that create mutable objects."""
 MUTATORS: Final = {
     *("add", "append", "appendleft", "clear", "discard", "extend", "insert", "pop", "popitem", "popleft"),
     *("remove", "setdefault", "sort", "update"),
@@ -213,7 +217,7 @@ CONVENTIONAL: Final = {"__all__", "logger", "model_config"}
 
 
 def state(tree: ast.Module, module: str) -> Iterator[str]:
-    """Names of a module or class that hold something that changes, and functions that change what a module holds."""
+    """Yield names of a module or class that hold mutable objects, and functions that change objects of the module."""
     bindings = list(_bindings(tree))
     for name, value, is_final in bindings:
         if name in CONVENTIONAL or value is None:
@@ -228,7 +232,7 @@ def state(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None, bool]]:
-    """(name, value, whether it is `Final`) of the assignments of the module and its classes, outside functions."""
+    """Yield (name, value, whether it is `Final`) for the assignments of a module and its classes, outside functions."""
     pending: list[ast.stmt] = list(tree.body)
     while pending:
         node = pending.pop()
@@ -243,7 +247,7 @@ def _bindings(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None, bool]]:
 
 
 def _has_fields(node: ast.ClassDef) -> bool:
-    """Whether the class's assignments are fields of its instances: a dataclass, or a pydantic model."""
+    """Return whether the class's assignments are fields of its instances: a dataclass, or a pydantic model."""
     names = {ast.unparse(each).split("(")[0] for each in [*node.decorator_list, *node.bases]}
     return bool(names & {"dataclass", "BaseModel"})
 
@@ -270,7 +274,7 @@ def _local_names(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
 
 
 def _changed(node: ast.AST) -> str | None:
-    """The name of what this changes in place."""
+    """Return the name of the object that this node changes in place."""
     inside: ast.expr | None = None
     if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
         inside = node.value
@@ -297,7 +301,7 @@ def long_functions(tree: ast.Module, module: str) -> Iterator[str]:
 
 
 def waiting(tree: ast.Module, module: str) -> Iterator[str]:
-    """The core does no I/O, so nothing in it waits."""
+    """Yield awaits in the core, which does no I/O."""
     if unit(module) == "core":
         nodes = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
         yield from (f"waits in line {node.lineno}" for node in ast.walk(tree) if isinstance(node, nodes))
@@ -309,7 +313,7 @@ RULES: Final[dict[str, Rule]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_no_module_breaks(rule: str) -> None:
+def test_no_module_breaks_rule(rule: str) -> None:
     broken = [
         f"{module} {what}"
         for module, path in MODULES.items()
@@ -318,13 +322,13 @@ def test_no_module_breaks(rule: str) -> None:
     assert broken == []
 
 
-def test_every_part_has_its_layer() -> None:
+def test_every_part_has_layer() -> None:
     for name, layers in LAYERS.items():
         parts = {unit(module, name) for module in MODULES if is_in(module, name)}
         assert parts == set().union(*layers)
 
 
-def test_no_import_runs_in_a_circle() -> None:
+def test_imports_have_no_cycles() -> None:
     graph = {
         module: {each for each in imports(ast.parse(path.read_text()), module) if each in MODULES and each not in ROOTS}
         for module, path in MODULES.items()
@@ -335,7 +339,7 @@ def test_no_import_runs_in_a_circle() -> None:
         pytest.fail(" -> ".join(error.args[1]))
 
 
-# The rules see what they are there to see.
+# The rules find the violations that they are made for.
 
 LONG: Final = "def f():\n" + "    pass\n" * LONGEST
 
@@ -377,7 +381,7 @@ LONG: Final = "def f():\n" + "    pass\n" * LONGEST
         ("waiting", "core.stream.assembler", "async def f():\n    pass"),
     ],
 )
-def test_a_rule_sees(rule: str, module: str, source: str) -> None:
+def test_rule_finds_violation(rule: str, module: str, source: str) -> None:
     assert list(RULES[rule](ast.parse(source), f"{PACKAGE}.{module}"))
 
 
@@ -406,5 +410,5 @@ def test_a_rule_sees(rule: str, module: str, source: str) -> None:
         ),
     ],
 )
-def test_a_rule_leaves_alone(rule: str, module: str, source: str) -> None:
+def test_rule_accepts_valid_code(rule: str, module: str, source: str) -> None:
     assert list(RULES[rule](ast.parse(source), f"{PACKAGE}.{module}")) == []

@@ -1,4 +1,4 @@
-"""Tracebacks in the log: bounded plain text, whoever logs them."""
+"""Tracebacks in the log are bounded plain text, whichever logger writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llama_stack_responses.logs import bound_tracebacks
 
 @pytest.fixture
 def output() -> Iterator[StringIO]:
-    """What a handler as the hosts' writes for the logger `noisy`."""
+    """The output of a handler like the hosts', for the logger `noisy`."""
     written = StringIO()
     handler = RichHandler(console=Console(file=written, width=120), rich_tracebacks=True)
     logger = logging.getLogger("noisy")
@@ -38,7 +38,7 @@ def log_failure(logger: logging.Logger) -> None:
         logger.exception("it failed: %s", "100%")
 
 
-def test_traceback_of_another_logger_is_plain_and_bounded(output: StringIO) -> None:
+def test_traceback_of_other_logger_is_plain_and_bounded(output: StringIO) -> None:
     bound_tracebacks()
     bound_tracebacks()
     log_failure(logging.getLogger("noisy"))
@@ -77,7 +77,7 @@ def test_long_value_is_cut(output: StringIO) -> None:
     assert len(said) < 10_000
 
 
-def test_line_without_an_exception_is_left_alone(output: StringIO) -> None:
+def test_line_without_exception_stays_unchanged(output: StringIO) -> None:
     bound_tracebacks()
     logging.getLogger("noisy").error("plain %s", "words")
     assert "plain words" in output.getvalue()

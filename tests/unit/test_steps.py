@@ -1,4 +1,4 @@
-"""A streamed delta costs no more than it did: in steps, which are the same on every machine."""
+"""A streamed delta costs no more steps than recorded; steps are the same on every machine."""
 
 import asyncio
 import copy
@@ -14,23 +14,23 @@ from benchmarks.steps import KINDS, Steps, library_name, per_delta, recorded, st
 from tests.support.sse import read_sse
 
 GROWTH = 1.1
-"""Past this, find out why; if it is worth it: `python -m benchmarks.steps --record`."""
+"""Beyond this factor, find the cause; if it is worth it: `python -m benchmarks.steps --record`."""
 
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Steps]:
-    """What each kind of delta takes now."""
+    """Return the current steps of each kind of delta."""
     return {kind: per_delta(kind) for kind in KINDS}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_delta_takes_no_more_steps_than_it_did(found: dict[str, Steps], kind: str) -> None:
+def test_delta_takes_no_more_steps_than_recorded(found: dict[str, Steps], kind: str) -> None:
     assert found[kind].steps <= GROWTH * recorded()[kind].steps
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_delta_asks_no_more_of_libraries_than_it_did(found: dict[str, Steps], kind: str) -> None:
-    """One call more may cost more than all steps: another decoder, a model that is validated, a deep copy."""
+def test_delta_makes_no_more_library_calls_than_recorded(found: dict[str, Steps], kind: str) -> None:
+    """One call more may cost more than all steps: another decoder, a validated model, a deep copy."""
     before = recorded()[kind].libraries
     more = {name: each for name, each in found[kind].libraries.items() if each > GROWTH * before.get(name, 0)}
     assert more == {}
@@ -52,12 +52,12 @@ def test_a_delta_asks_no_more_of_libraries_than_it_did(found: dict[str, Steps], 
         (per_delta, None),
     ],
 )
-def test_whose_a_call_is(called: Any, name: str | None) -> None:
+def test_library_name_of_call_is_recognised(called: Any, name: str | None) -> None:
     assert library_name(called) == name
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_measured_is_a_whole_stream(kind: str) -> None:
+def test_whole_stream_is_measured(kind: str) -> None:
     events = read_sse([asyncio.run(stream(KINDS[kind](20)))]).events
     assert sum(event["type"].endswith(".delta") for event in events) == 20
     assert events[-1]["type"] == "response.completed"

@@ -1,1 +1,1 @@
-"""The wheels as people install them: `make test-wheels` needs a package index, which no other test does."""
+"""The wheels as users install them. `make test-wheels` needs a package index, which no other test does."""

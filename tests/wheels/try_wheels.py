@@ -1,10 +1,9 @@
-"""The wheels in empty environments, without pins: each Python that is here, with each host.
+"""The wheels in empty environments, without pins: every installed Python with every host.
 
-A Python that is not here is named and not tried.
+A Python version that is not installed is reported at the beginning and skipped.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,26 +15,14 @@ import pytest
 from tests.support.stack import REPOSITORY, Host, LiveStack
 from tests.support.upstream import UpstreamProcess
 from tests.support.wire import Wire, output_text
+from tests.wheels.pythons import FOUND
 
-PYTHONS: Final = ("3.12", "3.13", "3.14")
 EXTRAS: Final[dict[Host, str]] = {"llama_stack": "llama-stack", "ogx": "ogx"}
 WRONG_MCP: Final[dict[Host, str]] = {"llama_stack": "mcp>=2", "ogx": "mcp<2"}
 
 
-def find_python(version: str) -> str | None:
-    """A Python of this version that runs, from the path or from pyenv."""
-    roots = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*"))
-    for found in (shutil.which(f"python{version}"), *(str(root / "bin" / "python") for root in roots)):
-        if found and subprocess.run([found, "-c", "import venv"], capture_output=True, check=False).returncode == 0:
-            return found
-    return None
-
-
-FOUND: Final = {version: found for version in PYTHONS if (found := find_python(version))}
-
-
 def uv(*arguments: str | Path) -> None:
-    """Runs uv to a good end, with the environment of none of ours."""
+    """Run uv without this process's Python variables, and check that it succeeds."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     command = [sys.executable, "-m", "uv", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
@@ -44,10 +31,7 @@ def uv(*arguments: str | Path) -> None:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel of this package, and what is not tried on the way."""
-    for version in PYTHONS:
-        if version not in FOUND:
-            print(f"\nPython {version} is not installed here: the wheels are not tried on it.")
+    """The folder with the wheel of this package."""
     folder = tmp_path_factory.mktemp("wheels")
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
     subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
@@ -63,7 +47,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpstreamProce
 
 @pytest.mark.parametrize("host", list(EXTRAS))
 @pytest.mark.parametrize("version", list(FOUND))
-def test_the_wheel_with_a_hosts_extra_in_an_empty_environment_makes_a_response(
+def test_wheel_with_host_extra_in_empty_environment_serves_a_response(
     version: str, host: Host, wheels: Path, upstream: UpstreamProcess, tmp_path: Path
 ) -> None:
     python = tmp_path / "venv" / "bin" / "python"

@@ -1,4 +1,4 @@
-"""The items of the built-in tools that the client runs: calls, their outputs, and tools that come with the input."""
+"""Items of the built-in tools that the client runs: calls, their outputs, and tools that come with the input."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _anything(value: Any, _: At) -> Any:
 
 
 def _texts(value: Any, at: At) -> dict[str, str]:
-    """An object of strings."""
+    """Check an object of strings."""
     return {name: TEXT(text, at.key(name)) for name, text in an_object(value, at).items()}
 
 
@@ -46,7 +46,7 @@ _LOCAL_SHELL_CALL_OUTPUT: Final = record({"id": OWN_ID, "call_id": ID, "output":
 
 
 def _local_shell_call_output(value: Any, at: At) -> dict[str, Any]:
-    """By OpenAI's type the `id` says which call this is the output of; clients send a `call_id`."""
+    """Check an output; OpenAI's type names the call in `id`, while clients send a `call_id`."""
     checked: dict[str, Any] = _LOCAL_SHELL_CALL_OUTPUT(value, at)
     if "call_id" in checked:
         return checked
@@ -124,7 +124,7 @@ _APPLY_PATCH_CALL_OUTPUT: Final = record(
     "status",
 )
 
-# The computer
+# Computer use
 
 _PLACE: Final[Mapping[str, Check]] = {"x": _COORDINATE, "y": _COORDINATE}
 
@@ -173,7 +173,7 @@ _SCREENSHOT: Final = tagged("output", {"computer_screenshot": record({"image_url
 
 
 def _screenshot(value: Any, at: At) -> dict[str, Any]:
-    """The preview of this tool called its screenshots images."""
+    """Check a screenshot. The tool's preview called screenshots images."""
     if isinstance(value, dict) and value.get("type") == "input_image":
         value = {**value, "type": "computer_screenshot"}
     checked: dict[str, Any] = _SCREENSHOT(value, at)
@@ -194,7 +194,7 @@ _COMPUTER_CALL_OUTPUT: Final = record(
     "output",
 )
 
-# Tools that are not in the request's list
+# Tools that the request's `tools` do not list
 
 _EXECUTION: Final = one_of("server", "client")
 
@@ -225,4 +225,4 @@ CLIENT_ITEMS: Final[Mapping[str, Check]] = {
     "tool_search_output": _TOOL_SEARCH_OUTPUT,
     "additional_tools": _ADDITIONAL_TOOLS,
 }
-"""The items, by type."""
+"""Checks of items, by type."""

@@ -1,4 +1,4 @@
-"""The tools that the client runs: what a request says of each, and how a choice names it."""
+"""Declarations of the tools that the client runs, and how a `tool_choice` names them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FUNCTION: Final = record(
 
 
 def _function(value: Any, at: At) -> dict[str, Any]:
-    """A function that the client runs. OpenAI's type has `parameters` and `strict` always, if need be as null."""
+    """Check a function that the client runs. OpenAI's type requires `parameters` and `strict`, which may be null."""
     checked = _FUNCTION(value, at)
     return {"name": checked["name"], "parameters": None, "strict": None, **checked}
 
@@ -70,7 +70,7 @@ AUTO_CONTAINER_FIELDS: Final[Mapping[str, Check]] = {
 }
 
 AUTO_CONTAINER: Final = record(AUTO_CONTAINER_FIELDS)
-"""What a new container is to be like."""
+"""Check of the settings of a new container."""
 
 _ENVIRONMENTS: Final[Mapping[str, Check]] = {
     "local": _LOCAL,
@@ -104,7 +104,7 @@ CLIENT_TOOLS: Final[Mapping[str, Check]] = {
     "computer": record({}),
     "computer_use_preview": _COMPUTER_USE_PREVIEW,
 }
-"""The tools, by type."""
+"""Checks of tools, by type."""
 
 COMPUTER_TYPES: Final = ("computer", "computer_use", "computer_use_preview")
 """The names of one tool, in tools and in choices."""
@@ -117,7 +117,7 @@ CLIENT_CHOICES: Final[Mapping[str, Check]] = {
     "custom": _BY_NAME,
     **dict.fromkeys(("shell", "apply_patch", *COMPUTER_TYPES), record({})),
 }
-"""How a choice names the one tool that is to be called, by the tool's type."""
+"""Checks of a `tool_choice` that names one tool to call, by the tool's type."""
 
 CLIENT_TOOL_NAMES: Final[Mapping[str, Check]] = {
     **CLIENT_CHOICES,
@@ -126,11 +126,11 @@ CLIENT_TOOL_NAMES: Final[Mapping[str, Check]] = {
     "namespace": _BY_NAME,
     **dict.fromkeys(("tool_search", "local_shell"), record({})),
 }
-"""How a list of allowed tools names one, by the tool's type."""
+"""Checks of an entry in a list of allowed tools, by the tool's type."""
 
 
 def check_names(declared: list[dict[str, Any]], at: At) -> None:
-    """A 400 unless each of the tools that have names has one of its own."""
+    """Raise a 400 unless the tools that have names have distinct ones."""
     seen: set[tuple[bool, str]] = set()
     for position, tool in enumerate(declared):
         if "name" not in tool:

@@ -1,4 +1,4 @@
-"""Conversations as the API has them: what clients send, and what they are shown."""
+"""Conversations in the API: request bodies and response objects."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .shapes import At, Limits, check_count, check_json, invalid, invalid_type, 
 Json = dict[str, Any]
 
 AT_ONCE: Final = 20
-"""Items that one request may add."""
+"""Maximum number of items that one request may add."""
 
 
 def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
-    """The `items` of a request, in the form in which they are stored.
+    """Return the `items` of a request, in the form in which they are stored.
 
     Raises:
-        ApiError: 400; `param` is the path of what is wrong, such as `items[1].role`.
+        ApiError: 400; `param` is the path of the invalid value, such as `items[1].role`.
     """
     at = At("items", limits)
     items = body.get("items")
@@ -38,7 +38,7 @@ def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
 
 
 def read_metadata(body: Json, limits: Limits, *, required: bool) -> dict[str, str]:
-    """The `metadata` of a request; null is none.
+    """Return the `metadata` of a request; null counts as empty.
 
     Raises:
         ApiError: 400.
@@ -52,15 +52,15 @@ def read_metadata(body: Json, limits: Limits, *, required: bool) -> dict[str, st
 
 
 def shown(conversation_id: str, created_at: int, pairs: Mapping[str, str]) -> Json:
-    """A conversation as `openai.types.conversations.Conversation` has it."""
+    """Return a conversation in the form of `openai.types.conversations.Conversation`."""
     return {"id": conversation_id, "object": "conversation", "created_at": created_at, "metadata": dict(pairs)}
 
 
 def no_conversation(conversation_id: str) -> ApiError:
-    """The 404 of a conversation that is unknown, deleted, or another user's."""
+    """Return the 404 of a conversation that is unknown, deleted, or another user's."""
     return ApiError(404, f"Conversation with id '{conversation_id}' not found.{import_hint(conversation_id)}")
 
 
 def no_item(item_id: str) -> ApiError:
-    """The 404 of an item that is not in its conversation."""
+    """Return the 404 of an item that is not in its conversation."""
     return ApiError(404, f"Item with id '{item_id}' not found in this conversation.")

@@ -1,4 +1,4 @@
-"""The tools that a request declares, and its choice among them: which there are, and what each may say."""
+"""The tools that a request declares, and its `tool_choice`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NEW_CONTAINER: Final = tagged("container", {"auto": AUTO_CONTAINER})
 
 @takes(any_of({"type": "string"}, schema_of(_NEW_CONTAINER)))
 def _container(value: Any, at: At) -> str | dict[str, Any]:
-    """A container's id, or what a new one is to be like."""
+    """Check a container's id, or the settings of a new one."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
     container: str | dict[str, Any] = (string(1, 128) if isinstance(value, str) else _NEW_CONTAINER)(value, at)
@@ -47,7 +47,7 @@ _TOOLS: Final[Mapping[str, Check]] = {
     **SEARCH_TOOLS,
     "mcp": MCP_TOOL,
 }
-"""The tools that this server takes, by type."""
+"""Checks of the tools that this server supports, by type."""
 
 _UNSUPPORTED_TOOLS: Final = frozenset(
     {
@@ -55,14 +55,14 @@ _UNSUPPORTED_TOOLS: Final = frozenset(
         "programmatic_tool_calling",
     }
 )
-"""The tools that OpenAI takes and this server does not yet; one that it learns moves to `_TOOLS`."""
+"""Tools that OpenAI supports and this server does not yet; a tool that becomes supported moves to `_TOOLS`."""
 
 _KNOWN_TOOL: Final = tagged("tool", _TOOLS, _UNSUPPORTED_TOOLS)
 
 
 @takes(schema_of(_KNOWN_TOOL))
 def _tool(value: Any, at: At) -> dict[str, Any]:
-    """A tool. One that is left out is shown to the client as it came."""
+    """Check a tool. One that is left out is echoed as it came."""
     kind = value.get("type") if isinstance(value, dict) else None
     if isinstance(kind, str) and kind in _UNSUPPORTED_TOOLS & at.limits.omitted_tools:
         return dict(value)
@@ -75,7 +75,7 @@ _TOOL_LIST: Final = array(_tool)
 
 @takes(schema_of(_TOOL_LIST))
 def tools(value: Any, at: At) -> list[dict[str, Any]]:
-    """The `tools` of a request, each with a name or label of its own if it has one."""
+    """Check the `tools` of a request; names and labels must be distinct."""
     declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
     check_count(declared, at, at.limits.max_tools)
     check_names(declared, at)
@@ -84,7 +84,7 @@ def tools(value: Any, at: At) -> list[dict[str, Any]]:
 
 
 def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
-    """The `tools` of an item, which is stored as it is."""
+    """Check the `tools` of an item, which is stored unchanged and must not contain secrets."""
     carried = tools(value, at)
     for position, tool in enumerate(carried):
         if holds_secrets(tool):
@@ -97,13 +97,13 @@ _HOSTED_NAMES: Final[Mapping[str, Check]] = {
     **dict.fromkeys((*SEARCH_TOOLS, "code_interpreter"), record({})),
     "mcp": MCP_CHOICE,
 }
-"""How a choice names a tool that the server runs, by the tool's type."""
+"""Checks of a `tool_choice` of a tool that the server runs, by the tool's type."""
 
 _TOOL_NAMES: Final[Mapping[str, Check]] = {**CLIENT_TOOL_NAMES, **_HOSTED_NAMES}
-"""How a list of allowed tools names one, by the tool's type."""
+"""Checks of an entry in a list of allowed tools, by the tool's type."""
 
 _KINDS: Final = {**dict.fromkeys(WEB_SEARCH_TYPES, "web_search"), **dict.fromkeys(COMPUTER_TYPES, "computer")}
-"""What a tool is that has several names, by name."""
+"""The common name of tools that have several type names, by type."""
 
 _CHOICE_MODE: Final = one_of("none", "auto", "required")
 
@@ -119,7 +119,7 @@ _CHOICES: Final[Mapping[str, Check]] = {
         "tools",
     ),
 }
-"""The choices of a tool that this server takes, by type, beside the modes."""
+"""Checks of the supported objects of `tool_choice`, by type; modes are strings."""
 
 _UNSUPPORTED_CHOICES: Final = frozenset(
     {
@@ -127,14 +127,14 @@ _UNSUPPORTED_CHOICES: Final = frozenset(
         "programmatic_tool_calling",
     }
 )
-"""The choices that OpenAI takes and this server does not yet; one that it learns moves to `_CHOICES`."""
+"""Choices that OpenAI supports and this server does not yet; one that becomes supported moves to `_CHOICES`."""
 
 _CHOICE: Final = tagged("tool_choice", _CHOICES, _UNSUPPORTED_CHOICES)
 
 
 @takes(any_of(schema_of(_CHOICE_MODE), schema_of(_CHOICE)))
 def tool_choice(value: Any, at: At) -> str | dict[str, Any]:
-    """The `tool_choice` of a request: a word, or an object."""
+    """Check the `tool_choice` of a request: a string, or an object."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
     choice: str | dict[str, Any] = (_CHOICE_MODE if isinstance(value, str) else _CHOICE)(value, at)
@@ -142,7 +142,7 @@ def tool_choice(value: Any, at: At) -> str | dict[str, Any]:
 
 
 def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -> None:
-    """A 400 unless the tools that a choice names are there."""
+    """Raise a 400 unless the request declares the tools that a choice names."""
     if isinstance(choice, str):
         if choice == "required" and not declared:
             message = "Tool choice 'required' must be specified with 'tools' parameter."
@@ -157,7 +157,7 @@ def check_choice(choice: str | dict[str, Any], declared: list[dict[str, Any]]) -
 
 
 def _identities(entry: dict[str, Any]) -> Iterator[tuple[str, str | None, str | None]]:
-    """What a tool and a choice of it have in common; a choice need not say in which namespace a tool is."""
+    """Yield what identifies a tool in its declaration and in a choice; a choice may omit the tool's namespace."""
     if entry["type"] == "mcp":
         yield "mcp", entry["server_label"], None
         return

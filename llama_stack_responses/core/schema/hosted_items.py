@@ -1,4 +1,4 @@
-"""The items of the tools that this server runs, as clients send them back."""
+"""Items of the tools that this server runs, as clients send them back."""
 
 from __future__ import annotations
 
@@ -40,4 +40,4 @@ HOSTED_ITEMS: Final[Mapping[str, Check]] = {
         "container_id",
     ),
 }
-"""The items, by type."""
+"""Checks of items, by type."""

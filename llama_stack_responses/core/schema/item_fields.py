@@ -1,4 +1,4 @@
-"""The fields that many kinds of items have."""
+"""Fields that many kinds of items have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from .shapes import At, Check, data, invalid, one_of, record, string, tagged
 
 
 def _url(*starts: str) -> Check:
-    """A URL with one of these starts; empty counts as left out. One that holds a password would be stored with it."""
+    """Return a check for a URL with one of these prefixes; empty counts as absent.
+
+    URLs with a user or password are refused, since they would be stored.
+    """
 
     def check(value: Any, at: At) -> str:
         url = data(value, at)

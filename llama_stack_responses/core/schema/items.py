@@ -1,8 +1,8 @@
-"""The items of a request's `input`, brought into the one form in which they are stored.
+"""The items of a request's `input`, normalized to the form in which they are stored.
 
-Clients send the same item in many ways: a bare string, a message without its type, an assistant's text as
-`input_text`, a reasoning item with nulls. Afterwards there is one way: every item has its `type`, a message's content
-is a list of parts, and there are no keys but those that OpenAI declares. An item in that form is left as it is.
+Clients send the same item in many ways: a bare string, a message without its type, an assistant's text as `input_text`,
+a reasoning item with nulls. In the normal form, every item has its `type`, a message's content is a list of parts, and
+there are only keys that OpenAI declares. Normalizing is idempotent.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ ANSWERS: Final[Mapping[str, str]] = {
     "computer_call": "computer_call_output",
     "tool_search_call": "tool_search_output",
 }
-"""What answers a call that the client runs, by the type of the call."""
+"""Item types of outputs, by the type of the client-run call that they answer."""
 COMPACTION: Final = "compaction"
-"""The item that stands for the conversation before it."""
+"""The type of the item that replaces the conversation before it."""
 TRIGGER: Final = "compaction_trigger"
-"""The last item of an input whose conversation is to be compacted."""
+"""The type of an input's last item that requests a compaction of the conversation."""
 _ANSWERED: Final = {output: call for call, output in ANSWERS.items()}
 
 _ROLE: Final = one_of("user", "assistant", "system", "developer")
@@ -61,20 +61,20 @@ _INDEX: Final = integer(0)
 
 
 def parse_input(value: Any, limits: Limits = DEFAULT_LIMITS) -> list[dict[str, Any]]:
-    """The items of an `input`, in the form in which they are stored.
+    """Return the items of an `input`, in the form in which they are stored.
 
     Args:
-        value: a decoded JSON value: a string, which stands for one user message, or an array of items.
+        value: a decoded JSON value: a string, which means one user message, or an array of items.
 
     Raises:
-        ApiError: 400; `param` is the path of what is wrong, such as `input[3].content[0].type`.
+        ApiError: 400; `param` is the path of the invalid value, such as `input[3].content[0].type`.
     """
     check_json(value)
     return check_input(value, At("input", limits))
 
 
 def check_input(value: Any, at: At) -> list[dict[str, Any]]:
-    """`parse_input` as a check, for a value that `check_json` has seen."""
+    """Check and normalize an `input` that has passed `check_json`."""
     if isinstance(value, str):
         return [{"type": "message", "role": "user", "content": _one_text("input_text", value, at)}]
     if not isinstance(value, list):
@@ -87,7 +87,7 @@ def check_input(value: Any, at: At) -> list[dict[str, Any]]:
 
 
 def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str, Any]], param: str = "input") -> None:
-    """A 400 if one of `items`, which came as `param`, has the id of an item before it, in `history` or among them."""
+    """Raise a 400 that names `param` if one of `items` has the id of an earlier item of `history` or `items`."""
     known = {item.get("id") for item in history}
     for item in items:
         if (item_id := item.get("id")) is None:
@@ -99,13 +99,13 @@ def check_ids(history: Iterable[Mapping[str, Any]], items: Iterable[Mapping[str,
 
 
 def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
-    """A 400 unless every call of the client's has its output after it, and every output its call before it.
+    """Raise a 400 unless every client-run call has an output after it, and every output has a call before it.
 
     Args:
         items: the whole conversation, oldest first: the history and the new input.
     """
     seen: set[tuple[str, str]] = set()
-    # An ordered set. A model that numbers its calls anew in each turn uses a call_id again: the later call is open.
+    # An ordered set. A model that restarts its numbering in each turn reuses call ids: the later call is then open.
     unanswered: dict[tuple[str, str], None] = {}
     for item in items:
         kind, call_id = item["type"], item.get("call_id")
@@ -113,7 +113,7 @@ def check_call_pairs(items: Iterable[Mapping[str, Any]]) -> None:
             continue
         if kind in ANSWERS:
             seen.add((kind, call_id))
-            if EXCHANGE not in item:  # what this server ran, it answered
+            if EXCHANGE not in item:  # an item with an exchange was run by this server
                 unanswered[kind, call_id] = None
         elif kind in _ANSWERED:
             if (_ANSWERED[kind], call_id) not in seen:
@@ -133,7 +133,7 @@ def _one_text(kind: str, value: str, at: At) -> list[dict[str, Any]]:
 
 
 def _content(text_kind: str, part: Check) -> Check:
-    """A message's content: a string or an array of parts; afterwards an array of parts."""
+    """Return a check for a message's content, a string or an array of parts, normalized to parts."""
     parts = array(part)
 
     @takes(any_of({"type": "string"}, schema_of(parts)))
@@ -149,7 +149,7 @@ def _content(text_kind: str, part: Check) -> Check:
 
 
 def _needing(check: Check, *names: str) -> Check:
-    """An object that must have at least one of these members; the first is the one a message asks for."""
+    """Return a check for an object that needs at least one of these members; error messages name the first."""
 
     def check_it(value: Any, at: At) -> dict[str, Any]:
         checked: dict[str, Any] = check(value, at)
@@ -203,10 +203,10 @@ OUTPUT_PARTS: Final[Mapping[str, Check]] = {
     "input_image": _INPUT_IMAGE,
     "input_file": _INPUT_FILE,
 }
-"""What the output of a call may hold, and what a variable of a prompt may be, by type."""
+"""Checks of the parts of a call's output and of a prompt's variables, by type."""
 
 _INPUT_PARTS: Final[Mapping[str, Check]] = {**OUTPUT_PARTS, "input_audio": _INPUT_AUDIO}
-"""What a message to the model may hold, by type."""
+"""Checks of the parts of a message to the model, by type."""
 
 _ANNOTATIONS: Final[Mapping[str, Check]] = {
     "file_citation": record({"file_id": ID, "filename": TEXT, "index": _INDEX}, "file_id", "filename", "index"),
@@ -246,7 +246,7 @@ _SPOKEN_PART: Final = tagged("content", {"output_text": _OUTPUT_TEXT, "refusal":
 
 
 def _spoken_part(value: Any, at: At) -> dict[str, Any]:
-    """A part of an assistant's message. Many clients send back all text as `input_text`."""
+    """Check a part of an assistant's message. Many clients send back all text as `input_text`."""
     if isinstance(value, dict) and value.get("type") == "input_text":
         value = {**value, "type": "output_text"}
     part: dict[str, Any] = _SPOKEN_PART(value, at)
@@ -282,7 +282,7 @@ _MESSAGES: Final[Mapping[str, Check]] = {
     "system": _MESSAGE,
     "developer": _MESSAGE,
 }
-"""The messages, by role."""
+"""Checks of messages, by role."""
 
 _WITH_ROLE: Final = record({"role": _ROLE}, "role")
 
@@ -295,9 +295,10 @@ def _message(value: Any, at: At) -> dict[str, Any]:
 
 
 def _thoughts(kind: str) -> Check:
-    """Reasoning text or its summary: a string, or strings and parts of this kind or of type `text`; afterwards, parts.
+    """Return a check for reasoning text or its summary, normalized to parts of this kind.
 
-    So the same text that one client keeps as it came and another flattens is stored in one form.
+    It accepts a string, or an array of strings and of parts of this kind or of type `text`, so text that some clients
+    flatten is stored in one form.
     """
     part = record({"type": one_of(kind, "text"), "text": TEXT}, "text")
 
@@ -346,7 +347,7 @@ _OUTPUT: Final = array(tagged("content", OUTPUT_PARTS))
 
 @takes(any_of(schema_of(TEXT), schema_of(_OUTPUT)))
 def _call_output(value: Any, at: At) -> str | list[dict[str, Any]]:
-    """A call's output: a string stays one, since a tool's text and a list that holds one text are different things."""
+    """Check a call's output. A string stays one, since it differs from a list that holds one text."""
     if not isinstance(value, str | list):
         raise invalid_type(value, at, "one of a string or an array of objects")
     output: str | list[dict[str, Any]] = (TEXT if isinstance(value, str) else _OUTPUT)(value, at)
@@ -401,7 +402,7 @@ _ITEMS: Final[Mapping[str, Check]] = {
     TRIGGER: record({"id": OWN_ID}),
     "item_reference": record({"id": ID}, "id"),
 }
-"""The items that this server takes, by type."""
+"""Checks of the items that this server supports, by type."""
 
 _UNSUPPORTED_ITEMS: Final = frozenset(
     {
@@ -411,7 +412,7 @@ _UNSUPPORTED_ITEMS: Final = frozenset(
         "program_output",
     }
 )
-"""The items that OpenAI takes and this server does not yet; one that it learns moves to `_ITEMS`."""
+"""Items that OpenAI supports and this server does not yet; one that becomes supported moves to `_ITEMS`."""
 
 _TYPED_ITEM: Final = tagged("item", _ITEMS, _UNSUPPORTED_ITEMS)
 
@@ -428,7 +429,7 @@ def _item(value: Any, at: At) -> dict[str, Any]:
 
 
 def _implied_type(members: dict[str, Any], at: At) -> str:
-    """What an item without a type is: a role makes it a message, an id alone a reference."""
+    """Return the type of an item without one: with a role it is a message, with only an id a reference."""
     given = {name for name, member in members.items() if member is not None}
     if "role" in given:
         return "message"
@@ -438,7 +439,7 @@ def _implied_type(members: dict[str, Any], at: At) -> str:
 
 
 ITEMS_SCHEMA: Final = schema_of(array(_item))
-"""Several items."""
+"""JSON Schema of an array of items."""
 
 INPUT_SCHEMA: Final = any_of({"type": "string"}, ITEMS_SCHEMA)
-"""What `check_input` takes."""
+"""JSON Schema of what `check_input` accepts."""

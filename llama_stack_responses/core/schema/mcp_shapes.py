@@ -1,4 +1,4 @@
-"""MCP servers in a request: the tool, the choice of it, and the items that tell of it."""
+"""MCP servers in a request: the tool, its `tool_choice`, and its items."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .shapes import (
 
 
 def _server_url(value: Any, at: At) -> str:
-    """Where an MCP server is. The address may be a secret, so no message repeats it."""
+    """Check the address of an MCP server. It may contain a secret, so no error message repeats it."""
     url: str = string(1, 4096, r"[!-~]+")(value, at)
     try:
         parts = urlsplit(url)
@@ -45,7 +45,7 @@ _OWN_HEADERS: Final = frozenset({"connection", "content-length", "content-type",
 
 
 def _headers(value: Any, at: At) -> dict[str, str]:
-    """Headers for an MCP server. They are secrets, so no message repeats one."""
+    """Check headers for an MCP server. Their values are secrets, so no error message repeats them."""
     headers = an_object(value, at)
     for name, text in headers.items():
         _HEADER_NAME(name, at)
@@ -59,7 +59,7 @@ _FILTER: Final = record({"read_only": boolean, "tool_names": array(string(1, 512
 
 
 def _allowed_tools(value: Any, at: At) -> list[str] | dict[str, Any]:
-    """Names, or a filter."""
+    """Check a list of names, or a filter."""
     if not isinstance(value, list | dict):
         raise invalid_type(value, at, "one of an array of strings or an object")
     allowed: list[str] | dict[str, Any]
@@ -68,7 +68,7 @@ def _allowed_tools(value: Any, at: At) -> list[str] | dict[str, Any]:
 
 
 def _require_approval(value: Any, at: At) -> str | dict[str, Any]:
-    """A word for all tools, or a filter for each word."""
+    """Check a mode for all tools, or an object with a filter for each mode."""
     if not isinstance(value, str | dict):
         raise invalid_type(value, at, "one of a string or an object")
     word, filters = one_of("always", "never"), record({"always": _FILTER, "never": _FILTER})
@@ -97,7 +97,7 @@ _MEMBERS: Final = record(
 
 
 def _tool(value: Any, at: At) -> dict[str, Any]:
-    """An MCP server: somewhere, or one that the operator named."""
+    """Check an MCP server, given by its URL or as a connector that the operator configured."""
     checked: dict[str, Any] = _MEMBERS(value, at)
     if "tunnel_id" in checked:
         why = "this server opens no tunnels. Send a 'server_url' that it can reach."
@@ -111,11 +111,11 @@ def _tool(value: Any, at: At) -> dict[str, Any]:
 
 
 MCP_TOOL: Final[Check] = _tool
-"""An entry of `tools`."""
+"""Check of an entry of `tools`."""
 
 
 def check_labels(declared: list[dict[str, Any]], at: At) -> None:
-    """A 400 unless each MCP server has a label of its own."""
+    """Raise a 400 unless the labels of MCP servers are distinct."""
     seen: set[str] = set()
     for position, tool in enumerate(declared):
         if tool["type"] == "mcp":
@@ -126,11 +126,11 @@ def check_labels(declared: list[dict[str, Any]], at: At) -> None:
 
 
 MCP_CHOICE: Final = record({"server_label": _LABEL, "name": NAME}, "server_label")
-"""A `tool_choice`."""
+"""Check of a `tool_choice`."""
 
 
 def _anything(value: Any, _: At) -> Any:
-    """Whatever the server of a tool said."""
+    """Accept any value, such as a tool's result."""
     return value
 
 
@@ -157,7 +157,7 @@ _MCP_ERROR: Final = tagged(
 
 
 def _mcp_error(value: Any, at: At) -> dict[str, Any]:
-    """A failed call's error; it once was a text, and clients may still have such items."""
+    """Check a failed call's error. Earlier versions sent a string, which clients may still have."""
     if isinstance(value, str):
         return {"type": "mcp_tool_execution_error", "content": [{"type": "text", "text": TEXT(value, at)}]}
     error: dict[str, Any] = _MCP_ERROR(value, at)
@@ -194,4 +194,4 @@ MCP_ITEMS: Final[Mapping[str, Check]] = {
     "mcp_approval_request": _MCP_APPROVAL_REQUEST,
     "mcp_approval_response": _MCP_APPROVAL_RESPONSE,
 }
-"""The items about MCP servers, by type."""
+"""Checks of items about MCP servers, by type."""

@@ -1,4 +1,4 @@
-"""The body of a request for a container."""
+"""The request body that creates a container."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CONTAINER_SCHEMA: Final[Schema] = schema_of(_CONTAINER)
 
 
 def new_container(body: dict[str, Any]) -> tuple[str, int | None]:
-    """The name of a container that is asked for, and after how many idle minutes it is to end, if that is said.
+    """Return the name of the new container, and after how many idle minutes it expires, if given.
 
     Raises:
-        ApiError: 400; the body is wrong, or asks for what containers of this server do not have.
+        ApiError: 400; the body is invalid, or requests what this server's containers do not support.
     """
     asked = _CONTAINER(body, At("", DEFAULT_LIMITS))
     for name, instead in (

@@ -1,4 +1,4 @@
-"""The body of a request for a response: every field checked once, here, and in one form afterwards."""
+"""The request body that creates a response: every field is checked and normalized here, once."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ DEFAULT_PASSTHROUGH: Final = frozenset(
         "logit_bias",
     }
 )
-"""Fields that are not OpenAI's and go to the engine as they are, unless the operator says otherwise."""
+"""Fields outside OpenAI's API that are passed to the engine unchanged, unless the operator configures others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
-    """What a client asked for: OpenAI's fields by their names, checked.
+    """A checked request: OpenAI's fields by their names.
 
-    A client that left a field out, or sent null, gets the value that stands here; None is for those where the model or
-    the upstream may have a default of its own. The values are the client's own JSON and are shared with the response
-    that echoes them: they are read, never changed.
+    A field that the client omitted, or sent as null, has its default from here; None leaves the default to the model or
+    the upstream. The values are the client's own JSON and are shared with the response that echoes them, so they must
+    not be changed.
 
     Attributes:
         input: as the client sent it.
-        instructions: as the client sent them; where a prompt was filled in, the messages that it makes.
+        instructions: as the client sent them; with a prompt template, the messages that it produces.
         input_items: `input` as items in the form in which they are stored; empty without an `input`.
         conversation: its id.
         tools: each with its `type`, and a function with its `name`, `parameters` and `strict`.
@@ -119,23 +119,23 @@ class CreateRequest:
 
     @property
     def wants_logprobs(self) -> bool:
-        """Whether output text carries log probabilities: asked for by name, or by a number of alternatives."""
+        """Whether output text carries logprobs: requested by `include`, or by a number of alternatives."""
         return "message.output_text.logprobs" in self.include or bool(self.top_logprobs)
 
     @property
     def reasoning_summary(self) -> Literal["auto", "concise", "detailed"] | None:
-        """Which summary of the reasoning is asked for, under its name or its older one."""
+        """The requested reasoning summary, from `summary` or its former name."""
         asked = self.reasoning or {}
         return asked.get("summary") or asked.get("generate_summary")
 
     @property
     def compacts(self) -> bool:
-        """Whether the conversation is to be compacted, and nothing else."""
+        """Whether the request only compacts the conversation."""
         return any(item["type"] == TRIGGER for item in self.input_items[-1:])
 
     @property
     def wants_json(self) -> bool:
-        """Whether the answer is to be JSON, with a schema or without."""
+        """Whether the answer has to be JSON, with or without a schema."""
         form = (self.text or {}).get("format")
         return form is not None and form["type"] != "text"
 
@@ -147,16 +147,16 @@ def parse_create(
     limits: Limits = DEFAULT_LIMITS,
     refuse_unknown: bool = False,
 ) -> CreateRequest:
-    """The request that a decoded JSON body makes.
+    """Return the request of a decoded JSON body.
 
     Args:
         body: any JSON value.
-        passthrough: names of fields that are not OpenAI's and go to the engine.
+        passthrough: names of fields outside OpenAI's API that are passed to the engine.
         limits: how much the request may hold.
-        refuse_unknown: whether other fields that are not OpenAI's are refused; else they are ignored.
+        refuse_unknown: whether other unknown fields are refused; otherwise they are ignored.
 
     Raises:
-        ApiError: 400; `param` is the path of what is wrong, such as `tools[1].name`.
+        ApiError: 400; `param` is the path of the invalid value, such as `tools[1].name`.
     """
     if not isinstance(body, dict):
         message = f"Invalid request body: expected a JSON object, but got {kind(body)} instead."
@@ -180,11 +180,11 @@ def parse_create(
 
 
 def read_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> dict[str, Any]:
-    """Those fields of a request that `parse_create` reads. The others are ignored, and may be keys of the client's."""
+    """Return the fields that `parse_create` reads. It ignores the others, which may hold a client's keys."""
     return {name: value for name, value in body.items() if name in _FIELDS or name in passthrough}
 
 
-# What one field may be
+# Checks of single fields
 
 
 SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", "ultrafast")
@@ -192,7 +192,7 @@ SERVICE_TIERS: Final = ("auto", "default", "flex", "scale", "priority", "fast", 
 
 @takes(any_of({"type": "string"}, {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}))
 def _conversation(value: Any, at: At) -> str:
-    """The id of a conversation, which may be sent alone or as an object's."""
+    """Check the id of a conversation, given alone or as the member of an object."""
     if isinstance(value, str):
         return check_conversation_id(value, at.path)
     if not isinstance(value, dict):
@@ -254,7 +254,7 @@ def _guardrail(value: Any, at: At) -> str:
 
 @takes(any_of({"type": "boolean"}, {"type": "array", "maxItems": _MOST_GUARDRAILS, "items": schema_of(_guardrail)}))
 def _guardrails(value: Any, at: At) -> list[str | None]:
-    """Names, or objects with one as their `type`; true for whatever the stack has."""
+    """Check names, or objects with a name as their `type`; true selects the stack's default."""
     if isinstance(value, bool):
         return [None] if value else []
     if not isinstance(value, list):
@@ -268,7 +268,7 @@ _VARIABLE: Final = tagged("variable", OUTPUT_PARTS)
 
 
 def _variables(value: Any, at: At) -> dict[str, Any]:
-    """Values by name: strings, and parts of messages."""
+    """Check variables by name: strings, and parts of messages."""
     variables = an_object(value, at)
     return {name: _variable(variable, at.key(name)) for name, variable in variables.items()}
 
@@ -303,7 +303,7 @@ INCLUDABLE: Final = (
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 )
-"""What `include` may name."""
+"""The supported values of `include`."""
 
 
 # The whole request
@@ -319,7 +319,7 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "include": array(one_of(*INCLUDABLE)),
     "input": check_input,
     "instructions": string(),
-    "max_output_tokens": integer(1),
+    "max_output_tokens": integer(16),
     "max_tool_calls": integer(1),
     "metadata": metadata,
     "model": string(1, 512),
@@ -346,18 +346,18 @@ _FIELDS: Final[Mapping[str, Check]] = {
     "truncation": one_of("auto", "disabled"),
     "user": string(0, 512),
 }
-"""OpenAI's fields, the penalties of the Open Responses specification, and the host's `guardrails`.
+"""Checks of OpenAI's fields, the penalties of the Open Responses specification, and the host's `guardrails`.
 
-Null is accepted for each but the model: it was left out.
+Null means absent for each field but the model.
 """
 
 _UNSUPPORTED: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
     "image": (lambda image: image.get("context_compression") == "enabled", "'image.context_compression': 'enabled'"),
     "prompt_cache_options": (lambda options: options.get("prewarm", False), "'prompt_cache_options.prewarm': true"),
 }
-"""What this server cannot do yet, by field: which values ask for it, and what a message calls it.
+"""Unsupported values, by field: which values request the feature, and its name in the error message.
 
-A request that asks for one of these is refused: doing something else without a word would be worse.
+Such a request is refused: ignoring the field silently would be worse.
 """
 
 
@@ -371,19 +371,19 @@ _CHAT_FIELDS: Final[Mapping[str, str]] = {
     "response_format": "text.format",
     "verbosity": "text.verbosity",
 }
-"""Fields of the Chat Completions API that the Responses API has under another name."""
+"""Fields of the Chat Completions API that have another name in the Responses API."""
 
 
 _WITHOUT_MEANING: Final = frozenset({"client_metadata", "max_infer_iters"})
-"""Fields that clients of others send: Codex CLI's notes on itself, and the hosts' bound on rounds. They are ignored."""
+"""Ignored fields that some clients send: Codex CLI's metadata, and the hosts' limit on rounds."""
 
 
 FIELDS: Final = frozenset(_FIELDS)
-"""Their names."""
+"""The names of the fields."""
 
 
 def request_schema(names: Collection[str] = FIELDS) -> Schema:
-    """What a request with these fields may hold, as JSON Schema. All else is ignored, or goes to the engine."""
+    """Return the JSON Schema of a request with these fields. Other fields are ignored, or passed to the engine."""
     required = ("model",)
     checks = {name: schema_of(check) for name, check in _FIELDS.items() if name in names}
     fields = {**checks, "input": INPUT_SCHEMA}
@@ -400,7 +400,7 @@ def _refuse_unsupported(given: Mapping[str, Any]) -> None:
 
 
 def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
-    """Refuses fields of a chat request, as OpenAI does: an answer that leaves them out is not what was asked for."""
+    """Refuse fields of a chat request, as OpenAI does: ignoring them would give an answer that was not requested."""
     for name, moved_to in _CHAT_FIELDS.items():
         if body.get(name) is not None and name not in passthrough:
             raise bad_request(
@@ -412,7 +412,7 @@ def _refuse_chat_fields(body: Mapping[str, Any], passthrough: frozenset[str]) ->
 
 
 def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> None:
-    """Refuses fields that nothing reads, as OpenAI does."""
+    """Refuse unknown fields, as OpenAI does."""
     for name in sorted(body.keys() - _FIELDS.keys() - passthrough - _WITHOUT_MEANING):
         if body[name] is not None:
             raise bad_request(
@@ -424,7 +424,7 @@ def _refuse_unknown(body: Mapping[str, Any], passthrough: frozenset[str]) -> Non
 
 
 def _check_together(given: Mapping[str, Any]) -> None:
-    """What the fields must be in view of each other."""
+    """Check the fields in combination."""
     if "previous_response_id" in given and "conversation" in given:
         raise bad_request(
             "Mutually exclusive parameters: only one of 'previous_response_id' and 'conversation' can be given.",

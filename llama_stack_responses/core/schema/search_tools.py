@@ -1,4 +1,4 @@
-"""The tools that search: what a request may say of the web search and the file search."""
+"""Declarations of the tools for web search and file search."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WEB_SEARCH_TYPES: Final = (
     "web_search_preview",
     "web_search_preview_2025_03_11",
 )
-"""The names that OpenAI gave its web search, over time."""
+"""The type names that OpenAI has given its web search."""
 
 _VALUE: Final = scalar_or(array(scalar_or()))
 
@@ -68,7 +68,7 @@ _RANKING: Final = record(
 )
 
 _VECTOR_STORES: Final = 50
-"""Vector stores that one tool searches, at most: each query of a call goes to each of them."""
+"""Maximum vector stores of one tool: each query of a call is sent to each of them."""
 
 _FILE_SEARCH: Final = record(
     {
@@ -84,4 +84,4 @@ SEARCH_TOOLS: Final[Mapping[str, Check]] = {
     "file_search": _FILE_SEARCH,
     **dict.fromkeys(WEB_SEARCH_TYPES, _WEB_SEARCH),
 }
-"""The tools, by type."""
+"""Checks of tools, by type."""

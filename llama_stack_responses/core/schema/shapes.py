@@ -1,8 +1,8 @@
-"""How a value that a client sent is checked: small checks, and what combines them into larger ones.
+"""Checks of values from clients: small checks, and combinators that build larger ones.
 
-A check takes the decoded value and where it stands, and returns the value to keep, or raises the 400 that OpenAI
-would send. The shapes of requests, items and tools are tables of checks, so that each can be read as the data it is.
-Most checks also know what they take as JSON Schema (`schema_of`), which is what the API's description is made of.
+A check takes the decoded value and its location. It returns the value to keep, or raises the 400 that OpenAI would
+send. The forms of requests, items and tools are tables of checks, so each can be read as data. Most checks also have a
+JSON Schema of what they accept (`schema_of`), from which the API's description is generated.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import orjson
 from ..errors import ApiError, bad_request
 
 _SHOWN: Final = 80
-"""Characters of a client's own text that an error message repeats."""
+"""Maximum characters of a client's text that an error message quotes."""
 
 LARGEST_INTEGER: Final = 2**31 - 1
-"""The largest integer that every engine reads."""
+"""The largest integer that every engine accepts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class Limits:
     """How much one request may hold. The defaults are OpenAI's where it documents one.
 
     Attributes:
-        max_items: input items, and entries of any other array.
-        max_tools: tools.
-        max_text_length: characters of one text: an input, an output, instructions, arguments.
-        max_data_length: characters of one image, file or sound, in base64 or as a URL.
-        omitted_tools: types of tools that may be declared though this server does not know them: the model sees none.
+        max_items: maximum input items, and entries of any other array.
+        max_tools: maximum tools.
+        max_text_length: maximum characters of one text: an input, an output, instructions, arguments.
+        max_data_length: maximum characters of one image, file or sound, in base64 or as a URL.
+        omitted_tools: unsupported types of tools that may be declared; the model does not see them.
     """
 
     max_items: int = 20_000
@@ -47,7 +47,7 @@ DEFAULT_LIMITS: Final = Limits()
 
 
 class At:
-    """Where a value stands in the body (`input[3].content[0].type`), and the limits that hold there."""
+    """The location of a value in the body (`input[3].content[0].type`), and the limits that apply."""
 
     __slots__ = ("limits", "path")
 
@@ -56,11 +56,11 @@ class At:
         self.limits = limits
 
     def key(self, name: str) -> At:
-        """The member `name` of the object that stands here."""
+        """Return the location of the member `name`."""
         return At(f"{self.path}.{name}" if self.path else name, self.limits)
 
     def index(self, position: int) -> At:
-        """The entry at `position` of the array that stands here."""
+        """Return the location of the array entry at `position`."""
         return At(f"{self.path}[{position}]", self.limits)
 
 
@@ -68,11 +68,11 @@ type Check = Callable[[Any, At], Any]
 type Schema = Mapping[str, Any]
 
 _SCHEMA: Final = "schema"
-"""The attribute of a check that holds it."""
+"""The attribute of a check that holds its schema."""
 
 
 def takes[Checking: Callable[..., Any]](schema: Schema) -> Callable[[Checking], Checking]:
-    """Says of a check what it takes: no less than that; it may be more particular."""
+    """Attach a JSON Schema to a check. The check accepts no more than the schema, and possibly less."""
 
     def mark(check: Checking) -> Checking:
         vars(check)[_SCHEMA] = schema
@@ -82,18 +82,18 @@ def takes[Checking: Callable[..., Any]](schema: Schema) -> Callable[[Checking], 
 
 
 def schema_of(check: Check) -> Schema:
-    """What a check takes, as JSON Schema. One that does not say takes anything."""
+    """Return the JSON Schema of what a check accepts. A check without one accepts anything."""
     found: Schema = getattr(check, _SCHEMA, {})
     return found
 
 
 def any_of(*schemas: Schema) -> Schema:
-    """What one of these takes."""
+    """Return a schema that accepts what one of these accepts."""
     return {"anyOf": list(schemas)}
 
 
 def or_null(schema: Schema) -> Schema:
-    """The same, or null; what takes anything takes null too."""
+    """Return a schema that also accepts null; the empty one already does."""
     return any_of(schema, {"type": "null"}) if schema else {}
 
 
@@ -101,35 +101,35 @@ def or_null(schema: Schema) -> Schema:
 
 
 def invalid_type(value: Any, at: At, expected: str) -> ApiError:
-    """The 400 of a value that has another JSON type than `expected` says."""
+    """Return the 400 of a value whose JSON type is not `expected`."""
     message = f"Invalid type for '{at.path}': expected {expected}, but got {kind(value)} instead."
     return bad_request(message, at.path, "invalid_type")
 
 
 def missing(at: At) -> ApiError:
-    """The 400 of a value that must be there and is not."""
+    """Return the 400 of a missing value."""
     return bad_request(f"Missing required parameter: '{at.path}'.", at.path, "missing_required_parameter")
 
 
 def invalid_value(value: str, at: At, supported: Collection[str]) -> ApiError:
-    """The 400 of a string that is none of those `supported`."""
+    """Return the 400 of a string that is not one of `supported`."""
     be = "value is" if len(supported) == 1 else "values are"
     message = f"Invalid value: '{shown(value)}'. Supported {be}: {_listed(supported)}."
     return bad_request(message, at.path, "invalid_value")
 
 
 def invalid(at: At, why: str, code: str = "invalid_value") -> ApiError:
-    """The 400 of a value of the right type that will not do; `why` goes on after the name of the parameter."""
+    """Return the 400 of an invalid value of the right type; `why` continues the sentence after the parameter's name."""
     return bad_request(f"Invalid '{at.path}': {why}", at.path, code)
 
 
 def shown(text: str) -> str:
-    """As much of a client's text as a message repeats."""
+    """Return a client's text, truncated for an error message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def kind(value: Any) -> str:
-    """The JSON type of a decoded value, with its article."""
+    """Return the JSON type of a decoded value, with its article."""
     names = {bool: "a boolean", int: "an integer", float: "a decimal number", str: "a string", list: "an array"}
     return "null" if value is None else names.get(type(value), "an object")
 
@@ -141,19 +141,19 @@ def _listed(values: Collection[str]) -> str:
     return f"{', '.join(quoted[:-1])}, and {quoted[-1]}"
 
 
-# Checks of one value
+# Checks of scalars and strings
 
 
 @takes({"type": "boolean"})
 def boolean(value: Any, at: At) -> bool:
-    """true or false."""
+    """Check for true or false."""
     if not isinstance(value, bool):
         raise invalid_type(value, at, "a boolean")
     return value
 
 
 def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
-    """A JSON integer from `low` to `high`."""
+    """Return a check for a JSON integer from `low` to `high`."""
 
     @takes({"type": "integer", "minimum": low, "maximum": high})
     def check(value: Any, at: At) -> int:
@@ -166,7 +166,10 @@ def integer(low: int, high: int = LARGEST_INTEGER) -> Check:
 
 
 def number(low: float = -math.inf, high: float = math.inf) -> Check:
-    """A JSON number from `low` to `high`, as a float. Some decoders read NaN and Infinity too; those are refused."""
+    """Return a check for a JSON number from `low` to `high`, as a float.
+
+    NaN and Infinity, which some decoders read, are refused.
+    """
 
     bounds = {"minimum": low, "maximum": high}
 
@@ -192,7 +195,10 @@ def _check_range(value: float, at: At, low: float, high: float, word: str) -> No
 
 
 def string(low: int = 0, high: int | None = None, pattern: str | None = None) -> Check:
-    """A string of `low` (0 or 1) to `high` characters that matches `pattern` whole; text without a `high`."""
+    """Return a check for a string of `low` (0 or 1) to `high` characters that fully matches `pattern`.
+
+    Without `high`, `max_text_length` applies.
+    """
     form = re.compile(pattern) if pattern else None
     told = {"minLength": low or None, "maxLength": high, "pattern": pattern and f"^{pattern}$"}
 
@@ -214,7 +220,7 @@ def string(low: int = 0, high: int | None = None, pattern: str | None = None) ->
 
 @takes({"type": "string"})
 def data(value: Any, at: At) -> str:
-    """A string that holds an image, a file or a sound, or the URL of one."""
+    """Check a string that holds an image, a file or a sound, or the URL of one."""
     if not isinstance(value, str):
         raise invalid_type(value, at, "a string")
     _check_length(value, at, at.limits.max_data_length)
@@ -231,7 +237,7 @@ def _check_length(value: str, at: At, high: int) -> None:
 
 
 def one_of(*values: str) -> Check:
-    """One of these strings."""
+    """Return a check for one of these strings."""
 
     @takes({"type": "string", "enum": list(values)})
     def check(value: Any, at: At) -> str:
@@ -245,7 +251,7 @@ def one_of(*values: str) -> Check:
 
 
 def scalar_or(check_other: Check | None = None) -> Check:
-    """A string, a finite number or a boolean, or else what `check_other` takes."""
+    """Return a check for a string, a finite number, a boolean, or what `check_other` accepts."""
     finite = number()
     other = [schema_of(check_other)] if check_other else []
 
@@ -265,17 +271,17 @@ def scalar_or(check_other: Check | None = None) -> Check:
 
 @takes({"type": "object"})
 def an_object(value: Any, at: At) -> dict[str, Any]:
-    """A JSON object, whatever is in it."""
+    """Check for a JSON object with any members."""
     if not isinstance(value, dict):
         raise invalid_type(value, at, "an object")
     return value
 
 
-# Checks of values made of values
+# Checks of composite values
 
 
 def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
-    """An array of `low` (0 or 1) to `high` entries, or to `max_items` if that is less, each as `entry` says."""
+    """Return a check for an array of `low` (0 or 1) to `high` entries, at most `max_items`, each checked by `entry`."""
     bounds = {"minItems": low} if low else {}
     if high is not None:
         bounds["maxItems"] = high
@@ -295,7 +301,7 @@ def array(entry: Check, low: int = 0, high: int | None = None) -> Check:
 
 
 def check_count(value: list[Any], at: At, high: int) -> None:
-    """A 400 if the array has more than `high` entries."""
+    """Raise a 400 if the array has more than `high` entries."""
     if len(value) > high:
         why = (
             f"array too long. Expected an array with maximum length {high}, "
@@ -305,11 +311,11 @@ def check_count(value: list[Any], at: At, high: int) -> None:
 
 
 def record(fields: Mapping[str, Check], *required: str, defaults: Mapping[str, Any] | None = None) -> Check:
-    """An object with these fields, of which the `required` must be there.
+    """Return a check for an object with these fields, of which `required` must be present.
 
-    Clients send null for what they leave out, so an optional null counts as left out: the field gets its default,
-    which is checked as if it had been sent, or is dropped. Dropped is also every key that `fields` does not name: what
-    is stored and sent on is what is declared here, and a client that is newer than this server still works.
+    Clients send null for absent fields, so an optional null counts as absent: the field gets its default, which is
+    checked like a sent value, or is dropped. Unknown keys are dropped too: only declared fields are stored and passed
+    on, and clients newer than this server still work.
     """
     fallback = defaults or {}
 
@@ -337,11 +343,11 @@ def _object_schema(fields: Mapping[str, Check], required: Collection[str]) -> Sc
 
 
 def tagged(what: str, table: Mapping[str, Check], unsupported: Collection[str] = ()) -> Check:
-    """An object whose `type` names the entry of `table` that checks the rest of it.
+    """Return a check for an object whose `type` selects the entry of `table` that checks the rest.
 
     Args:
-        what: what such an object is called in a message.
-        unsupported: types that OpenAI knows and this server does not; they are refused by name.
+        what: the name of such objects in error messages.
+        unsupported: types that OpenAI supports and this server does not; the error message names them.
     """
 
     @takes({"oneOf": [_of_type(name, schema_of(check)) for name, check in table.items()]})
@@ -367,7 +373,7 @@ _METADATA_VALUE: Final = string(0, 512)
 
 @takes({"type": "object", "maxProperties": 16, "additionalProperties": {"type": "string", "maxLength": 512}})
 def metadata(value: Any, at: At) -> dict[str, str]:
-    """At most 16 pairs of a key of 64 characters and a string of 512."""
+    """Check for at most 16 pairs of a key of up to 64 characters and a string of up to 512."""
     pairs = an_object(value, at)
     if len(pairs) > 16:
         why = (
@@ -390,11 +396,11 @@ def _of_type(name: str, schema: Schema) -> Schema:
 
 
 def check_json(body: Any) -> None:
-    """A 400 if `body` cannot be written as JSON again.
+    """Raise a 400 if `body` cannot be encoded as JSON again.
 
-    A decoder may let through what no store and no upstream takes: lone surrogates, integers beyond 64 bits, hundreds
-    of levels. Found here, it is the client's error; found when the response is written, it would be ours. The checks
-    above count on it.
+    A decoder may accept what stores and upstreams refuse: unpaired surrogates, integers over 64 bits, hundreds of
+    levels. Found here, it is the client's error; found when the response is written, it would be a server error. The
+    checks above rely on it.
     """
     try:
         orjson.dumps(body)

@@ -1,4 +1,4 @@
-"""What steers a response: messages of the user's, and what the client owes a response that stopped for it."""
+"""Steering: the user's messages, and the input that a stopped response still needs from the client."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _PARTS: Final = frozenset({"input_text", "input_image", "input_file"})
 
 
 def check_steer(event: Json) -> None:
-    """A 400 unless this is an event that can steer a response.
+    """Raise a 400 unless the event can steer a response.
 
     Raises:
-        ApiError: it has other fields, or its input is anything but messages of the user's.
+        ApiError: it has unknown fields, or its input contains more than user messages.
     """
     if extra := sorted(event.keys() - _EVENT):
         raise bad_request(
@@ -47,19 +47,19 @@ def _check_message(item: Any, path: str) -> None:
 
 
 def as_items(given: str | list[Json] | None) -> list[Json]:
-    """An `input` as the array that says the same."""
+    """Return an `input` as an array."""
     return [{"role": "user", "content": given}] if isinstance(given, str) else given or []
 
 
 def required_input(output: Iterable[Json]) -> list[Json]:
-    """Stubs of the tool results and approvals that the client owes a response with this output."""
+    """Return stubs of the tool outputs and approvals that the client has yet to send for this output."""
     items = list(output)
     answered = {(item["type"], item.get("call_id")) for item in items if item["type"] in ANSWERS.values()}
     return [stub for item in items if (stub := _stub(item)) and (stub["type"], stub.get("call_id")) not in answered]
 
 
 def _stub(item: Json) -> Json | None:
-    """What answers this item, if the client has to."""
+    """Return a stub of the client's answer to this item; None if it needs none."""
     if item["type"] == "mcp_approval_request":
         return {"type": "mcp_approval_response", "approval_request_id": item["id"]}
     if item["type"] not in ANSWERS or item.get("execution") == "server" or item.get("status") == "incomplete":

@@ -1,4 +1,4 @@
-"""The one string in a call's arguments, as text, while they are still being written."""
+"""Decode the one string in a call's arguments while the arguments still stream."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ import orjson
 _PLAIN: Final = re.compile(r'[^"\\]+')
 _HIGH: Final = re.compile(r"\\u[dD][89abAB]")
 _LOST: Final = "\ufffd"
-"""What stands for half of a surrogate pair."""
+"""Replacement character for an unpaired surrogate."""
 _LONGEST_OPENING: Final = 256
-"""Characters after which arguments that are nothing but blanks and braces are no longer taken for JSON to come."""
+"""Maximum characters of whitespace and braces after which arguments are no longer expected to be JSON."""
 
 
 class ArgumentText:
-    """Decodes `{"KEY": "text"}`, cut anywhere.
+    """Incremental decoder of `{"KEY": "text"}`, which may be cut anywhere.
 
-    Models do not always keep to it. Text that is no JSON object is taken as it is. An object that begins with another
-    key is read when it is whole: it may have the key later, or only one string under some other name.
+    Models do not always produce this form. Text that is not a JSON object is returned as it is. An object that begins
+    with another key is decoded when it is complete: it may have the key later, or only one string under some other
+    name.
 
     Args:
         key: the member that holds the text.
@@ -38,7 +39,7 @@ class ArgumentText:
         self._held: list[str] = []
 
     def feed(self, fragment: str) -> str:
-        """The text that this fragment adds, often nothing."""
+        """Return the text that this fragment adds, often nothing."""
         match self._state:
             case "plain":
                 return fragment
@@ -53,7 +54,7 @@ class ArgumentText:
                 return self._open(self._take() + fragment)
 
     def end(self) -> str:
-        """The text that stands out when the arguments have ended."""
+        """Return the rest of the text when the arguments have ended."""
         rest = self._take()
         if self._state in ("opening", "whole"):
             return self._read(rest)
@@ -96,7 +97,7 @@ class ArgumentText:
         return "".join(pieces)
 
     def _read(self, text: str) -> str:
-        """The text in arguments that are whole."""
+        """Return the text of complete arguments."""
         try:
             value = orjson.loads(text)
         except ValueError:
@@ -108,7 +109,7 @@ class ArgumentText:
 
 
 def _escape_length(text: str, at: int) -> int:
-    """How many characters of `text` it takes to know what the escape at `at` says."""
+    """Return the number of characters of `text` that are needed to decode the escape at `at`."""
     if text[at + 1 : at + 2] != "u":
         return 2
     if _HIGH.match(text, at) and "\\u".startswith(text[at + 6 : at + 8]):
@@ -117,7 +118,7 @@ def _escape_length(text: str, at: int) -> int:
 
 
 def _unescaped(escape: str) -> tuple[str, int]:
-    """What an escape says, and how much of it that used up. A backslash that escapes nothing stands for itself."""
+    """Return the decoded escape and the number of characters used. An invalid backslash stands for itself."""
     try:
         value: str = json.loads(f'"{escape}"')
     except ValueError:

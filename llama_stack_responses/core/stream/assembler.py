@@ -1,13 +1,11 @@
-"""Deltas in; events and the finished response out.
+"""The assembler turns deltas into events and the finished response (sans-I/O).
 
-The assembler does no I/O and never awaits. It and its parts, the output and the
-tool calls, alone make item ids, output indices, content indices and sequence numbers. `response` is the object that
-the events so far describe, but for the items that are still open, which stand
-there as they were when they were added. So a caller who streams forwards the
-events, a caller who does not drops them, and there is no second path.
+It does no I/O and never awaits. Together with its parts, the output and the tool calls, it alone creates item ids,
+output indices, content indices and sequence numbers. `response` is the object that the events so far describe; items
+that are still open stay in the state in which they were added. A streaming caller forwards the events, and any other
+caller drops them, so there is only one code path.
 
-A dict that has gone out in an event or stands in `response["output"]` is never
-changed afterwards: closing an item puts a new dict in its place.
+A dict that was sent in an event or is in `response["output"]` never changes: closing an item replaces its dict.
 """
 
 from __future__ import annotations
@@ -49,12 +47,12 @@ class _OpenItem:
         return self.content if kind.holder == "content" else self.summary
 
     def sign(self, signature: str, call_id: str | None) -> None:
-        """Notes a signature, and how much of the reasoning and of its summary stands before it."""
+        """Record a signature, and how much of the reasoning and of its summary precedes it."""
         lengths = {kind: self._length(kind) for kind in (REASONING_TEXT, SUMMARY_TEXT)}
         self.signatures.append((lengths, signature, call_id))
 
     def thoughts(self) -> list[Thought]:
-        """The closed item's reasoning, cut where it is signed; where only its summary was said, that."""
+        """Return the closed item's reasoning, split at its signatures; its summary if that is all there is."""
         kind = REASONING_TEXT if self.content else SUMMARY_TEXT
         text = "".join(part["text"] for part in self.parts(kind))
         made: list[Thought] = []
@@ -73,12 +71,12 @@ class Assembler:
     """Builds one response.
 
     Args:
-        response: the response object in status `in_progress`, its `output` empty; the assembler owns it from here on.
-        kind_of: how a call of the function with this name looks to the client, or None when the client
-            does not see it.
+        response: the response object with status `in_progress` and an empty `output`; the assembler owns it from here
+            on.
+        kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
         show_logprobs: whether the client asked for the logprobs of the text.
         structured: whether the client asked for JSON.
-        seal: makes the `encrypted_content` of a reasoning item.
+        seal: returns the `encrypted_content` of a reasoning item.
 
     Attributes:
         calls: the tool calls.
@@ -106,15 +104,15 @@ class Assembler:
         self._reasoning: _OpenItem | None = None
         self._held: list[Text | Reasoning | Refusal | Annotation] = []
 
-    # the response's life
+    # Lifecycle of the response
 
     def start(self) -> list[Event]:
-        """The two events that begin every response."""
+        """Return the two events that begin every response."""
         snapshot = self._snapshot()
         return [events.created(self._next(), snapshot), events.in_progress(self._next(), snapshot)]
 
     def enqueue(self) -> list[Event]:
-        """The two events that begin a response which has to wait."""
+        """Return the two events that begin a queued response."""
         snapshot = self._snapshot()
         return [events.created(self._next(), snapshot), events.queued(self._next(), snapshot)]
 
@@ -126,14 +124,14 @@ class Assembler:
         waiting: Sequence[ServerCall] = (),
         happened: Iterable[Event] = (),
     ) -> None:
-        """Goes on where another assembler of the same response was, with nothing open but calls that wait.
+        """Continue after another assembler of the same response, with no open items but calls that wait.
 
         Args:
             number: the next sequence number.
-            used: the tokens of the rounds before.
+            used: the tokens of the earlier rounds.
             said: what those rounds added to the conversation.
-            waiting: the calls of the last round that nobody has answered.
-            happened: the events so far; only what they tell of those calls counts.
+            waiting: the last round's calls that are not yet answered.
+            happened: the events so far; only those about these calls are used.
         """
         self._output.numbered = number
         self._used = used
@@ -142,12 +140,12 @@ class Assembler:
         self.calls.resume(said, waiting, happened)
 
     def proceed(self) -> list[Event]:
-        """The event that says that a response which waited has its turn."""
+        """Return the event with which a queued response starts."""
         return [events.in_progress(self._next(), self._snapshot())]
 
     @property
     def numbered(self) -> int:
-        """How many events there are so far."""
+        """The number of events so far."""
         return self._output.numbered
 
     @property
@@ -156,7 +154,7 @@ class Assembler:
         return self._used
 
     def feed(self, delta: Delta) -> list[Event]:
-        """Takes one delta and returns the events that it makes, often one, sometimes none."""
+        """Take one delta and return its events, often one, sometimes none."""
         match delta:
             case Text():
                 return self._text(delta)
@@ -174,9 +172,9 @@ class Assembler:
                 return self.close("completed" if delta.reason in ("stop", "tool_calls") else "incomplete")
 
     def close(self, status: ItemStatus) -> list[Event]:
-        """Closes every item that is being written; the next delta opens a new one.
+        """Close every item that is being written; the next delta opens a new one.
 
-        With `incomplete`, also those whose tools run.
+        With `incomplete`, close also the items whose tools are running.
         """
         out: list[Event] = []
         phase: Phase = "commentary" if self.calls.being_written else "final_answer"
@@ -201,7 +199,7 @@ class Assembler:
         incomplete_reason: str | None = None,
         error: ApiError | None = None,
     ) -> None:
-        """Gives the closed response its last fields. Until `end` it can be settled anew."""
+        """Set the last fields of the closed response. Until `end`, a later call replaces them."""
         self.response |= {
             "status": status,
             "completed_at": completed_at,
@@ -210,7 +208,7 @@ class Assembler:
         }
 
     def end(self) -> list[Event]:
-        """The terminal event, after the `error` event where there was an error."""
+        """Return the terminal event, after an `error` event if there was an error."""
         out: list[Event] = []
         if error := self.response["error"]:
             out.append(events.error(self._next(), error["code"], error["message"], error.get("param")))
@@ -218,14 +216,14 @@ class Assembler:
         return out
 
     def cut(self, error: ApiError) -> list[Event]:
-        """The `error` event alone, with which a stream breaks off whose end is unknown."""
+        """Return only the `error` event, for a stream that ends without a known outcome."""
         return [events.error(self._next(), error.code, error.message, error.param)]
 
-    # text, refusals and reasoning
+    # Text, refusals and reasoning
 
     def _text(self, delta: Text) -> list[Event]:
         if self._structured and (self._message is None or self._message.overtaken):
-            # Blanks before JSON, or before a call: what follows tells which.
+            # Whitespace before JSON, or before a call: what follows decides.
             self._blanks.append(delta)
             if not delta.text.strip():
                 return []
@@ -250,7 +248,7 @@ class Assembler:
         return out
 
     def _release_blanks(self, phase: Phase) -> list[Event]:
-        """Shows blanks behind which no text came."""
+        """Emit whitespace that no text followed."""
         blanks, self._blanks = self._blanks, []
         return self._say(_joined(blanks), {"phase": phase}) if blanks else []
 
@@ -293,7 +291,7 @@ class Assembler:
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
 
     def _open_message_part(self, kind: PartKind, phase: dict[str, Phase]) -> tuple[_OpenItem, OpenPart, list[Event]]:
-        """The open part of this kind; text after reasoning starts a message of its own."""
+        """Return the open part of this kind; text after reasoning begins a new message."""
         out: list[Event] = []
         if self._message and self._message.overtaken:
             self._close_message(out, "completed", "commentary")
@@ -304,10 +302,10 @@ class Assembler:
         return self._message, self._part(out, self._message, kind), out
 
     def _early_phase(self, text: str) -> dict[str, Phase]:
-        """The phase of a message that begins with `text`, if that can be told already.
+        """Return the phase of a message that begins with `text`, if it is already known.
 
-        OpenAI's stream helper parses a finished text by the phase of the message as it was added, so a
-        preamble to JSON must be marked from its first word. Usually it takes what follows to tell.
+        OpenAI's stream helper decides by the phase in `output_item.added` whether to parse the finished text, so a
+        preamble to JSON must be marked from its first word. Usually only what follows decides.
         """
         is_preamble = self._structured and text.lstrip()[:1] not in _JSON_BEGINS
         return {"phase": "commentary"} if is_preamble else {}
@@ -351,7 +349,7 @@ class Assembler:
                 final["encrypted_content"] = self._seal(item.thoughts())
             self._output.done(out, item.index, final)
 
-    # tool calls
+    # Tool calls
 
     def _tool_call(self, delta: ToolCall) -> list[Event]:
         out: list[Event] = []
@@ -365,7 +363,7 @@ class Assembler:
         return out
 
     def _holds(self, out: list[Event], delta: Text | Reasoning | Refusal) -> bool:
-        """Whether this waits because a call before it is not whole yet: no item opens while another is open."""
+        """Hold the delta back while an earlier call is incomplete: only one item is open at a time."""
         if not self.calls.being_written or (not self._held and self.calls.pause(out)):
             return False
         self._held.append(delta)
@@ -386,7 +384,7 @@ class Assembler:
 
 
 def _places(kind: str, end: int, length: int) -> dict[str, int]:
-    """Where an annotation of this type says that it is, if it is on the `length` characters before `end`."""
+    """Return the position fields of an annotation of this type on the `length` characters before `end`."""
     return {"index": end} if kind == "file_citation" else {"start_index": end - length, "end_index": end}
 
 

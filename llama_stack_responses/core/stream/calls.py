@@ -1,4 +1,4 @@
-"""The items that tool calls make: how each kind is spelled, in the item and in events."""
+"""The items of tool calls: their form in the output and in events."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from .argument_text import ArgumentText
 from .events import CallTextEvent, Event, Json, StageEvent
 
 CUSTOM_INPUT: Final = "input"
-"""The one argument of a custom tool, where the model sees it as a function."""
+"""The only argument of a custom tool, which the model sees as a function."""
 _INTERNAL_ERROR: Final = -32603
-"""JSON-RPC's code of what went wrong inside."""
+"""JSON-RPC's code for an internal error."""
 
 Stage = Literal["in_progress", "searching", "interpreting", "compacting", "completed", "failed"]
 
@@ -25,7 +25,7 @@ class Streamed:
 
     Attributes:
         key: its name.
-        nothing: what it holds when the model streamed nothing.
+        nothing: its value if the model streamed nothing.
     """
 
     key: str
@@ -36,12 +36,12 @@ class Streamed:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """A field that is told in parts, which may have events of their own.
+    """A field that is sent in parts, which may have their own events.
 
     Attributes:
         key: its name.
-        blank: what it is, given all of it, before those events.
-        events: `(sequence_number, item, output_index) -> events`, for the item with all of it.
+        blank: returns its value before those events, given its final value.
+        events: `(sequence_number, item, output_index) -> events`, given the final item.
     """
 
     key: str
@@ -55,16 +55,16 @@ class ItemForm:
 
     Attributes:
         type: the item's `type`.
-        id_prefix: what the item's id begins with.
-        streamed: the field that the model streams; without one, the item stands there only once its call is whole.
+        id_prefix: the prefix of the item's id.
+        streamed: the field that the model streams; without one, the item is added when its call is complete.
         stages: the events of a call that the server runs.
-        results: the fields that are known at its end, as they are before it.
-        late: the fields that are not there before its end.
-        details: the field that is told in parts.
+        results: the fields that are known at the end, with their values before that.
+        late: the fields that are absent before the end.
+        details: the field that is sent in parts.
         has_status: whether the item has a `status`.
-        failed: the status of a call that did not work out.
-        cut: what else an item says that was cut off.
-        failure: makes the fields of an item whose call failed here, of the message that the model gets.
+        failed: the status of a failed call.
+        cut: further fields of an incomplete item.
+        failure: returns the fields of an item whose call failed on this server, given the message for the model.
     """
 
     type: str
@@ -80,7 +80,7 @@ class ItemForm:
     failure: Callable[[str], Json] | None = None
 
     def blank(self, item: Json) -> Json:
-        """The item as it was added, whatever of it is known by now."""
+        """Return the item as it was when it was added, without what is known by now."""
         begun = {**item, **self.ended("in_progress"), **self.results}
         for key in self.late:
             begun.pop(key, None)
@@ -91,35 +91,35 @@ class ItemForm:
         return begun
 
     def ended(self, status: str) -> Json:
-        """The fields that say how the item is, or how it ended."""
+        """Return the fields for this status."""
         cut = self.cut if status == "incomplete" else {}
         return {"status": status, **cut} if self.has_status else {**cut}
 
 
 class Decoder(Protocol):
-    """Makes the text of an item's streamed field out of a call's arguments, fragment by fragment."""
+    """Incremental decoder from a call's arguments to the text of an item's streamed field."""
 
     def feed(self, fragment: str) -> str:
-        """The text that this fragment adds, often nothing."""
+        """Return the text that this fragment adds, often nothing."""
         ...
 
     def end(self) -> str:
-        """The text that stands out when the arguments have ended."""
+        """Return the rest of the text when the arguments have ended."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CallKind:
-    """How the calls of one function look to the client, and who runs them.
+    """How the calls of one function appear to the client, and whether the server runs them.
 
     Attributes:
-        form: the item that they make.
-        fields: `(name, call_id) -> fields`: what the item says from its beginning, beside its id, type and status.
-        decoder: what makes the streamed field's text; without one, it is the arguments as they come.
-        whole: makes the fields of an item without a streamed field out of the call's arguments, or None if they will
-            not do: the model is told, and the client does not see such a call, unless there is `unread`.
-        unread: the fields of the failed item of a hosted call whose arguments will not do.
-        hosted: whether the server runs them.
+        form: the form of their items.
+        fields: `(name, call_id) -> fields`: the item's initial fields besides id, type and status.
+        decoder: makes the decoder of the streamed field; without one, the field holds the arguments as they come.
+        whole: returns the fields of an item without a streamed field, given the call's arguments; None if they are
+            invalid. The model then gets an error, and the client does not see the call, unless there is `unread`.
+        unread: the fields of the failed item of a hosted call with invalid arguments.
+        hosted: whether the server runs the calls.
     """
 
     form: ItemForm
@@ -132,10 +132,10 @@ class CallKind:
 
 @dataclass(frozen=True, slots=True)
 class ServerCall:
-    """A finished call that the server answers, by running the tool, or by saying why not.
+    """A complete call that the server answers, by running the tool or with an error.
 
     Attributes:
-        index: of its item in the output, which stays open until then; None when the client does not see the call.
+        index: the output index of its item, which stays open until then; None if the client does not see the call.
     """
 
     name: str
@@ -145,7 +145,7 @@ class ServerCall:
 
 
 def _without_sources(action: Json) -> Json:
-    """The action of a search before it is known what it finds."""
+    """Return the action of a search before its results are known."""
     return {name: value for name, value in action.items() if name != "sources"}
 
 
@@ -268,25 +268,25 @@ FORMS: Final[Mapping[str, ItemForm]] = {
         COMPACTION,
     )
 }
-"""The forms, by type."""
+"""Forms by type."""
 
 
 def named(name: str, call_id: str) -> Json:
-    """The fields of a call that the client knows by the name that the model uses."""
+    """Return the fields of a call whose function has the same name for the client and the model."""
     return {"call_id": call_id, "name": name}
 
 
 def by_call_id(_: str, call_id: str) -> Json:
-    """The fields of a call of a tool that has no name of its own."""
+    """Return the fields of a call of a tool without a name."""
     return {"call_id": call_id}
 
 
 def in_namespace(kind: CallKind, namespace: str, name: str) -> CallKind:
-    """Calls of a function that the client knows by this name in this namespace."""
+    """Return the kind for a function that the client declared with this name in this namespace."""
     return replace(kind, fields=lambda _, call_id: {"call_id": call_id, "name": name, "namespace": namespace})
 
 
 FUNCTION: Final = CallKind(FUNCTION_CALL, named)
-"""A call of a function of the client's."""
+"""A call of a client's function."""
 CUSTOM: Final = CallKind(CUSTOM_TOOL_CALL, named, decoder=partial(ArgumentText, CUSTOM_INPUT))
-"""A call of a tool of the client's that takes free text."""
+"""A call of a client's tool that takes free text."""

@@ -1,4 +1,4 @@
-"""Citations that the model writes into its text as markers, made into annotations while the text streams."""
+"""Turn citation markers in the model's text into annotations while the text streams."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _BEGUN: Final = re.compile(f"{OPENS}[A-Za-z]?(?:[0-9]{{0,6}}|[0-9]{{1,6}}{DAGGER
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """What stands for a marker.
+    """The replacement for a marker.
 
     Attributes:
-        text: what the reader sees instead of it.
-        annotation: on that text; its places are filled in where the text is.
+        text: the text that the reader sees instead of the marker.
+        annotation: the annotation of that text; its positions are filled in later.
     """
 
     text: str
@@ -33,17 +33,17 @@ class Citation:
 
 
 Cite = Callable[[str, str], Citation | None]
-"""`(key, place) -> citation`, of a marker with this key and what stands behind its dagger; None: it cites nothing."""
+"""`(key, place) -> citation` for a marker with this key and the text after its dagger; None: it cites nothing."""
 
 
 class Citing:
-    """Reads the text of one round.
+    """Replaces markers in the text of one round.
 
-    A marker is `【1】` or `【1†L3-L5】`. One that cites nothing is text like any other, unless it has a dagger, which
-    nobody writes but a model that has made up a source.
+    A marker is `【1】` or `【1†L3-L5】`. One that cites nothing is kept as ordinary text. With a dagger it is dropped:
+    only a model that invents a source writes it.
 
     Args:
-        cite: knows what markers cite.
+        cite: returns the citation of a marker.
     """
 
     def __init__(self, cite: Cite) -> None:
@@ -52,7 +52,7 @@ class Citing:
         self._before = ""
 
     def feed(self, delta: Delta) -> Sequence[Delta]:
-        """The deltas that are shown for this one."""
+        """Return the deltas to emit for this one."""
         if not isinstance(delta, Text):
             return (*self._release(), delta)
         held = self._held
@@ -65,7 +65,7 @@ class Citing:
         return list(self._read(delta))
 
     def _release(self) -> Sequence[Delta]:
-        """What looked like a marker and did not become one."""
+        """Return held-back text that turned out not to be a marker."""
         held, self._held = self._held, None
         if held is None:
             return ()
@@ -107,7 +107,7 @@ class Citing:
 
 
 def _piece(whole: Text, start: int, end: int) -> Text:
-    """A part of a text, with those of its tokens that it shows; a token that it shows in part is cut."""
+    """Return a slice of a text with the tokens of the slice; a token at its edge is cut."""
     text = whole.text[start:end]
     if whole.logprobs is None or len(text) == len(whole.text):
         return Text(text, whole.logprobs)

@@ -1,9 +1,8 @@
-"""The one vocabulary that every inference dialect is translated into.
+"""Deltas: the common vocabulary into which every inference dialect is translated.
 
-A dialect adapter yields these and nothing else; the assembler consumes these
-and nothing else. They are values: no ids, no indices, no sequence numbers.
-They are not frozen only because a frozen dataclass costs three times as much
-to make, and one is made for every streamed token.
+Dialect adapters yield only deltas, and the assembler consumes only deltas. They are values without ids, indices or
+sequence numbers. They are not frozen, because creating a frozen dataclass takes three times as long, and one is created
+for every streamed token.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ FinishReason = Literal["stop", "tool_calls", "length", "content_filter", "cancel
 class Text:
     """A piece of the visible answer.
 
-    `logprobs` holds one `{token, bytes, logprob, top_logprobs}` for each token of the piece,
-    as `openai.types.responses.response_output_text.Logprob` has them.
+    `logprobs` holds one `{token, bytes, logprob, top_logprobs}` for each token of the piece, as in
+    `openai.types.responses.response_output_text.Logprob`.
     """
 
     text: str
@@ -38,7 +37,7 @@ class Refusal:
 class Reasoning:
     """A piece of the model's reasoning, or of the provider's summary of it.
 
-    A `signature` is the provider's, on all reasoning since the last one, or on the call with this `call_id`.
+    A `signature` of the provider covers all reasoning since the last one, or the call with this `call_id`.
     """
 
     text: str
@@ -49,9 +48,10 @@ class Reasoning:
 
 @dataclass(slots=True)
 class Annotation:
-    """A citation on the text so far: one of `ResponseOutputText.annotations`.
+    """A citation in the text so far: one of `ResponseOutputText.annotations`.
 
-    `length` says on how many characters, at the end of that text; its places are filled in then. None: they are there.
+    `length` is the number of cited characters at the end of that text, from which its positions are filled in; None:
+    they are already set.
     """
 
     value: dict[str, Any]
@@ -60,7 +60,7 @@ class Annotation:
 
 @dataclass(slots=True)
 class ToolCall:
-    """A fragment of a tool call; the fragments with the same `key` are one call."""
+    """A fragment of a tool call; fragments with the same `key` belong to the same call."""
 
     key: Hashable
     name: str = ""
@@ -73,9 +73,9 @@ class Usage:
     """The tokens of one model round, or of several together.
 
     Attributes:
-        cached_tokens: of `input_tokens`, those read from a cache.
-        cache_write_tokens: of `input_tokens`, those written to a cache.
-        reasoning_tokens: of `output_tokens`, those that are reasoning.
+        cached_tokens: the part of `input_tokens` that was read from a cache.
+        cache_write_tokens: the part of `input_tokens` that was written to a cache.
+        reasoning_tokens: the part of `output_tokens` that is reasoning.
     """
 
     input_tokens: int = 0
@@ -85,7 +85,7 @@ class Usage:
     reasoning_tokens: int = 0
 
     def __add__(self, other: Usage) -> Usage:
-        """The tokens of both."""
+        """Return the sum."""
         return Usage(
             self.input_tokens + other.input_tokens,
             self.output_tokens + other.output_tokens,

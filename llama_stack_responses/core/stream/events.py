@@ -1,11 +1,9 @@
-"""One typed constructor for each event; nothing else builds an event.
+"""One typed constructor per event; events are created nowhere else.
 
-Every constructor returns the event as the wire sends it, with the keys of the
-`openai.types.responses` model of the same `type` (a test holds the two
-together). The events that open or close an item or a content part also have
-`response_id`, which the clients and schemas of llama-stack and OGX require and
-OpenAI's clients ignore. A constructor keeps what it is given: a dict that went into an event
-is never changed afterwards.
+Every constructor returns the event as it is sent, with the keys of the `openai.types.responses` model of the same
+`type` (a test compares the two). Events that open or close an item or a content part also have `response_id`, which the
+clients and schemas of llama-stack and OGX require and OpenAI's clients ignore. A constructor does not copy its
+arguments: a dict in an event must never change afterwards.
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ def failed(sequence_number: int, response: Json) -> Event:
 
 
 def error(sequence_number: int, code: str | None, message: str, param: str | None) -> Event:
-    """The flat error event; a nested one makes the SDK raise before it sees `response.failed`."""
+    """Return the flat error event; a nested one would make the SDK raise before it sees `response.failed`."""
     return {"type": "error", "sequence_number": sequence_number, "code": code, "message": message, "param": param}
 
 
@@ -104,7 +102,7 @@ def content_part_done(
 def output_text_delta(
     sequence_number: int, item_id: str, output_index: int, content_index: int, delta: str, logprobs: list[Json]
 ) -> Event:
-    """`logprobs` in the event's own shape: see `event_logprobs`."""
+    """Return a text delta; `logprobs` has the form that `event_logprobs` returns."""
     return {
         "type": "response.output_text.delta",
         "sequence_number": sequence_number,
@@ -400,7 +398,7 @@ def shell_call_command_done(sequence_number: int, output_index: int, command_ind
 def shell_call_output_content_delta(
     sequence_number: int, item_id: str, output_index: int, command_index: int, printed: Json
 ) -> Event:
-    """`printed` has what came on `stdout` and `stderr`."""
+    """Return the delta; `printed` holds new text of `stdout` and `stderr`."""
     return {
         "type": "response.shell_call_output_content.delta",
         "sequence_number": sequence_number,
@@ -425,7 +423,7 @@ def shell_call_output_content_done(
 
 
 def event_logprobs(logprobs: list[Json]) -> list[Json]:
-    """The logprobs of a content part in the shape that events have: without `bytes`."""
+    """Return the logprobs of a content part in the form of events: without `bytes`."""
     return [
         {
             "token": entry["token"],

@@ -1,4 +1,4 @@
-"""A response's output in the making: who gives out item ids, places and sequence numbers."""
+"""The output of a response in progress: assigns item ids, output indices and sequence numbers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from .events import Event, Json
 
 
 class Output:
-    """The items so far, in their places, and the number of the next event.
+    """The items so far by output index, and the next sequence number.
 
-    A dict that stands in `items` or has gone out in an event is never changed: closing an item puts a new one there.
+    A dict in `items`, or one that was sent in an event, never changes: closing an item replaces its dict.
 
     Args:
         response: the response object; `items` is its `output`.
@@ -22,19 +22,19 @@ class Output:
         self.numbered = 0
 
     def next(self) -> int:
-        """The number of the event that is made now."""
+        """Return the next sequence number."""
         number = self.numbered
         self.numbered = number + 1
         return number
 
     def add(self, out: list[Event], id_prefix: str, blank: Json) -> int:
-        """Adds an item that is open from now on; returns its place."""
+        """Add an open item and return its output index."""
         index = len(self.items)
         self.items.append({"id": new_id(id_prefix), **blank})
         out.append(events.output_item_added(self.next(), self.response_id, index, self.items[index]))
         return index
 
     def done(self, out: list[Event], index: int, final: Json) -> None:
-        """Closes an item: this is what has become of it."""
+        """Close an item by replacing it with its final form."""
         self.items[index] = final
         out.append(events.output_item_done(self.next(), self.response_id, index, final))

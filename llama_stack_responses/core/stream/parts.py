@@ -1,4 +1,4 @@
-"""The kinds of streamed content: how each is spelled in an item and in events."""
+"""Kinds of streamed content: their form in items and in events."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class PartKind:
 
     Attributes:
         type: the part's `type`.
-        item: the type of the items that hold such parts.
-        holder: the item's list that holds them.
+        item: the type of the items that contain such parts.
+        holder: the item's list of such parts.
         key: the part's field that holds the text.
         added, done, closed: the events when a part opens, when its text ends, and when it closes.
-        delta: the event for a piece of text; output text has a richer one of its own.
+        delta: the event for a piece of text; output text has a more detailed one of its own.
     """
 
     type: str
@@ -38,7 +38,7 @@ class PartKind:
     closed: BoundaryEvent
 
     def part(self, text: str) -> Json:
-        """A part of this kind that holds `text`."""
+        """Return a part of this kind with `text`."""
         part: dict[str, Any] = {"type": self.type, self.key: text}
         if self is OUTPUT_TEXT:
             part["annotations"] = []
@@ -104,7 +104,7 @@ class OpenPart:
     annotations: list[Json] = field(default_factory=list)
 
     def finished(self) -> Json:
-        """The part with what was written so far."""
+        """Return the part with the text so far."""
         part = self.kind.part("".join(self.fragments))
         if self.kind is OUTPUT_TEXT:
             part["logprobs"], part["annotations"] = self.logprobs, self.annotations

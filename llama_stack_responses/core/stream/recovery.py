@@ -1,20 +1,34 @@
-"""An answer that was cut off because its server died: what its events left open, and how it is closed."""
+"""Close a stream that was cut off because its server died, given its events so far."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from . import events
 from .calls import FORMS
 from .events import Event, Json
 from .parts import PART_KINDS, OpenPart
 
+_OF_CLIENT: Final = frozenset(
+    {
+        "function_call",
+        "custom_tool_call",
+        "local_shell_call",
+        "shell_call",
+        "apply_patch_call",
+        "computer_call",
+        "tool_search_call",
+        "mcp_approval_request",
+    }
+)
+"""Items that wait for the client."""
+
 
 @dataclass(slots=True)
 class _Item:
-    """An item as far as its events have come; `done` says that the text of what is open in it has ended."""
+    """An item as its events so far describe it; `done` tells that the text of its open part or field has ended."""
 
     index: int
     blank: Json
@@ -25,13 +39,13 @@ class _Item:
 
 
 def close_cut(response_id: str, output: list[Json], happened: Iterable[Event], number: int) -> list[Event]:
-    """The events that close what stands open after `happened`, the items as incomplete.
+    """Return the events that close what `happened` left open, with items as incomplete.
 
     Args:
         response_id: the response whose output it is.
         output: the response's output before `happened`; the items of `happened` are added to it.
-        happened: events, in their order, from one on at which nothing was open but calls that a tool answers.
-        number: the first sequence number that is free.
+        happened: events in order, from one at which nothing was open but calls that a tool answers.
+        number: the next sequence number.
     """
     still_open: dict[int, _Item] = {}
     for event in happened:
@@ -41,6 +55,15 @@ def close_cut(response_id: str, output: list[Json], happened: Iterable[Event], n
         made += _closing(response_id, item, number + len(made))
         output[item.index] = made[-1]["item"]
     return made
+
+
+def asks_client(happened: Iterable[Event]) -> bool:
+    """Return whether the events of a round that was cut off contain a complete call of a client tool.
+
+    The client may have run it already. If the round were repeated, the model would most likely make the call again.
+    """
+    done = (event["item"] for event in happened if event["type"] == "response.output_item.done")
+    return any(item["type"] in _OF_CLIENT and item.get("status", "completed") == "completed" for item in done)
 
 
 def _take(event: Event, output: list[Json], still_open: dict[int, _Item]) -> None:
@@ -87,7 +110,7 @@ def _take_delta(event: Event, item: _Item) -> None:
 
 
 def _with_bytes(entry: Json) -> Json:
-    """A log probability as a part has it: events leave out the bytes."""
+    """Return a logprob as a content part has it: events omit the bytes."""
     tops = [top | {"bytes": list(top["token"].encode())} for top in entry["top_logprobs"]]
     return entry | {"bytes": list(entry["token"].encode()), "top_logprobs": tops}
 
@@ -115,6 +138,6 @@ def _closing(response_id: str, item: _Item, number: int) -> list[Event]:
         _close_part(item, finished)
     final |= {holder: parts for holder, parts in item.parts.items() if parts or holder in item.blank}
     if item.blank["type"] == "message":
-        final.setdefault("phase", "commentary")  # the answer comes behind it
+        final.setdefault("phase", "commentary")  # the answer follows it
     made.append(events.output_item_done(number + len(made), response_id, index, final))
     return made

@@ -1,4 +1,4 @@
-"""The events of a stored response, made again from the response and the transcript of its stream."""
+"""Recreate the events of a stored response from the response and the transcript of its stream."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from .shell import COMMAND, PRINTED, shell_event
 from .transcript import PHASES, TYPES, Mark, Transcript, lengths
 
 _UNKNOWN: Final = ("content", "phase", "encrypted_content")
-"""What an item does not say yet when it is added."""
+"""Fields that an item does not have yet when it is added."""
 
 
 def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Event]:
-    """The events that build `response`, numbered from 0, each made when it is asked for.
+    """Yield the events that build `response`, numbered from 0, created one at a time.
 
     Args:
-        marks: the transcript of the stream; without it, each text comes as one delta.
+        marks: the transcript of the stream; without it, each text is one delta.
 
-    A cancelled response has no terminal event of its own in OpenAI's types; it ends with
-    `response.incomplete`, whose response says `cancelled`.
+    OpenAI's types have no terminal event for a cancelled response; it ends with `response.incomplete`, whose response
+    has the status `cancelled`.
     """
     again = _Replay(response)
     for mark in _outline(response) if marks is None else marks:
@@ -36,7 +36,7 @@ def replay(response: Json, marks: Sequence[Mark] | None = None) -> Iterator[Even
 
 
 class _Replay:
-    """Makes one response's events in the order of their marks."""
+    """Creates one response's events in the order of its marks."""
 
     def __init__(self, response: Json) -> None:
         self._response = response
@@ -47,7 +47,7 @@ class _Replay:
         self._annotations: defaultdict[tuple[int, int], int] = defaultdict(int)
 
     def make(self, mark: Mark) -> Iterator[Event]:
-        """Makes the event of a mark, or the run of deltas."""
+        """Yield the event of a mark, or the deltas of a run."""
         name = TYPES[mark[0]].removeprefix("response.")
         match name:
             case "created":
@@ -70,7 +70,7 @@ class _Replay:
                 yield from self._part(name, mark)
 
     def end(self) -> Iterator[Event]:
-        """The events that follow from how the response ended."""
+        """Yield the last events, according to the response's status."""
         if error := self._response["error"]:
             yield events.error(self._next(), error["code"], error["message"], error.get("param"))
         yield terminal_event(self._next(), self._response)
@@ -127,7 +127,7 @@ class _Replay:
                 yield kind.delta(self._next(), *at, text)
 
     def _deltas(self, mark: Mark, text: str, logprobs: Sequence[Json]) -> Iterator[tuple[str, Sequence[Json]]]:
-        """The pieces of a run: where one run of a text ends, its next begins."""
+        """Yield the pieces of a run: the next run of a text begins where the last one ended."""
         place = (mark[0], mark[1], mark[2])
         for length, shown in lengths(mark):
             start, first = self._texts[place], self._logprobs[place]
@@ -136,7 +136,7 @@ class _Replay:
 
 
 def _stage(form: ItemForm, name: str) -> Stage | None:
-    """The stage that an event's name tells of, if it tells of one."""
+    """Return the stage that an event's name stands for; None if it stands for none."""
     return next((stage for stage in form.stages if name == f"{form.type}.{stage}"), None)
 
 
@@ -151,7 +151,7 @@ def _blank(item: Json, phase: str | None) -> Json:
 
 
 def _outline(response: Json) -> list[Mark]:
-    """The transcript of a stream in which each text came as one delta."""
+    """Return the transcript of a stream in which each text is one delta."""
     outline = Transcript()
     outline.note({"type": name} for name in TYPES[:2])
     for index, item in enumerate(response["output"]):

@@ -1,4 +1,4 @@
-"""The response object: every field that OpenAI's has, from the moment it exists."""
+"""The response object, with every field of OpenAI's from the start."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ def new_response(
     reasoning_context: str = "current_turn",
     mcp_approval: Approval = "always",
 ) -> dict[str, Any]:
-    """The response to `request` before anything happened: in progress, without output.
+    """Return the initial response to `request`: in progress, without output.
 
-    It has all keys of `openai.types.responses.Response`, and those that OpenAI's service sends beside them; what is not
-    known or not asked for is null where OpenAI's type has null, and OpenAI's default elsewhere. Lists and objects that
-    echo the request are the request's own.
+    It has all keys of `openai.types.responses.Response`, and those that OpenAI's service sends besides them. What is
+    unknown or not requested is null if OpenAI's type allows null, and OpenAI's default otherwise. Lists and objects
+    that echo the request are the request's own, not copies.
 
     Args:
         id: the response's id, `resp_...`.
         created_at: Unix time in seconds.
-        reasoning_context: whose reasoning the model sees again, `current_turn` or `all_turns`.
-        mcp_approval: `require_approval` of the MCP servers for which the request does not say.
+        reasoning_context: which reasoning the model sees again, `current_turn` or `all_turns`.
+        mcp_approval: `require_approval` of MCP servers for which the request does not set it.
     """
     return {
         "id": id,
@@ -63,7 +63,7 @@ def new_response(
 
 
 def usage_of(used: Usage) -> dict[str, Any]:
-    """A response's `usage`, in tokens."""
+    """Return a response's `usage`, in tokens."""
     return {
         "input_tokens": used.input_tokens,
         "input_tokens_details": {"cached_tokens": used.cached_tokens, "cache_write_tokens": used.cache_write_tokens},
@@ -74,13 +74,13 @@ def usage_of(used: Usage) -> dict[str, Any]:
 
 
 def terminal_event(sequence_number: int, response: dict[str, Any]) -> Event:
-    """The event that ends the stream of `response`; a cancelled one has none of its own in OpenAI's types."""
+    """Return the event that ends the stream of `response`; OpenAI's types have none for a cancelled one."""
     made = {"completed": events.completed, "failed": events.failed}.get(response["status"], events.incomplete)
     return made(sequence_number, response)
 
 
 def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
-    """What the response repeats of the request, with the defaults that apply where the client gave no value."""
+    """Return the fields that echo the request, with defaults where the client gave no value."""
     return {
         "access_programs": request.access_programs or None,
         "conversation": {"id": request.conversation} if request.conversation else None,
@@ -114,7 +114,7 @@ def _echo(request: CreateRequest, reasoning_context: str) -> dict[str, Any]:
 
 
 def _image(request: CreateRequest) -> dict[str, Any] | None:
-    """The policy in effect: `auto` is a request and not a policy."""
+    """Return the policy in effect: `auto` is a request, not a policy."""
     image = request.image
     return image if image and image.get("context_compression") == "disabled" else None
 
@@ -128,6 +128,6 @@ def _cache_options(request: CreateRequest) -> dict[str, Any] | None:
 
 
 def _service_tier(request: CreateRequest) -> str:
-    """The tier that serves the request, until the upstream says otherwise: the only one there is, or the one wanted."""
+    """Return the tier that serves the request until the upstream reports another one."""
     wanted = request.service_tier or "auto"
     return {"auto": "default", "fast": "priority"}.get(wanted, wanted)

@@ -1,4 +1,4 @@
-"""The events of a shell in a container: what is run, and what it printed, command by command."""
+"""The events of a container's shell: each command and its output."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ COMMAND: Final = ("shell_call_command.added", "shell_call_command.delta", "shell
 """The events of each command of a `shell_call`."""
 
 PRINTED: Final = ("shell_call_output_content.delta", "shell_call_output_content.done")
-"""The events of what each command printed, of a `shell_call_output`."""
+"""The events of each command's output in a `shell_call_output`."""
 
 
 def shell_event(name: str, sequence_number: int, item: Json, output_index: int, command_index: int) -> Event:
-    """One of these events.
+    """Return one of these events.
 
     Args:
         item: the `shell_call` or the finished `shell_call_output`.
@@ -39,22 +39,22 @@ def shell_event(name: str, sequence_number: int, item: Json, output_index: int, 
 
 
 def command_events(sequence_number: int, item: Json, output_index: int) -> list[Event]:
-    """What all commands of a `shell_call` are, numbered from `sequence_number` on."""
+    """Return the events of all commands of a `shell_call`, numbered from `sequence_number`."""
     return _events(COMMAND, len(item["action"]["commands"]), sequence_number, item, output_index)
 
 
 def printed_events(sequence_number: int, item: Json, output_index: int) -> list[Event]:
-    """What all commands printed, of a `shell_call_output`."""
+    """Return the events of all outputs of a `shell_call_output`, numbered from `sequence_number`."""
     return _events(PRINTED, len(item["output"]), sequence_number, item, output_index)
 
 
 def without_commands(action: Json) -> Json:
-    """The action of a `shell_call` before its commands are told."""
+    """Return the action of a `shell_call` before its commands are sent."""
     return {**action, "commands": []}
 
 
 def nothing_printed(_: list[Json]) -> list[Json]:
-    """The output of a `shell_call_output` before it is told."""
+    """Return the output of a `shell_call_output` before it is sent."""
     return []
 
 

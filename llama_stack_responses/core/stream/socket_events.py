@@ -1,6 +1,6 @@
-"""The events that only a WebSocket carries, as `openai.types.responses.ResponsesServerEvent` has them.
+"""Events that exist only on a WebSocket, as in `openai.types.responses.ResponsesServerEvent`.
 
-Like those of `events`, they are built nowhere else. The response's own events are the same on every way out.
+Like those of `events`, they are created nowhere else. A response's own events are the same on every transport.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ Json = dict[str, Any]
 
 
 def refused(error: ApiError, sequence_number: int | None = None) -> Event:
-    """The nested error event; with the number that it has in a response's stream, if it is part of one."""
+    """Return the nested error event; with a sequence number if it is part of a response's stream."""
     told = error.body()["error"]
     if error.retry_after is not None:
-        told["headers"] = {"retry-after": f"{error.retry_after:g}"}
+        told["headers"] = {"retry-after": f"{error.retry_after:.12g}"}
     numbered = {} if sequence_number is None else {"sequence_number": sequence_number}
     return {"type": "error", **numbered, "status": error.status, "error": told}
 
 
 def steer_accepted(sequence_number: int, steer: Json) -> Event:
-    """`steer` has its `id` and `previous_response_id`."""
+    """Return the event; `steer` has its `id` and `previous_response_id`."""
     return {"type": "response.steer.accepted", "sequence_number": sequence_number, "steer": steer}
 
 
 def steer_pending(sequence_number: int, steer: Json, required_input: list[Json]) -> Event:
-    """`steer` as in `steer_accepted`; `required_input` are stubs of what the client has to send first."""
+    """Return the event; `required_input` holds stubs of what the client must send before `steer` can take effect."""
     return {
         "type": "response.steer.pending",
         "sequence_number": sequence_number,
@@ -39,7 +39,7 @@ def steer_pending(sequence_number: int, steer: Json, required_input: list[Json])
 
 
 def steer_failed(sequence_number: int, steer: Json, code: str, message: str) -> Event:
-    """`steer` has its `input`, its `previous_response_id`, and its `id` if it was accepted before."""
+    """Return the event; `steer` has its `input`, its `previous_response_id`, and its `id` if it was accepted before."""
     return {
         "type": "response.steer.failed",
         "sequence_number": sequence_number,

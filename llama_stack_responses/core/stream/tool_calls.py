@@ -1,10 +1,10 @@
-"""The tool calls of a response: their fragments in; their items and events, and what is left to do, out.
+"""The tool calls of a response: turns fragments into items, events, and calls for the server to run.
 
-The part of the assembler that knows calls. A call of the client's is done when the model has written it. One that the
-server runs stays open until its tool has ended, and comes out of `server_calls` meanwhile.
+This is the part of the assembler that handles calls. A client's call is done when the model has written it. A call that
+the server runs stays open until its tool has ended; it is listed in `server_calls`.
 
-One call at a time is shown as it is written. Where the model server sends fragments of several in turn, the later ones
-wait until the first one's arguments are a whole JSON object, or the round ends.
+Calls are streamed one at a time. If the model server interleaves fragments of several calls, later calls wait until the
+arguments of the first are a complete JSON object, or the round ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ItemStatus = Literal["completed", "incomplete"]
 
 @dataclass(slots=True)
 class _OpenCall:
-    """A call that is being written; it has an item once its name is known to be whole and no other call is open."""
+    """A call that is being written; its item is added once its name is complete and no other call is open."""
 
     name: str = ""
     call_id: str = ""
@@ -40,7 +40,7 @@ class _OpenCall:
     arguments: WholeObject = field(default_factory=WholeObject)
 
     def is_whole(self) -> bool:
-        """Whether nothing can follow."""
+        """Return whether the arguments are complete."""
         return bool(self.name) and self.arguments.reached(self.fragments)
 
 
@@ -48,14 +48,12 @@ class ToolCalls:
     """The calls of one response.
 
     Args:
-        output: where their items go.
-        kind_of: how a call of the function with this name looks to the client, or None when the client
-            does not see it.
+        output: receives their items.
+        kind_of: returns how a call of the function with this name appears to the client; None if it is hidden.
 
     Attributes:
-        server_calls: finished calls that nobody has answered yet: those of hosted tools, and those that do not go
-            through.
-        shown: how many calls of this round are the client's to run.
+        server_calls: complete calls that the server has yet to answer: those of hosted tools, and invalid ones.
+        shown: how many calls of this round the client has to run.
     """
 
     def __init__(self, output: Output, kind_of: Callable[[str], CallKind | None]) -> None:
@@ -70,7 +68,7 @@ class ToolCalls:
         self._told: set[tuple[int, str]] = set()
 
     def resume(self, said: Iterable[Json], waiting: Sequence[ServerCall], happened: Iterable[Event]) -> None:
-        """Goes on where others were: what they said, which calls are to be answered, and what was told of those."""
+        """Continue after other assemblers, given what they added, the unanswered calls, and the events about those."""
         self._told = {
             (event["output_index"], event["type"].rpartition(".")[2]) for event in happened if "output_index" in event
         }
@@ -84,11 +82,11 @@ class ToolCalls:
         return bool(self._writing)
 
     def is_new(self, delta: ToolCall) -> bool:
-        """Whether this fragment begins a call."""
+        """Return whether this fragment begins a call."""
         return delta.key not in self._writing
 
     def feed(self, delta: ToolCall) -> list[Event]:
-        """Takes a fragment."""
+        """Take a fragment and return its events."""
         out: list[Event] = []
         call = self._writing.get(delta.key) or self._queue(delta.key)
         if call.closed:
@@ -97,7 +95,7 @@ class ToolCalls:
             call.call_id = call.call_id or delta.call_id
             call.name += delta.name if delta.name != call.name else ""
         if delta.arguments:
-            # A name can come in pieces, so it is whole only when arguments follow it.
+            # A name can come in pieces, so it is complete only when arguments follow it.
             if call.name and not call.opened and call is self._line[0]:
                 self._open(out, call)
             self._append(out, call, delta.arguments)
@@ -106,14 +104,14 @@ class ToolCalls:
         return out
 
     def pause(self, out: list[Event]) -> bool:
-        """Closes the calls that are whole, since the model says something else; False if one is not whole."""
+        """Close the complete calls, since other content follows; return False if one is incomplete."""
         self._take_turns(out)
         if self._line and self._line[0].is_whole():
             self._finish_first(out)
         return not self._line
 
     def close(self, status: ItemStatus) -> list[Event]:
-        """Closes the calls that are being written, and if they were cut off, also those that run."""
+        """Close the calls that are being written, and with `incomplete` also those that run."""
         out: list[Event] = []
         line, self._line = self._line, deque()
         self._writing = {}
@@ -128,14 +126,14 @@ class ToolCalls:
         return out
 
     def begin(self, form: ItemForm, fields: Json) -> tuple[int, list[Event]]:
-        """Opens an item of a tool's own, not of a call; returns its place."""
+        """Open an item that a tool adds without a call; return its output index and the events."""
         out: list[Event] = []
         index = self._add(out, form, fields)
         self._running.add(index)
         return index, out
 
     def advance(self, index: int, stage: Stage) -> list[Event]:
-        """Says how far the server is with an open item; who runs a call once more does not say it again."""
+        """Report the server's progress with an open item; a repeated run of a call does not report a stage twice."""
         if (index, stage) in self._told:
             return []
         item = self._output.items[index]
@@ -143,9 +141,9 @@ class ToolCalls:
         return [made(self._output.next(), item["id"], index)] if made else []
 
     def conclude(self, index: int, fields: Json, *, failed: bool = False) -> list[Event]:
-        """Closes an item whose tool has ended, with what came of it."""
+        """Close an item whose tool has ended, with its results."""
         if index not in self._running:
-            return []  # its tool has closed it
+            return []  # its tool has already closed it
         self._running.discard(index)
         item = self._output.items[index] | fields
         form = FORMS[item["type"]]
@@ -155,7 +153,7 @@ class ToolCalls:
         return out
 
     def show(self, form: ItemForm, fields: Json) -> list[Event]:
-        """Adds an item that is whole."""
+        """Add a complete item."""
         index, out = self.begin(form, fields)
         return out + self.conclude(index, fields)
 
@@ -165,7 +163,7 @@ class ToolCalls:
         return made
 
     def make(self, kind: CallKind, name: str, arguments: str) -> list[Event]:
-        """Makes a call of which nothing is to be streamed: the model wrote it in an earlier response."""
+        """Make a call without streaming it: the model wrote it in an earlier response."""
         out: list[Event] = []
         call = _OpenCall(name)
         self._begin(out, call, kind)
@@ -179,7 +177,7 @@ class ToolCalls:
         return call
 
     def _take_turns(self, out: list[Event]) -> None:
-        """Closes whole calls in front of others, and shows what the next one said while it waited."""
+        """Close complete calls in front of others, and emit what the next one held back."""
         while len(self._line) > 1 and self._line[0].is_whole():
             self._finish_first(out)
             first = self._line[0]
@@ -251,7 +249,7 @@ class ToolCalls:
             self._output.done(out, index, item | kind.form.ended(status) | {streamed.key: text})
 
     def _append_rest(self, out: list[Event], call: _OpenCall, kind: CallKind, index: int) -> None:
-        """What stands out when all arguments are there."""
+        """Append what is missing when the arguments are complete."""
         assert kind.form.streamed
         if call.decoder:
             rest = call.decoder.end()
@@ -263,7 +261,7 @@ class ToolCalls:
             self._show(out, kind, index, rest)
 
     def _close_whole(self, out: list[Event], call: _OpenCall, kind: CallKind, status: ItemStatus) -> None:
-        """Shows an item that only a whole call makes; one that was cut off makes none."""
+        """Add an item that needs the whole call; an incomplete call adds none."""
         assert kind.whole
         if status == "incomplete":
             return
@@ -283,7 +281,7 @@ class ToolCalls:
         self._leave(call)
 
     def _leave(self, call: _OpenCall) -> None:
-        """Leaves a finished call to the server."""
+        """Pass a complete call to the server."""
         if call.index is not None:
             self._running.add(call.index)
         arguments = "".join(call.fragments) or "{}"

@@ -1,4 +1,4 @@
-"""How a stream was cut into events, in about a byte an event: with the response, it makes the same events again."""
+"""How a stream was cut into events, in about one byte per event: with the response, it recreates the same events."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any, Final
 from .events import Event
 
 Mark = list[Any]
-"""`[type]` or `[type, output index, index in the item]`, the type by its place in `TYPES`; behind that, for an added
-item, the phase that it had then, by its place in `PHASES`, and for a run of deltas their `lengths`."""
+"""`[type]` or `[type, output index, index in the item]`, with the type's index in `TYPES`. An added item is followed by
+the index of its phase at that time in `PHASES`, and a run of deltas by their `lengths`.
+"""
 
 TYPES: Final = (
     "response.created",
@@ -60,18 +61,18 @@ TYPES: Final = (
     "response.shell_call_output_content.done",
     "response.compaction.compacting",
 )
-"""The events of a transcript; what ends a stream follows from the response. Their order is stored: new ones go last."""
+"""The events of a transcript; terminal events follow from the response. The order is stored: append new ones."""
 
 PHASES: Final = (None, "commentary", "final_answer")
 
 _CODES: Final = {name: code for code, name in enumerate(TYPES)}
 _ZERO: Final = 0x23
 _LONGEST: Final = 0x5B - _ZERO
-"""Lengths of up to so many characters are written as one each, below the backslash, which JSON would escape."""
+"""Lengths up to this are stored as one character each, below the backslash, which JSON would escape."""
 
 
 class Transcript:
-    """Takes down the events of one response as they come."""
+    """Records the events of one response as they come."""
 
     def __init__(self) -> None:
         self._marks: list[Mark] = []
@@ -79,7 +80,7 @@ class Transcript:
         self._of: tuple[Any, ...] = ()
 
     def note(self, events: Iterable[Event]) -> None:
-        """Takes down some events."""
+        """Record some events."""
         for event in events:
             if "delta" in event and "command_index" not in event:
                 self._note_delta(event)
@@ -97,12 +98,12 @@ class Transcript:
         self._run.append([length, len(logprobs)] if logprobs else length)
 
     def marks(self) -> list[Mark]:
-        """What was taken down, to be stored."""
+        """Return what was recorded, to be stored."""
         return [[*mark[:3], _packed(mark[3])] if _is_run(mark) else mark for mark in self._marks]
 
 
 def lengths(mark: Mark) -> Iterable[tuple[int, int]]:
-    """Of each delta of a run: its length in characters, and how many log probabilities it had."""
+    """Yield, for each delta of a run, its length in characters and its number of logprobs."""
     for entry in mark[3]:
         match entry:
             case str():

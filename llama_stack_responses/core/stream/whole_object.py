@@ -1,4 +1,4 @@
-"""Whether a JSON object that comes in fragments is whole."""
+"""Detect the end of a JSON object that arrives in fragments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MARK: Final = re.compile(r'["\\{}\[\]]')
 
 
 class WholeObject:
-    """Counts the brackets of a JSON object outside of its strings; each fragment is read once."""
+    """Counts the brackets of a JSON object outside its strings; each fragment is read once."""
 
     __slots__ = ("_depth", "_escaped", "_in_string", "_read", "_whole")
 
@@ -22,7 +22,7 @@ class WholeObject:
         self._whole = False
 
     def reached(self, fragments: Sequence[str]) -> bool:
-        """Whether these fragments, each time the ones before and perhaps more, have reached the object's end."""
+        """Return whether these fragments reach the object's end; each call passes the earlier fragments again."""
         while self._read < len(fragments) and not self._whole:
             self._take(fragments[self._read])
             self._read += 1

@@ -1,4 +1,4 @@
-"""`apply_patch`: the client creates, updates and deletes files as the model says."""
+"""`apply_patch`: the client creates, updates and deletes files on the model's instructions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PARAMETERS: Final = an_object(
 
 
 def apply_patch_tool(_: Json, __: CreateRequest) -> Tool:
-    """A `{type: apply_patch}` tool of the request."""
+    """Create the tool of a `{type: apply_patch}` entry."""
     return ClientTool(
         ["apply_patch"],
         "apply_patch",

@@ -1,4 +1,4 @@
-"""Arguments of a call, held to the shape that an item of OpenAI's has."""
+"""Validation of a call's arguments against the schema of an OpenAI item."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, At, Check
 
 
 def checked(arguments: str, shape: Check) -> Any | None:
-    """The decoded arguments as `shape` keeps them; None if they are not of that shape."""
+    """Decode arguments and validate them with `shape`; None if they are invalid."""
     try:
         return shape(orjson.loads(arguments), At("", DEFAULT_LIMITS))
     except (ValueError, ApiError):

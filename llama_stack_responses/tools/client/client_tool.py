@@ -1,4 +1,4 @@
-"""Built-in tools that the client runs: each is one function whose calls make items of the tool's own."""
+"""Built-in tools that the client runs: each is one function, and its calls become items of the tool's own type."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from .checked import checked
 
 
 class ClientTool:
-    """Such a tool.
+    """A built-in tool that the client runs.
 
     Args:
-        types: its types, in tools and in choices.
-        name: the name by which the model calls it.
-        description: what the model is told of it.
-        parameters: the JSON schema of its arguments.
-        form: the items that its calls make.
-        shape: what arguments must be.
-        fields: makes the item's fields out of them.
+        types: its types in `tools` and `tool_choice`.
+        name: the function name for the model.
+        description: the description for the model.
+        parameters: JSON schema of its arguments.
+        form: form of its call items.
+        shape: check of its arguments.
+        fields: converts arguments to the item's fields.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class ClientTool:
         )
 
     def functions(self) -> Sequence[Function]:
-        """The one function."""
+        """Return the single function."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names the tool's type."""
         return [function.name for function in self._functions if choice["type"] in self._types]
 
 
 def an_object(properties: Json, *required: str) -> Json:
-    """The schema of an object that has these members and no others."""
+    """Return the JSON schema of an object with these properties and no others."""
     return {"type": "object", "properties": properties, "required": [*required], "additionalProperties": False}

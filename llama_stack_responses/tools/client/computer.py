@@ -1,4 +1,4 @@
-"""A computer of the client's: the model moves its mouse, types, and sees screenshots."""
+"""The client's computer: the model moves its mouse, types, and sees screenshots."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _ACTIONS: Final = record({"actions": array(COMPUTER_ACTION, low=1)}, "actions")
 
 
 def computer_tool(declared: Json, _: CreateRequest) -> Tool:
-    """A `{type: computer}` or `{type: computer_use_preview}` tool; the latter takes one action a call."""
+    """Create a `{type: computer}` or `{type: computer_use_preview}` tool; the latter takes one action per call."""
     one = declared["type"] == "computer_use_preview"
     what = "Uses a computer and returns a screenshot of what it shows afterwards."
     if one:
@@ -74,5 +74,5 @@ def computer_tool(declared: Json, _: CreateRequest) -> Tool:
 
 
 def _whole(action: Json) -> Json:
-    """OpenAI's type has the keys of a double click always, if need be as null."""
+    """Add `keys: null` to a double click without keys: OpenAI's type requires the field."""
     return {"keys": None, **action} if action["type"] == "double_click" else action

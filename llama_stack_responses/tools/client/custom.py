@@ -1,4 +1,4 @@
-"""Custom tools: the client runs them, and what the model sends them is free text, or text that a grammar describes."""
+"""Custom tools: run by the client. Their input is free text or text that matches a grammar."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ class CustomTool:
         self._functions = (client_custom(declared),)
 
     def functions(self) -> Sequence[Function]:
-        """The one function."""
+        """Return the single function."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its name."""
+        """Return the function if the choice names it."""
         return [self._name] if is_chosen(choice, "custom", self._name) else []
 
 
 def client_custom(declared: Json, namespace: str | None = None) -> Function:
-    """The custom tool of an entry of `tools`, or of a namespace among them, as a chat API has it that knows such."""
+    """Convert a custom tool of `tools` or of a namespace to a function of type `custom` in the Chat Completions API."""
     name: str = declared["name"]
     custom: Json = {"name": chat_name(namespace, name)}
     if "description" in declared:

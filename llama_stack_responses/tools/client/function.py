@@ -1,4 +1,4 @@
-"""Function tools: the client runs them."""
+"""Function tools, which the client runs."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class FunctionTool:
         self._functions = (client_function(declared),)
 
     def functions(self) -> Sequence[Function]:
-        """The one function."""
+        """Return the single function."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its name."""
+        """Return the function if the choice names it."""
         return [self._name] if is_chosen(choice, "function", self._name) else []
 
 
 def client_function(declared: Json, namespace: str | None = None) -> Function:
-    """The function of an entry of `tools`, or of a namespace among them."""
+    """Convert a function of `tools` or of a namespace."""
     name: str = declared["name"]
     strict = {} if declared.get("strict") is None else {"strict": declared["strict"]}
     chat = chat_function(chat_name(namespace, name), declared.get("description"), declared.get("parameters"), **strict)
@@ -37,6 +37,6 @@ def client_function(declared: Json, namespace: str | None = None) -> Function:
 
 
 def is_chosen(choice: Json, kind: str, name: str, namespace: str | None = None) -> bool:
-    """Whether a choice means the tool that the client knows by this name; it need not say the namespace."""
+    """Whether a choice names the client's tool of this kind and name; it may omit the namespace."""
     meant = choice.get("namespace", namespace)
     return (choice["type"], choice.get("name"), meant) == (kind, name, namespace)

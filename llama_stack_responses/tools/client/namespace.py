@@ -1,4 +1,4 @@
-"""Namespaces: functions and custom tools of the client's that share a name before their own."""
+"""Namespaces: functions and custom tools of the client under a common prefix."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MAKERS: Final[Mapping[str, Callable[[Json, str], Function]]] = {
 class NamespaceTool:
     """A `{type: namespace, name, description, tools}` tool of the request.
 
-    The model sees each of its tools under a name made of both; a call carries `namespace` and the bare `name`.
+    The model sees its tools under a joined name; a call item has `namespace` and the bare `name`.
     """
 
     def __init__(self, declared: Json, _: CreateRequest) -> None:
@@ -28,11 +28,11 @@ class NamespaceTool:
         self._members = [(tool, _MAKERS[tool["type"]](tool, self._name)) for tool in declared["tools"]]
 
     def functions(self) -> Sequence[Function]:
-        """All its tools."""
+        """Return the functions of all its tools."""
         return [function for _, function in self._members]
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """A choice of the namespace means all of them."""
+        """Return all functions if the choice names the namespace, otherwise those that it names."""
         if is_chosen(choice, "namespace", self._name):
             return [function.name for _, function in self._members]
         return [

@@ -1,4 +1,4 @@
-"""Shells on the client's own machine: `local_shell` runs one program, `shell` several commands."""
+"""Shells on the client's machine: `local_shell` runs one program, `shell` several commands."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SHELL_PARAMETERS: Final = an_object(
 
 
 def local_shell_tool(_: Json, __: CreateRequest) -> Tool:
-    """A `{type: local_shell}` tool of the request."""
+    """Create the tool of a `{type: local_shell}` entry."""
     return ClientTool(
         ["local_shell"],
         "local_shell",
@@ -50,7 +50,7 @@ def local_shell_tool(_: Json, __: CreateRequest) -> Tool:
 
 
 def shell_tool(declared: Json, _: CreateRequest) -> Tool:
-    """A `{type: shell, environment}` tool of the request."""
+    """Create the tool of a `{type: shell, environment}` entry."""
     skills = (declared.get("environment") or {}).get("skills", ())
     return ClientTool(
         ["shell"],

@@ -1,4 +1,4 @@
-"""`tool_search`: tools that the model sees once it, or the client, has looked for them."""
+"""`tool_search`: the model, or the client, searches for tools before the model can see and call them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SEARCH: Final = record({"paths": array(string(1, 300), low=1)}, "paths")
 
 
 def tool_search_tool(declared: Json, request: CreateRequest) -> Tool:
-    """A `{type: tool_search, execution, description, parameters}` tool of the request."""
+    """Create the tool of a `{type: tool_search, execution, description, parameters}` entry."""
     return ClientSearch(declared) if declared.get("execution") == "client" else ServerSearch(request.tools)
 
 
 class ClientSearch:
-    """The client looks for tools; they come with the output of the call."""
+    """A search that the client runs. The tools come with the output of the call."""
 
     def __init__(self, declared: Json) -> None:
         def fields(_: str, call_id: str) -> Json:
@@ -43,27 +43,27 @@ class ClientSearch:
         self._functions = (Function(chat, CallKind(TOOL_SEARCH_CALL, fields, whole=whole)),)
 
     def functions(self) -> Sequence[Function]:
-        """The one function."""
+        """Return the single function."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "tool_search" else []
 
     def found(self) -> Sequence[Json]:
-        """None: they stand among the items."""
+        """Return nothing: the found tools are in the conversation's items."""
         return ()
 
 
 class ServerSearch:
-    """The model names what it needs of a list of all deferred tools, which is shorter than the tools themselves."""
+    """A search by name. The model sees a list of all deferred tools, which is shorter than the tools themselves."""
 
     def __init__(self, declared: Sequence[Json]) -> None:
         self._deferred = [tool for tool in map(_deferred_part, declared) if tool]
         self._found: list[Json] = []
 
     def functions(self) -> Sequence[Function]:
-        """One function, if there is something to find."""
+        """Return the single function, or none if no tool is deferred."""
         if not self._deferred:
             return ()
         lines = [line for tool in self._deferred for line in _listed(tool)]
@@ -72,18 +72,18 @@ class ServerSearch:
         return [Function(chat_function(_NAME, description, _PATHS), kind, self._run, repeatable=True)]
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "tool_search" else []
 
     def found(self) -> Sequence[Json]:
-        """What the searches of this response have found."""
+        """Return the tools found by the searches of this response."""
         return self._found
 
     async def _run(self, invocation: Invocation) -> Outcome:
         paths = set(invocation.arguments()["paths"])
         found = [part for tool in self._deferred if (part := _part(tool, paths))]
         self._found += found
-        invocation.stagehand.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": found})
+        invocation.reporter.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": found})
         if not found:
             return Outcome("There are no such tools. Use the names from the list, as they stand there.")
         return Outcome("The tools can be called now.")
@@ -99,7 +99,7 @@ def _whole(arguments: str) -> Json | None:
 
 
 def _deferred_part(tool: Json) -> Json | None:
-    """What of a declared tool is deferred."""
+    """Return the deferred part of a declared tool; None if there is none."""
     if tool["type"] != "namespace":
         return tool if tool.get("defer_loading") and "name" in tool else None
     members = [member for member in tool["tools"] if member.get("defer_loading")]
@@ -113,7 +113,7 @@ def _listed(tool: Json) -> Iterator[str]:
 
 
 def _part(tool: Json, paths: set[str]) -> Json | None:
-    """What of a tool is meant by these paths."""
+    """Return the part of a tool that these paths select; None if there is none."""
     if tool["name"] in paths:
         return tool
     members = [member for member in tool.get("tools", ()) if f"{tool['name']}.{member['name']}" in paths]

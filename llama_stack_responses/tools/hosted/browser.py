@@ -1,7 +1,7 @@
-"""Web search as gpt-oss has learned it: `browser.search`, `browser.open` and `browser.find`.
+"""Web search in the form that gpt-oss was trained on: `browser.search`, `browser.open` and `browser.find`.
 
-What a call shows is a page with a number, its cursor. Links in it are `【id†text†host】`, and the model cites lines of
-it: `【cursor†L3-L5】`. The pages of earlier turns are found again in what the model was told then.
+A call shows a page with a number, its cursor. Links in it are `【id†text†host】`, and the model cites its lines:
+`【cursor†L3-L5】`. The pages of earlier responses are restored from the tool outputs in the conversation.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Json = dict[str, Any]
 
 _WIDTH: Final = 80
 _LINES_FOUND: Final = 4
-"""Lines that are shown from each on that matches."""
+"""Lines shown from each match on."""
 _MOST_FOUND: Final = 50
 _SEARCHED: Final = "web-search://"
 _MATCH: Final = re.compile(rf"# {OPENS}(\d+){DAGGER}match at L(\d+){CLOSES}")
@@ -49,11 +49,11 @@ _LINK: Final = re.compile(r"\[([^\[\]]*)\]\((https?://[^\s()]+)\)")
 
 @dataclass(frozen=True, slots=True)
 class _Link:
-    """A link of a view.
+    """A link in a view.
 
     Attributes:
-        line: of the view in which it stands.
-        target: the line that it leads to.
+        line: line of the view that contains it.
+        target: line number that it leads to.
     """
 
     url: str
@@ -64,12 +64,12 @@ class _Link:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What one cursor stands for.
+    """The page or the search results at one cursor.
 
     Attributes:
-        url: of the page; of a search's results, none that can be opened.
-        lines: None where they are not known any more.
-        links: by their id; None where they are not known any more.
+        url: URL of the page; for search results, a placeholder that cannot be opened.
+        lines: None if they are no longer known.
+        links: links by id; None if they are no longer known.
     """
 
     url: str
@@ -83,7 +83,7 @@ class _View:
 
 
 class Browser(SearchTool):
-    """The tool."""
+    """The browser tool of one request."""
 
     def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
         browsing = Browsing(declared, request, services)
@@ -96,19 +96,19 @@ class Browser(SearchTool):
         self._views: dict[int, _View] = {}
 
     def cite(self, key: str, place: str) -> Citation | None:
-        """A page is cited by its cursor and lines; lines of a search's results are those of one of them."""
+        """Return the citation of a page by its cursor, or of the search result that a line belongs to."""
         view = self._views.get(int(key)) if key.isdecimal() else None
         if view is None:
             return None
         if not view.is_search:
-            # What was found in a page is the page.
+            # Search results within a page cite the page.
             page = next(each for each in self._views.values() if each.url == view.url)
             return url_citation(Source(page.url, page.title))
         line = _PLACE.match(place)
         before = [link for link in (view.links or {}).values() if line and link.line <= int(line[1])]
         return url_citation(Source(before[-1].url, before[-1].title)) if before else None
 
-    # what the model calls
+    # the functions
 
     async def _search(self, invocation: Invocation) -> Outcome:
         invocation.advance("searching")
@@ -138,7 +138,7 @@ class Browser(SearchTool):
         view = await asyncio.to_thread(_of_page, await self._browsing.open(action["url"]))
         return Outcome(self._shown(await asyncio.to_thread(_of_matches, view, action["pattern"])))
 
-    # how its calls look to the client
+    # the items of its calls
 
     def _opened(self, arguments: str) -> Json | None:
         named = named_arguments(arguments)
@@ -162,12 +162,12 @@ class Browser(SearchTool):
         return {"action": {"type": "find_in_page", "url": url, "pattern": pattern}}
 
     def _view(self, cursor: Any) -> _View | None:
-        """The page at a cursor; without one, the last."""
+        """Return the view at a cursor; the last one without a cursor."""
         number = _integer(cursor, -1)
         return self._views.get(max(self._views, default=-1) if number < 0 else number)
 
     async def _link(self, arguments: Json) -> _Link | None:
-        """The link that a call follows; that of a page from an earlier turn is looked up in the page again."""
+        """Return the link that a call follows. The links of an earlier response's page are read from the page again."""
         number, view = _integer(arguments.get("id"), -1), self._view(arguments.get("cursor"))
         if number < 0 or view is None:
             return None
@@ -176,10 +176,10 @@ class Browser(SearchTool):
             links = (await asyncio.to_thread(_of_page, await self._browsing.open(view.url))).links
         return (links or {}).get(number)
 
-    # pages
+    # views
 
     def _shown(self, view: _View, first: int = 0, count: int = -1) -> str:
-        """Gives a page the next cursor and shows its lines from `first` on, `count` of them or as many as fit."""
+        """Assign the next cursor to a view and show its lines from `first` on: `count` of them, or as many as fit."""
         cursor = max(self._views, default=-1) + 1
         self._views[cursor] = view
         assert view.lines is not None
@@ -192,13 +192,13 @@ class Browser(SearchTool):
         return "\n".join([f"[{cursor}] {view.title} ({view.url})", where, "", *shown])
 
     def _learn(self, told: str) -> None:
-        """Takes in a page from what the model was told; the first line and those with a number are this module's."""
+        """Restore a view from an earlier output of this tool, by its first line and its numbered lines."""
         head, *rest = told.split("\n")
         title = _TITLE.fullmatch(head)
         if title is None:
             return
         lines = {int(line[1]): line[2] for line in map(_LINE.fullmatch, rest) if line}
-        # Those of a page are looked up in the page itself, if they are needed.
+        # The links of a page are read from the page again when they are needed.
         links = dict(_links_of_results(lines)) or dict(_links_of_matches(title[3], title[2], lines)) or None
         self._views[int(title[1])] = _View(title[3], title[2], None, links)
 
@@ -214,7 +214,7 @@ def _of_results(query: str, results: Sequence[Result], longest: int) -> _View:
 
 
 def _links_of_results(lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
-    """The links of a search's results: the URL stands in the line behind each."""
+    """Yield the links of search results: each URL is in the line after its marker."""
     for number, line in lines.items():
         marked = _MARKED.fullmatch(line)
         url = lines.get(number + 1, "")
@@ -223,7 +223,7 @@ def _links_of_results(lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
 
 
 def _links_of_matches(url: str, title: str, lines: dict[int, str]) -> Iterator[tuple[int, _Link]]:
-    """The links of passages that were found in a page."""
+    """Yield the links of the matches within a page."""
     for number, line in lines.items():
         if found := _MATCH.fullmatch(line):
             yield int(found[1]), _Link(url, title, number, int(found[2]))
@@ -243,7 +243,7 @@ def _of_page(page: Page) -> _View:
 
 
 def _of_matches(view: _View, pattern: str) -> _View:
-    """The passages of a page in which a text stands; each is a link to its line."""
+    """Return the matches of a text in a page; each links to its line."""
     assert view.lines is not None
     found = lines_with(view.lines, pattern)[:_MOST_FOUND]
     lines = ["", f"URL: {view.url}", ""]
@@ -256,7 +256,7 @@ def _of_matches(view: _View, pattern: str) -> _View:
 
 
 def _named(text: str) -> str:
-    """A name inside of a marker."""
+    """Return text for use inside a marker."""
     return tamed(text).replace(DAGGER, " ")
 
 

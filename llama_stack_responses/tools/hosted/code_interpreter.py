@@ -16,7 +16,7 @@ from llama_stack_responses.sandbox.container import Ran
 from llama_stack_responses.sandbox.containers import file_id, files
 from llama_stack_responses.sandbox.jail import DATA
 
-from ..tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .container_choice import ContainerChoice, Site
 from .numbered_files import NumberedFiles
 
@@ -40,9 +40,9 @@ class CodeInterpreterTool:
     """A `{type: code_interpreter, container}` tool of a request.
 
     Args:
-        declared: the entry.
-        request: what else the client asked for.
-        site: where the code runs.
+        declared: the tool's entry.
+        request: the whole request.
+        site: access to containers.
     """
 
     def __init__(self, declared: Json, request: CreateRequest, *, site: Site) -> None:
@@ -50,8 +50,8 @@ class CodeInterpreterTool:
         self._shows_outputs = "code_interpreter_call.outputs" in request.include
         self._files = NumberedFiles()
 
-    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
-        """Chooses the container, and learns what files the model knows."""
+    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+        """Choose the container, and restore the files that the model knows."""
         calls = [item for item in items if item["type"] == "code_interpreter_call"]
         self._choice.choose(item["container_id"] for item in calls)
         for call in calls:
@@ -59,16 +59,16 @@ class CodeInterpreterTool:
                 self._files.learn(call[EXCHANGE]["output"])
 
     def functions(self) -> Sequence[Function]:
-        """One that takes code. Code that may have run is not run again: it may have changed its files."""
+        """Return the single function. It is not repeatable: a call that may have run may have changed files."""
         kind = CallKind(CODE_INTERPRETER_CALL, self._fields, decoder=partial(ArgumentText, "code"), hosted=True)
         return (Function(chat_function(_NAME, _DESCRIPTION, _PARAMETERS), kind, self._run),)
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "code_interpreter" else []
 
     def cite(self, key: str, _: str) -> Citation | None:
-        """The file with this number."""
+        """Return the citation of the file with this number."""
         if (path := self._files.get(key)) is None:
             return None
         name = path.rpartition("/")[2]
@@ -98,7 +98,7 @@ def _outputs(ran: Ran) -> list[Json]:
 
 
 def _told(ran: Ran, written: Sequence[str]) -> str:
-    """What the model hears of a run."""
+    """Return the model's view of a run."""
     parts = [ran.printed.rstrip()] if ran.printed.strip() else []
     if ran.stopped:
         parts.append(f"The code was stopped. {ran.stopped} All variables are gone; the files are still there.")

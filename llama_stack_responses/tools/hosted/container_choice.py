@@ -1,10 +1,10 @@
-"""Which container a tool of a request works in."""
+"""The choice of the container for a request's tool."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
@@ -18,17 +18,17 @@ from llama_stack_responses.sandbox.places import TooMany
 from ..tool import ToolError
 
 Json = dict[str, Any]
-Uploaded = Callable[[str], Awaitable[tuple[str, bytes]]]
-"""Gives the name and content of an uploaded file by its id; an `ApiError` if the user may not see it."""
+Uploaded = Callable[[str], AbstractAsyncContextManager[tuple[str, bytes]]]
+"""Yields the name and content of an uploaded file by its id. Raises `ApiError` if the user has no access to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where this server's containers are.
+    """Access to this server's containers.
 
     Attributes:
-        who: the user who asks.
-        uploaded: reads files that are to be put into a container.
+        who: returns the current user.
+        uploaded: reads uploaded files, to copy them into a container.
     """
 
     containers: Containers
@@ -40,10 +40,10 @@ class ContainerChoice:
     """The container of one tool.
 
     Args:
-        asked: the id of a container, or what a new one is to be like: `{file_ids, network_policy}`.
+        asked: id of a container, or the settings of a new one: `{file_ids, network_policy}`.
 
     Attributes:
-        container_id: its id, once it is chosen.
+        container_id: its id, once chosen.
     """
 
     def __init__(self, site: Site, asked: str | Json) -> None:
@@ -56,17 +56,17 @@ class ContainerChoice:
             raise bad_request(message, "tools", "unsupported_value")
 
     def choose(self, used: Iterable[str]) -> None:
-        """Chooses: the one that is asked for, or the last one that the conversation used, or a new one."""
+        """Choose the requested container, the last one that the conversation used, or a new id."""
         self.container_id = self.container_id or self._last(list(used)) or new_id("cntr")
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Entry]:
-        """The container, which does not expire meanwhile.
+        """Open the container and keep it from expiring meanwhile.
 
         Raises:
-            ToolError: it is not there, or there is no room for it.
+            ToolError: it does not exist, or no container can be created.
         """
-        # Calls of one round run at once, and the first one makes the container.
+        # Calls of one round run concurrently; the first one creates the container.
         async with self._opening:
             entry = await self._open()
         entry.users += 1
@@ -76,7 +76,7 @@ class ContainerChoice:
             entry.users -= 1
 
     async def _open(self) -> Entry:
-        """The container; one that is new is made now, with the files that it is to have."""
+        """Find the container; create a new one, with its files, if it does not exist yet."""
         try:
             return self._site.containers.find(self.container_id, self._site.who())
         except NoContainer as error:
@@ -91,10 +91,10 @@ class ContainerChoice:
             raise ToolError(str(error)) from error
         for file_id in asked.get("file_ids", ()):
             try:
-                name, content = await self._site.uploaded(file_id)
-                await write_file(entry, name, BytesIO(content))
+                async with self._site.uploaded(file_id) as (name, content):
+                    await write_file(entry, name, BytesIO(content))
             except ApiError as error:
-                await self._site.containers.end(entry.id)  # one without its files would be taken for whole
+                await self._site.containers.end(entry.id)  # it must not be reused without its files
                 raise ToolError(f"The file '{file_id}' cannot be put into the container. {error.message}") from error
         return entry
 

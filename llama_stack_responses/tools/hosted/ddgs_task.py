@@ -1,7 +1,7 @@
-"""Asks search engines by the `ddgs` package, in a worker process.
+"""Queries search engines with the `ddgs` package, in a worker process.
 
-The package reads whole answers, however large, in threads that cannot be ended. So it runs in a process that can be
-killed, and its HTTP client has bounds on the bytes of an answer and on redirects.
+The package reads whole answers of any size, in threads that cannot be stopped. So it runs in a process that can be
+killed, and its HTTP client limits the size of answers and the redirects.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ddgs.http_client import HttpClient
 Json = dict[str, Any]
 
 _MOST_BYTES: Final = 8 << 20
-"""Bytes of one answer, decompressed, at most."""
+"""Maximum size of a decompressed answer."""
 _PIECE: Final = 1 << 16
 _REDIRECTS: Final = 3
 _REDIRECTED: Final = (301, 302, 303, 307, 308)
 
 
 def read(content: bytes, options: Json) -> dict[str, str]:
-    """The results of a search as JSON; or as `problem` why there are none.
+    """Return the results of a search as JSON in `text`, or the reason for failure as `problem`.
 
     Args:
         content: the query.
@@ -37,7 +37,7 @@ def read(content: bytes, options: Json) -> dict[str, str]:
     if unknown := sorted(set(options["engines"]) - ENGINES["text"].keys()):
         return {"problem": "engines", "unknown": ", ".join(unknown), "known": ", ".join(sorted(ENGINES["text"]))}
     failures: set[str] = set()
-    # This process ends with the task, so nothing else gets this client.
+    # The process ends with the task, so nothing else gets this client.
     ddgs.base.HttpClient = partial(_BoundedClient, failures)
     search = DDGS(options["proxy"], options["seconds"], verify=options["ca_file"] or True)
     try:
@@ -49,14 +49,14 @@ def read(content: bytes, options: Json) -> dict[str, str]:
             backend=",".join(options["engines"]) or "auto",
         )
     except DDGSException:
-        # An engine that refuses looks to the package as one that has found nothing.
+        # The package does not distinguish an engine that refuses from one that finds nothing.
         return {"problem": "failures", "failures": ", ".join(sorted(failures))} if failures else {"text": "[]"}
     results = [{"title": each["title"], "url": each["href"], "content": each["body"]} for each in found]
     return {"text": json.dumps(results)}
 
 
 class _Answer:
-    """What the engines read of an answer."""
+    """The fields of an HTTP answer that the engines read."""
 
     def __init__(self, status: int, body: bytes) -> None:
         self.status_code = status
@@ -65,10 +65,10 @@ class _Answer:
 
 
 class _BoundedClient(HttpClient):  # type: ignore[misc]
-    """The package's HTTP client, with bounds.
+    """The package's HTTP client with limits.
 
     Args:
-        failures: takes what went wrong.
+        failures: collects the reasons of failed requests.
     """
 
     def __init__(self, failures: set[str], **settings: Any) -> None:
@@ -76,10 +76,10 @@ class _BoundedClient(HttpClient):  # type: ignore[misc]
         self._failures = failures
 
     def request(self, method: str, url: str, **more: Any) -> _Answer:
-        """Asks, and follows redirects within the engine's own site.
+        """Send a request and follow redirects within the engine's site.
 
         Raises:
-            DDGSException: there is no answer, or a larger one than is read.
+            DDGSException: there is no answer, or it is too large.
         """
         try:
             answer = self._asked(method, url, more)
@@ -104,8 +104,8 @@ class _BoundedClient(HttpClient):  # type: ignore[misc]
         return self.client.request(method, url, stream=True, follow_redirects=False, **more)
 
 
-class _TooLarge(Exception):  # noqa: N818 (it is what the body is)
-    """The body has more bytes than are read."""
+class _TooLarge(Exception):  # noqa: N818 (it describes the body)
+    """The body is over the size limit."""
 
 
 _FAILURES: Final = (
@@ -113,7 +113,7 @@ _FAILURES: Final = (
     (primp.TimeoutError, "no answer in time"),
     (primp.ConnectError, "no connection"),
 )
-"""What to say of an exception, by its class."""
+"""Failure descriptions by exception class."""
 
 
 def _body(answer: Any) -> bytes:
@@ -126,7 +126,7 @@ def _body(answer: Any) -> bytes:
 
 
 def _is_same_site(url: str, target: str) -> bool:
-    """Whether a redirect stays with the engine: TLS, and a host with the same last two labels."""
+    """Whether a redirect stays on the engine's site: HTTPS, and a host with the same last two labels."""
     there = urlsplit(target)
     return there.scheme == "https" and _site(there.hostname) == _site(urlsplit(url).hostname)
 

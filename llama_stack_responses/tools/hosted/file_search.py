@@ -1,4 +1,4 @@
-"""File search: the model finds passages in the files of the stack's vector stores, and cites the files."""
+"""File search: the model searches the stack's vector stores for passages and cites their files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind
 from llama_stack_responses.core.stream.citing import CLOSES, OPENS, Citation
 
-from ..tool import Function, Invocation, Outcome, Stagehand, chat_function
+from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
 from .sources import Sources, tamed_lines
 from .vector_stores import Passage, VectorStores
 
@@ -24,7 +24,7 @@ _NAME: Final = "file_search"
 _MOST_QUERIES: Final = 5
 _RESULTS: Final = 10
 _AT_ONCE: Final = 8
-"""Results of a search, where the request does not say how many it wants."""
+"""Default number of results, and maximum number of concurrent searches."""
 _PREFIX: Final = "F"
 _CITE: Final = (
     f"Passages of files, the best first. Cite a file by its number right behind what it supports, as in: "
@@ -50,7 +50,7 @@ _FUNCTION: Final = chat_function(
 
 
 class FileSearch:
-    """The tool as one function."""
+    """The file search tool, with a single function."""
 
     def __init__(self, declared: Json, request: CreateRequest, stores: VectorStores) -> None:
         self._declared = declared
@@ -62,15 +62,15 @@ class FileSearch:
         self._functions = (Function(_FUNCTION, kind, self._run, repeatable=True),)
 
     def functions(self) -> Sequence[Function]:
-        """The one function."""
+        """Return the single function."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "file_search" else []
 
-    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
-        """Finds the files again that the model has been told of, and looks whether the stores are there."""
+    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+        """Check that the stores exist, and restore the files that the model knows from its conversation."""
         for store_id in self._store_ids:
             await self._stores.check(store_id)
         for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
@@ -78,7 +78,7 @@ class FileSearch:
                 self._sources.learn(exchange["output"])
 
     def cite(self, key: str, _: str) -> Citation | None:
-        """A file is cited by its number; in the text, nothing is left of that."""
+        """Return the citation of a file by its number; the marker is removed from the text."""
         source = self._sources.get(key)
         if source is None:
             return None
@@ -92,7 +92,7 @@ class FileSearch:
                 "attributes": dict(each.attributes),
                 "file_id": each.file_id,
                 "filename": each.filename,
-                # OpenAI's are within these bounds; a distance of 0 makes some stores say infinity.
+                # OpenAI's scores are within these bounds; some stores return infinity for a distance of 0.
                 "score": min(max(each.score, 0.0), 1.0),
                 "text": each.text,
             }
@@ -101,7 +101,7 @@ class FileSearch:
         return Outcome(self._listed(found), {"results": results} if self._shows_results else {})
 
     async def _search(self, queries: Sequence[str]) -> list[Passage]:
-        """The best passages of all stores for all queries, each once."""
+        """Return the best passages of all stores for all queries, without duplicates."""
         options: Json = {
             name: self._declared[name] for name in ("filters", "ranking_options") if name in self._declared
         }
@@ -132,7 +132,7 @@ def _no_fields(_: str, __: str) -> Json:
 
 
 def _queries(arguments: str) -> Json | None:
-    """The queries of a call; models that know other search tools send one `query`."""
+    """Parse the queries of a call. Some models send a single `query`, as other search tools take."""
     try:
         named = orjson.loads(arguments)
     except orjson.JSONDecodeError:

@@ -12,7 +12,7 @@ from llama_stack_responses.sandbox.jail import DATA
 
 from ..client.checked import checked
 from ..client.shell import SHELL_PARAMETERS
-from ..tool import Function, Invocation, Outcome, Stagehand, chat_function
+from ..tool import Function, Invocation, ItemReporter, Outcome, chat_function
 from .container_choice import ContainerChoice, Site
 
 Json = dict[str, Any]
@@ -31,24 +31,24 @@ class HostedShellTool:
 
     Args:
         environment: `{type: container_auto, ...}` or `{type: container_reference, container_id}`.
-        site: where the commands run.
+        site: access to containers.
     """
 
     def __init__(self, environment: Json, site: Site) -> None:
         self._choice = ContainerChoice(site, environment.get("container_id") or environment)
 
-    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
-        """Chooses the container."""
+    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+        """Choose the container."""
         places = [item.get("environment") or {} for item in items if item["type"] == "shell_call"]
         self._choice.choose(place["container_id"] for place in places if "container_id" in place)
 
     def functions(self) -> Sequence[Function]:
-        """One that takes commands. Commands that may have run are not run again."""
+        """Return the single function. It is not repeatable: commands that may have run are not run again."""
         kind = CallKind(SHELL_CALL, self._fields, whole=self._whole, hosted=True)
         return (Function(chat_function(_NAME, _DESCRIPTION, SHELL_PARAMETERS), kind, self._run),)
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by its type."""
+        """Return the function if the choice names the tool's type."""
         return [_NAME] if choice["type"] == "shell" else []
 
     def _fields(self, _: str, call_id: str) -> Json:
@@ -66,24 +66,24 @@ class HostedShellTool:
         async with self._choice.opened() as entry:
             ran = [await entry.container.command(command, seconds, length) for command in action["commands"]]
         output = [_printed(each, length) for each in ran]
-        # From here on nothing waits: what the client sees of the end, and that it is the end, are kept together.
-        stagehand, call = invocation.stagehand, invocation.call
+        # No await from here on: the client's view of the end and the end itself are stored in one commit.
+        reporter, call = invocation.reporter, invocation.call
         assert call.index is not None
-        stagehand.conclude(call.index, {})
+        reporter.conclude(call.index, {})
         made = {"call_id": call.call_id, "max_output_length": length, "output": output}
-        stagehand.show(SHELL_CALL_OUTPUT, made)
+        reporter.show(SHELL_CALL_OUTPUT, made)
         return Outcome("\n".join(map(_told, output)))
 
 
 def _printed(done: Commanded, length: int) -> Json:
-    """What a command printed, as an entry of a `shell_call_output`."""
+    """Return a command's result as an entry of a `shell_call_output`."""
     stopped = f"\n{done.stopped}" if done.stopped else ""
     outcome: Json = {"type": "timeout"} if done.exit_code is None else {"type": "exit", "exit_code": done.exit_code}
     return {"stdout": done.stdout[:length], "stderr": (done.stderr + stopped)[:length], "outcome": outcome}
 
 
 def _told(entry: Json) -> str:
-    """What the model hears of a command."""
+    """Return the model's view of a command's result."""
     outcome = entry["outcome"]
     ended = "The command was stopped." if outcome["type"] == "timeout" else f"Exit code: {outcome['exit_code']}"
     errors = f"stderr:\n{entry['stderr']}" if entry["stderr"] else ""

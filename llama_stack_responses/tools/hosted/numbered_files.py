@@ -1,4 +1,4 @@
-"""The files of a container that a model knows in one conversation, by number."""
+"""The files of a container that the model knows in one conversation, by number."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ _HEADING: Final = re.compile(rf"^{OPENS}(f\d+){CLOSES} ({DATA}/[^\n]+)$", re.MUL
 
 
 class NumberedFiles:
-    """Files by the keys of their markers, `f1`, `f2` and so on; a file keeps its key."""
+    """Files by marker key: `f1`, `f2` and so on. A file keeps its key."""
 
     def __init__(self) -> None:
         self._paths: dict[str, str] = {}
 
     def learn(self, told: Any) -> None:
-        """Takes in the files that stand in what the model was told before."""
+        """Restore the files listed in an earlier output of the tool."""
         self._paths |= dict(_HEADING.findall(told)) if isinstance(told, str) else {}
 
     def heading(self, path: str) -> str:
-        """What the model is told of a file; `learn` reads it."""
+        """Return the line that lists a file for the model; `learn` parses it."""
         known = (key for key, each in self._paths.items() if each == path)
         key = next(known, f"f{len(self._paths) + 1}")
         self._paths[key] = path
         return f"{OPENS}{key}{CLOSES} {path}"
 
     def get(self, key: str) -> str | None:
-        """The path of the file with this key."""
+        """Return the path of the file with this key."""
         return self._paths.get(key)

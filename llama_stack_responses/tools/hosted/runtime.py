@@ -1,4 +1,4 @@
-"""What hosted tools need of the stack's own tool runtime."""
+"""The interface of the stack's tool runtimes for hosted tools."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ Json = dict[str, Any]
 
 
 class ToolRuntime(Protocol):
-    """The tools that the stack's tool runtimes have."""
+    """The tools of the stack's tool runtimes."""
 
     async def has(self, name: str) -> bool:
-        """Whether one of them has a tool of this name."""
+        """Whether a tool of this name exists."""
         ...
 
     async def invoke(self, name: str, arguments: Json) -> str:
-        """Calls a tool; returns the text of its result.
+        """Call a tool and return its result as text.
 
         Raises:
-            ToolError: it did not work out.
+            ToolError: the call failed.
         """
         ...
 
 
 class NoToolRuntime:
-    """A stack without tool runtimes."""
+    """The tool runtime of a stack that has none."""
 
-    async def has(self, name: str) -> bool:  # noqa: ARG002 (there is none of any name)
-        """It has none."""
+    async def has(self, name: str) -> bool:  # noqa: ARG002 (no tool exists)
+        """Return False."""
         return False
 
     async def invoke(self, name: str, arguments: Json) -> str:  # noqa: ARG002
-        """Fails: there is nothing to call."""
+        """Raise `ToolError`."""
         raise ToolError(f"This stack has no tool '{name}'.")

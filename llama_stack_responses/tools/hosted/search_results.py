@@ -1,7 +1,7 @@
-"""The results of web searches, in the form of each service that a stack can have.
+"""Parsing of web search results, in the formats of the services that a stack can have.
 
-The stack's providers give what their service says as text: JSON, or what Python prints for a dict. The forms are told
-apart by themselves, so a provider under another name is understood too.
+The stack's providers return the service's answer as text: JSON, or Python's repr of a dict. The format is detected from
+the content, so that providers under other names work too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ import orjson
 Json = dict[str, Any]
 
 _MOST: Final = 500
-"""Entries of one answer that are read."""
+"""Maximum number of entries read from one answer."""
 _DEEPEST: Final = 10
-"""Lists in lists that are read."""
+"""Maximum nesting of lists."""
 _LONGEST_PRINTED: Final = 256 * 1024
-"""Characters of a line that is read as what Python prints: its parser holds the interpreter."""
+"""Maximum length of a line that is parsed as a Python literal: the parser holds the GIL."""
 _LONGEST_TEXT: Final = 20_000
 """Characters of a title or a snippet that are read."""
 
@@ -35,7 +35,7 @@ _TAG: Final = re.compile(r"</?(?:b|br|em|i|mark|p|span|strong|wbr)\b[^<>]*>", re
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One result; its texts are plain, in one line each."""
+    """One search result. Its texts are plain, in one line each."""
 
     url: str
     title: str
@@ -43,7 +43,7 @@ class Result:
 
 
 def results_of(content: str) -> list[Result]:
-    """The results in what a search tool said, best first; empty where there are none."""
+    """Parse the output of a search tool; return its results, the best first."""
     found = (_result(entry) for entry in islice(_entries(content), _MOST))
     return list({each.url: each for each in found if each}.values())
 
@@ -61,7 +61,7 @@ def _entries(content: str) -> Iterator[Json]:
 
 
 def _printed(content: str) -> Iterator[Json]:
-    """Brave: a line for each group of results, as Python prints it."""
+    """Parse Brave's format: one line per group of results, as Python's repr."""
     for line in content.splitlines():
         if len(line) > _LONGEST_PRINTED:
             continue
@@ -73,7 +73,7 @@ def _printed(content: str) -> Iterator[Json]:
 
 
 def _flat(value: Any, depth: int = 0) -> Iterator[Json]:
-    """Bing puts the list of its news behind the pages, as one of them."""
+    """Flatten nested lists: Bing appends the list of news to the pages as one entry."""
     if isinstance(value, dict):
         yield value
     elif isinstance(value, list | tuple) and depth < _DEEPEST:
@@ -89,7 +89,7 @@ _READERS: Final[tuple[tuple[str, Callable[[Json], Any]], ...]] = (
     ("long_desc", lambda entry: entry["long_desc"]),  # Brave's boxes
     ("description", lambda entry: entry["description"]),  # Brave's pages, Bing's news
 )
-"""Where a result has its text, by a key that tells its form."""
+"""Readers of a result's text, by the key that identifies its format."""
 
 
 def _result(entry: Json) -> Result | None:
@@ -113,16 +113,16 @@ def _snippet(entry: Json) -> str:
 
 
 def plain(text: str) -> str:
-    """The text without the markup in which services show what they found, in one line."""
+    """Return text without the markup that services add, in one line."""
     text = _TAG.sub("", text[:_LONGEST_TEXT])
-    # A reference of thousands of digits is no number to Python.
+    # Python refuses to convert a character reference of thousands of digits.
     with suppress(ValueError):
         text = html.unescape(text)
     return " ".join(text.split())
 
 
 def web_host(url: str) -> str | None:
-    """The host of a URL of a web page, in lower case; None if it is no such URL."""
+    """Return the lower-case host of an HTTP or HTTPS URL; None for other URLs."""
     try:
         parts = urlsplit(url)
         return parts.hostname if parts.scheme in ("http", "https") else None
@@ -131,6 +131,6 @@ def web_host(url: str) -> str | None:
 
 
 def is_within(url: str, domains: Iterable[str]) -> bool:
-    """Whether a URL is of one of these domains, or of a subdomain."""
+    """Whether a URL's host is one of these domains or a subdomain."""
     host = f".{web_host(url) or ''}"
     return any(host.endswith(f".{domain.lower().strip('.')}") for domain in domains)

@@ -1,4 +1,4 @@
-"""The pages and files that a model knows in one conversation, by number, and how they are shown to it."""
+"""The pages and files that the model knows in one conversation, by number, and their format in tool outputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Source:
     """A page or a file that can be cited.
 
     Attributes:
-        url: of a page; of a file, its id. It has no blanks.
+        url: URL of a page, or id of a file. It has no whitespace.
     """
 
     url: str
@@ -27,10 +27,10 @@ class Source:
 
 
 class Sources:
-    """The numbered sources. Each keeps its number as long as the conversation goes on.
+    """Numbered sources. A source keeps its number for the whole conversation.
 
     Args:
-        prefix: stands before the numbers, so that those of two tools differ.
+        prefix: comes before each number, to distinguish the numbers of two tools.
     """
 
     def __init__(self, prefix: str = "") -> None:
@@ -40,12 +40,12 @@ class Sources:
         self._numbers: dict[str, int] = {}
 
     def learn(self, told: str) -> None:
-        """Takes in the sources that stand in what the model was told before."""
+        """Restore the sources listed in an earlier output of the tool."""
         for number, title, url in self._heading.findall(told):
             self._set(int(number), Source(url, title))
 
     def number(self, url: str, title: str) -> int:
-        """The number of a source, known or new."""
+        """Return the number of a source; assign one if it is new."""
         known = self._numbers.get(url)
         if known is None:
             known = max(self._by_number, default=0) + 1
@@ -53,12 +53,12 @@ class Sources:
         return known
 
     def get(self, key: str) -> Source | None:
-        """The source with this number, its prefix before it."""
+        """Return the source with this number, given with its prefix."""
         number = key.removeprefix(self._prefix)
         return self._by_number.get(int(number)) if key == self._prefix + number and number.isdecimal() else None
 
     def heading(self, number: int) -> str:
-        """The two lines that begin what the model is told of a source; `learn` reads them."""
+        """Return the two lines that introduce a source for the model; `learn` parses them."""
         source = self._by_number[number]
         return f"{OPENS}{self._prefix}{number}{CLOSES} {source.title}\n{source.url}"
 
@@ -68,18 +68,18 @@ class Sources:
 
 
 def tamed(text: str) -> str:
-    """Text of others, in one line, in which nothing looks like a number of ours."""
+    """Return untrusted text in one line, with the brackets of citation markers replaced."""
     return " ".join(text.translate(_FOREIGN).split())
 
 
 def tamed_lines(text: str) -> list[str]:
-    """The lines of a text of others, in which nothing looks like a number of ours."""
+    """Return the lines of untrusted text, with the brackets of citation markers replaced."""
     return text.translate(_FOREIGN).splitlines()
 
 
 def url_citation(source: Source) -> Citation:
-    """A citation of a page: a link in the text, and the annotation on it."""
-    # It may stand in a JSON string or in Markdown.
+    """Return the citation of a page: a link in the text, and its annotation."""
+    # The link must be valid in a JSON string and in Markdown.
     link = quote(source.url, safe=_LINK_SAFE)
     host = (urlsplit(source.url).hostname or "").removeprefix("www.")
     annotation = {"type": "url_citation", "url": source.url, "title": source.title}
@@ -87,5 +87,5 @@ def url_citation(source: Source) -> Citation:
 
 
 def sources_of(urls: Iterable[str]) -> list[dict[str, str]]:
-    """The `sources` of a search's action."""
+    """Return the `sources` of a search action."""
     return [{"type": "url", "url": url} for url in urls]

@@ -1,4 +1,4 @@
-"""What the file search needs of the stack's vector stores."""
+"""The interface of the stack's vector stores for file search."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A part of a file that a search found.
+    """A passage of a file that a search found.
 
     Attributes:
-        score: how well it fits; the higher the better, on a scale of the store's own.
-        attributes: what the file's owner has said of it.
+        score: relevance, higher is better; the scale depends on the store.
+        attributes: metadata that the file's owner set.
     """
 
     file_id: str
@@ -26,19 +26,19 @@ class Passage:
 
 
 class VectorStores(Protocol):
-    """The stores that the user who asks may see."""
+    """The vector stores that the current user may access."""
 
     async def check(self, store_id: str) -> None:
-        """Raises a 404 `ApiError` unless there is such a store."""
+        """Raise a 404 `ApiError` if the store does not exist."""
         ...
 
     async def search(self, store_id: str, query: str, options: Json) -> list[Passage]:
-        """The passages that fit best, the best first.
+        """Search a store; return the passages, the best first.
 
         Args:
-            options: `filters`, `max_num_results` and `ranking_options`, as OpenAI's file search has them.
+            options: `filters`, `max_num_results` and `ranking_options`, as in OpenAI's file search.
 
         Raises:
-            ToolError: the search did not work out.
+            ToolError: the search failed.
         """
         ...

@@ -1,4 +1,4 @@
-"""Web search: the stack's search service finds pages, and the model opens them and finds passages in them."""
+"""Web search: the stack's search service finds pages, and the model opens them and searches their text."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from llama_stack_responses.fetch.address_policy import Refused
 from llama_stack_responses.fetch.pages import Page
 
 from ...core.unavailable_tools import Unavailable
-from ..tool import Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .runtime import ToolRuntime
 from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
 
 Json = dict[str, Any]
 Opener = Callable[[str], Awaitable[Page]]
-"""Opens the page of a URL for one owner; raises Refused where it cannot be read."""
+"""Opens the page of a URL for one owner; raises `Refused` if it cannot be read."""
 
 _SERVICE: Final = "web_search"
 _MOST_QUERIES: Final = 5
 _MOST_MATCHES: Final = 20
 _AROUND: Final = 2
-"""Lines that are shown before and after one that matches."""
+"""Lines shown before and after a match."""
 _KEPT_PAGES: Final = 16
 _LONGEST_LINE: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How much the model is shown: results of a search, characters of each, and characters of a page at a time."""
+    """How much the model is shown: results per search, characters of each snippet, characters of a page at a time."""
 
     results: int
     snippet: int
@@ -52,12 +52,12 @@ _SIZES: Final = {"low": _Size(3, 300, 6_000), "medium": _Size(6, 800, 16_000), "
 
 @dataclass(frozen=True, slots=True)
 class SearchServices:
-    """What a web search works with.
+    """Dependencies of a web search.
 
     Attributes:
-        runtime: has the search service.
-        opener: opens pages; None: nothing is opened.
-        unavailable: what becomes of a search without a service.
+        runtime: provides the search service.
+        opener: opens pages; None if the tool cannot open pages.
+        unavailable: how a request for an unavailable tool is handled.
     """
 
     runtime: ToolRuntime
@@ -66,12 +66,12 @@ class SearchServices:
 
 
 class Browsing:
-    """What one response's search does, whatever it looks like to the model.
+    """The searches and pages of one response, independent of the functions that the model sees.
 
     Args:
-        declared: the request's tool.
-        request: what the client asked for.
-        services: what it works with.
+        declared: the tool's entry.
+        request: the whole request.
+        services: dependencies.
     """
 
     def __init__(self, declared: Json, request: CreateRequest, services: SearchServices) -> None:
@@ -92,13 +92,13 @@ class Browsing:
         return self._opener is not None
 
     async def finds(self) -> bool:
-        """Whether there is anything to search.
+        """Whether a search service exists.
 
-        Without a search service there is not. A request without live access, as Codex sends it by itself, is made
-        without the tool: there is no index to search.
+        Without one, a request for no live access (Codex's default) proceeds without the tool: there is no index to
+        search.
 
         Raises:
-            ApiError: 400, the client wants the live web, the stack has no search service, and such tools are refused.
+            ApiError: 400, live access is requested, the stack has no search service, and unavailable tools are refused.
         """
         found = await self._runtime.has(_SERVICE)
         if self._live and not found:
@@ -106,10 +106,10 @@ class Browsing:
         return found
 
     async def search(self, queries: Sequence[str]) -> list[Result]:
-        """The best results of all queries.
+        """Return the best results of all queries.
 
         Raises:
-            ToolError: none of the searches worked out.
+            ToolError: all searches failed.
         """
         asked = (self._runtime.invoke(_SERVICE, self._asking(query)) for query in queries)
         answers = await asyncio.gather(*asked, return_exceptions=True)
@@ -121,10 +121,10 @@ class Browsing:
         return allowed[: self.size.results * len(queries)]
 
     async def open(self, url: str) -> Page:
-        """A page; one that was opened before is not fetched again.
+        """Return a page; fetch it if it is not cached.
 
         Raises:
-            ToolError: it cannot be read, or may not.
+            ToolError: it cannot or may not be read.
         """
         assert self._opener
         if (known := self._opened.get(url)) is not None:
@@ -141,7 +141,7 @@ class Browsing:
         return page
 
     def fields(self, action: Json, results: Sequence[Result]) -> Json:
-        """What a search's item says at its end."""
+        """Return the final fields of a search item."""
         fields: Json = {"action": action}
         if "web_search_call.action.sources" in self._include:
             fields["action"] = action | {"sources": sources_of(each.url for each in results)}
@@ -150,7 +150,7 @@ class Browsing:
         return fields
 
     def where(self) -> str:
-        """What the model is to know of where the user is and where it may look."""
+        """Return the user's location and the allowed domains, as text for the model."""
         places = [self.location[key] for key in ("city", "region", "country", "timezone") if self.location.get(key)]
         near = f" The user is near: {', '.join(places)}." if places else ""
         return near + (f" Only pages of these domains are found: {', '.join(self.domains)}." if self.domains else "")
@@ -173,7 +173,7 @@ class Browsing:
 SEARCHED_NOTHING: Final[Json] = {"type": "search", "query": "", "queries": []}
 OPENED_NOTHING: Final[Json] = {"type": "open_page", "url": None}
 LOOKED_NOWHERE: Final[Json] = {"type": "find_in_page", "url": "", "pattern": ""}
-"""What an item says of a call that says nothing that can be understood."""
+"""The actions of calls whose arguments are invalid."""
 
 
 def search_function(
@@ -182,9 +182,9 @@ def search_function(
     nothing: Json,
     run: Callable[[Invocation], Awaitable[Outcome]],
 ) -> Function:
-    """A function whose calls make a `web_search_call`; `nothing` is the action where `whole` makes no fields.
+    """Create a function whose calls make a `web_search_call`; `nothing` is the action if `whole` finds no fields.
 
-    Whoever searches or reads changes nothing: a call that may have run can run once more.
+    Searching and reading have no side effects, so calls are repeatable.
     """
     kind = CallKind(WEB_SEARCH_CALL, _no_fields, whole=whole, unread={"action": nothing}, hosted=True)
     return Function(chat, kind, run, repeatable=True)
@@ -195,22 +195,22 @@ def _no_fields(_: str, __: str) -> Json:
 
 
 class SearchTool(ABC):
-    """What the faces of the tool have in common: a function that searches, and where pages may be opened, two more."""
+    """The base of both forms of the tool: a search function and, if pages can be opened, two more functions."""
 
     def __init__(self, browsing: Browsing, search: Function, *on_pages: Function) -> None:
         self._browsing = browsing
         self._functions: tuple[Function, ...] = (search, *on_pages) if browsing.opens else (search,)
 
     def functions(self) -> Sequence[Function]:
-        """What the model can call."""
+        """Return the available functions."""
         return self._functions
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """It is chosen by any of its types."""
+        """Return all functions if the choice names one of the tool's types."""
         return [each.name for each in self._functions] if choice["type"] in WEB_SEARCH_TYPES else []
 
-    async def prepare(self, items: Sequence[Json], _: Stagehand) -> None:
-        """Finds the pages again that the model has been told of."""
+    async def prepare(self, items: Sequence[Json], _: ItemReporter) -> None:
+        """Check the search service, and restore the pages that the model knows from its conversation."""
         if not await self._browsing.finds():
             self._functions = ()
         names = {each.name for each in self._functions}
@@ -220,7 +220,7 @@ class SearchTool(ABC):
 
     @abstractmethod
     def _learn(self, told: str) -> None:
-        """Takes in the pages that stand in what the model was told."""
+        """Restore the pages listed in an earlier output of the tool."""
 
 
 class WebSearch(SearchTool):
@@ -240,7 +240,7 @@ class WebSearch(SearchTool):
         self._sources.learn(told)
 
     def cite(self, key: str, _: str) -> Citation | None:
-        """A page is cited by its number."""
+        """Return the citation of a page by its number."""
         source = self._sources.get(key)
         return url_citation(source) if source else None
 
@@ -284,7 +284,7 @@ class WebSearch(SearchTool):
         return Outcome("\n".join([self._sources.heading(number), *shown]))
 
     async def _lines(self, invocation: Invocation) -> tuple[int, Sequence[str]]:
-        """The number and the lines of the page that a call names."""
+        """Return the number and the lines of the page that a call refers to."""
         invocation.advance("searching")
         url = invocation.item["action"].get("url")
         if url is None or web_host(url) is None:
@@ -306,7 +306,7 @@ class WebSearch(SearchTool):
         return {"action": {"type": "find_in_page", "url": url, "pattern": pattern}}
 
     def _url(self, page: Any) -> str | None:
-        """The URL of a page that the model names by its number or its URL."""
+        """Return the URL of a page that the model refers to by number or URL."""
         name = str(page).strip(f" {OPENS}{CLOSES}")
         if source := self._sources.get(name):
             return source.url
@@ -360,7 +360,7 @@ def _search_function(browsing: Browsing) -> Json:
 
 
 def _searched(arguments: str) -> Json | None:
-    """The action of a search; models that know other search tools send one `query`."""
+    """Return the action of a search. Some models send a single `query`, as other search tools take."""
     named = named_arguments(arguments)
     given = named.get("queries") or named.get("query")
     queries = [given] if isinstance(given, str) else given
@@ -371,7 +371,7 @@ def _searched(arguments: str) -> Json | None:
 
 
 def named_arguments(arguments: str) -> Mapping[str, Any]:
-    """A call's arguments by name; none if they are no JSON object."""
+    """Decode a call's arguments; return nothing if they are not a JSON object."""
     try:
         value = orjson.loads(arguments)
     except orjson.JSONDecodeError:
@@ -395,13 +395,13 @@ def _lines_of(page: Page) -> list[str]:
 
 
 def lines_with(lines: Sequence[str], pattern: str) -> list[int]:
-    """The numbers of the lines in which a text stands, upper and lower case alike; the first is 0."""
+    """Return the indexes of the lines that contain a text, ignoring case."""
     sought = pattern.casefold()
     return [at for at, line in enumerate(lines) if sought in line.casefold()]
 
 
 def wrapped(lines: Sequence[str], width: int) -> list[str]:
-    """The lines, none longer than `width` characters, broken at blanks where there are some."""
+    """Wrap lines at `width` characters, at spaces where possible."""
     return list(chain.from_iterable(_broken(line, width) for line in lines))
 
 

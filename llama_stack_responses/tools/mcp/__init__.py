@@ -1,1 +1,1 @@
-"""Speaks with MCP servers, by the `mcp` package."""
+"""The MCP client, on top of the `mcp` package."""

@@ -1,4 +1,4 @@
-"""The bodies of a server's answers, read within bounds."""
+"""Size-limited reading of a server's HTTP bodies."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from .incoming import Incoming
 from .versions import http
 
 _LINES_AT_ONCE: Final = 256
-"""Lines of a stream after which other work of the event loop has its turn."""
+"""Lines of a stream between two yields to the event loop."""
 
 _MESSAGE: Final = b"message"
 _ENDPOINT: Final = b"endpoint"
-"""The event in which a server of the older transport says where requests go."""
+"""The event in which a server of the older SSE transport sends the URL for requests."""
 
 _ENDPOINT_BYTES: Final = 8_192
 
 
 class Body:
-    """A body that fails where it grows too large, or ends too early.
+    """A body that fails if it is too large or ends too early.
 
     Args:
-        response: whose body it is.
-        incoming: counts what comes in the session.
-        max_bytes: its size, at most.
-        endpoint: whether it says where requests go.
+        response: the HTTP response.
+        incoming: the session's limits and counters.
+        max_bytes: maximum size.
+        endpoint: whether an `endpoint` event is expected.
     """
 
     def __init__(self, response: Any, incoming: Incoming, max_bytes: int, *, endpoint: bool = False) -> None:
@@ -39,10 +39,10 @@ class Body:
         self._endpoint = endpoint
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it comes.
+        """Yield the body as it arrives.
 
         Raises:
-            Failure: it is too large, or broke.
+            Failure: it is too large, or the connection broke.
         """
         try:
             async for chunk in self._response.stream:
@@ -56,14 +56,14 @@ class Body:
             raise Broken(BAD_GATEWAY, message) from error
 
     async def read(self) -> bytes:
-        """The whole body."""
+        """Return the whole body."""
         body = bytearray()
         async for chunk in self.chunks():
             body += chunk
         return bytes(body)
 
     async def events(self) -> AsyncIterator[Event]:
-        """The events of a stream that the package needs."""
+        """Yield the events of a stream that the `mcp` package needs."""
         reader = EventReader(self._incoming.limits.answer_bytes)
         lines = 0
         async for chunk in self.chunks():
@@ -76,7 +76,7 @@ class Body:
                     yield passed
 
     async def aclose(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         await self._response.aclose()
 
     async def _passed(self, event: Event) -> Event | None:
@@ -84,7 +84,7 @@ class Body:
             first, self._endpoint = self._endpoint, False
             return event if first and len(event.data) <= _ENDPOINT_BYTES else None
         if not event.data:
-            # It says where the stream can be taken up again.
+            # An event with only an id updates the position for resumption.
             return event if event.id else None
         if event.name != _MESSAGE:
             return None
@@ -93,11 +93,11 @@ class Body:
 
 
 class SessionEvents(http.AsyncByteStream):
-    """The events of a session. Its failure is no answer to a request.
+    """The event stream of a session. Its failure does not answer a request.
 
     Args:
-        body: what comes.
-        failed: is called with a failure.
+        body: the HTTP body.
+        failed: called with the failure.
     """
 
     def __init__(self, body: Body, failed: Callable[[Failure], None]) -> None:
@@ -105,7 +105,7 @@ class SessionEvents(http.AsyncByteStream):
         self._failed = failed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The events, each as one piece."""
+        """Yield each event as one chunk."""
         try:
             async for event in self._body.events():
                 yield event.encoded()
@@ -113,18 +113,18 @@ class SessionEvents(http.AsyncByteStream):
             self._failed(failure)
 
     async def aclose(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         await self._body.aclose()
 
 
 class AnswerEvents(http.AsyncByteStream):
-    """The events that answer a request. A stream that ends without an answer gets one that says so.
+    """The event stream that answers a request. If it ends without an answer, an error answer is appended.
 
-    One whose events have ids can be taken up again, which the package does by itself.
+    A stream whose events have ids is left open to resumption by the package.
 
     Args:
-        body: what comes.
-        error: makes the answer of a failure.
+        body: the HTTP body.
+        error: converts a failure to an answer.
     """
 
     def __init__(self, body: Body, error: Callable[[Failure], bytes]) -> None:
@@ -132,7 +132,7 @@ class AnswerEvents(http.AsyncByteStream):
         self._error = error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """The events, each as one piece."""
+        """Yield each event as one chunk."""
         resumable = False
         failure = Failure(BAD_GATEWAY, "The server did not answer.")
         try:
@@ -146,5 +146,5 @@ class AnswerEvents(http.AsyncByteStream):
             yield Event(_MESSAGE, self._error(failure)).encoded()
 
     async def aclose(self) -> None:
-        """Closes the connection."""
+        """Close the connection."""
         await self._body.aclose()

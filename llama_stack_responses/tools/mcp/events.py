@@ -1,4 +1,4 @@
-"""Server-sent events out of bytes as they come: each byte is looked at a bounded number of times.
+"""An incremental parser of server-sent events that reads each byte a bounded number of times.
 
 Source: https://html.spec.whatwg.org/multipage/server-sent-events.html, section 9.2.6.
 """
@@ -12,21 +12,21 @@ from typing import Final
 from .failure import Failure, too_large
 
 _LONGEST_NAME: Final = 1_024
-"""Bytes of an event's name or id."""
+"""Maximum length of an event's name or id, in bytes."""
 
 _RETRY_MS: Final = range(500, 30_001)
-"""How soon a stream may be asked for again."""
+"""Bounds on a stream's reconnection time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event.
+    """A server-sent event.
 
     Attributes:
-        name: its kind; `message` where the server does not say.
-        data: its lines, joined by a space: line breaks within JSON are spaces.
-        id: where the stream can be taken up again; empty if it cannot.
-        retry_ms: how long to wait before it is; None if the server does not say.
+        name: event type; `message` by default.
+        data: its lines, joined by spaces: equivalent to line breaks between JSON tokens.
+        id: position from which the stream can be resumed; empty if there is none.
+        retry_ms: reconnection time; None if the server sends none.
     """
 
     name: bytes
@@ -35,7 +35,7 @@ class Event:
     retry_ms: int | None = None
 
     def encoded(self) -> bytes:
-        """The event as bytes, in the fewest lines."""
+        """Encode the event in as few lines as possible."""
         lines = [b"event: " + self.name, b"data: " + self.data]
         if self.id:
             lines.append(b"id: " + self.id)
@@ -45,10 +45,10 @@ class Event:
 
 
 class EventReader:
-    """Splits a stream into events.
+    """A parser that splits a stream into events.
 
     Args:
-        max_bytes: size of one event, comments included.
+        max_bytes: maximum size of one event, including comments.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -61,7 +61,7 @@ class EventReader:
         self._retry_ms: int | None = None
 
     def feed(self, chunk: bytes) -> Iterator[Event | None]:
-        """The events that a chunk completes; None for each line that completes none.
+        """Yield the event that a line completes, or None for a line that completes none.
 
         Raises:
             Failure: an event is too large.
@@ -90,7 +90,7 @@ class EventReader:
             case b"event":
                 self._name = _bounded(value)
             case b"id" if b"\0" not in value:
-                # It goes back in a header, which takes no other characters.
+                # The id is sent back in a header, which must be ASCII.
                 self._id = _bounded(value) if value.isascii() else b""
             case b"retry" if value.isdigit():
                 self._retry_ms = min(max(int(value[:9]), _RETRY_MS[0]), _RETRY_MS[-1])

@@ -1,4 +1,4 @@
-"""How a request to an MCP server fails."""
+"""Failures of requests to an MCP server."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ Json = dict[str, Any]
 BAD_GATEWAY: Final = 502
 GATEWAY_TIMEOUT: Final = 504
 REFUSED: Final = frozenset({401, 403})
-"""What a server answers that refuses the credentials, or wants some."""
+"""HTTP statuses for missing or rejected credentials."""
 
 
-class Failure(Exception):  # noqa: N818 (it is an answer as good as any)
-    """A request that failed.
+class Failure(Exception):  # noqa: N818 (it is one of the expected results)
+    """A failed request.
 
     Args:
-        status: the HTTP status, or the one that a gateway would give.
-        message: for the client and the model.
-        error: what the server said of it, as JSON-RPC's `error`; None if it does not speak that.
+        status: the HTTP status of the server, or the one that a gateway would return.
+        message: sent to the client and the model.
+        error: the server's JSON-RPC `error`; None if it sent none.
     """
 
     def __init__(self, status: int, message: str, error: Json | None = None) -> None:
@@ -29,14 +29,14 @@ class Failure(Exception):  # noqa: N818 (it is an answer as good as any)
 
 
 class Broken(Failure):
-    """A connection that broke: a stream may be taken up again."""
+    """A broken connection; a stream may be resumed."""
 
 
 def too_large() -> Failure:
-    """An answer, a message or a session that is over its bound."""
+    """Create the failure for an answer, message or session over its size limit."""
     return Failure(BAD_GATEWAY, "The server's answer is larger than this server takes.")
 
 
 def no_protocol(error: Json | None = None) -> Failure:
-    """An answer that is no JSON-RPC, or none to the request."""
+    """Create the failure for an answer that is not valid JSON-RPC, or not to this request."""
     return Failure(BAD_GATEWAY, "The server's answer is not what the protocol says.", error)

@@ -1,7 +1,7 @@
-"""What an MCP server may send in one session: each message is measured and judged before the `mcp` package sees it.
+"""Limits on a server's messages in one session: each message is checked before the `mcp` package sees it.
 
-The package answers each request of a server, hands each notification on, and decodes all of them in the event loop. So
-it gets the answers that it waits for, a bounded number of pings, and nothing else.
+The package would answer every request of a server, forward every notification, and decode all of them in the event
+loop. So it gets only the answers that it waits for and a bounded number of pings.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ Json = dict[str, Any]
 
 _MOST_DEPTH: Final = 64
 _MOST_MESSAGES: Final = 20_000
-"""Messages of one session, notifications of progress included."""
+"""Maximum number of messages in one session, including progress notifications."""
 
 _PING: Final = "ping"
-"""The only request that a server may make: this server offers neither sampling, elicitation nor roots."""
+"""The only request that a server may make: this client supports neither sampling, elicitation nor roots."""
 
 _MOST_PINGS: Final = 100
-"""Of one session."""
+"""Maximum number in one session."""
 
 _LONGEST_NAME: Final = 100
-"""Characters of a method or an id."""
+"""Maximum length of a method or an id, in characters."""
 
 _LONGEST_MESSAGE: Final = 2_000
 
 _AT_ONCE_BYTES: Final = 65_536
-"""Size of a message that is measured and decoded in the event loop; a larger one is, in a thread."""
+"""Maximum size of a message that is decoded in the event loop; a larger one is decoded in a thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingLimits:
-    """Bounds on what one session takes in.
+    """Limits on the data that one session receives.
 
     Attributes:
-        answer_bytes: size of one answer, with all that comes before it in its stream.
-        answer_values: numbers, strings, arrays, objects and so on in one message.
-        session_bytes: size of all of it.
+        answer_bytes: size of one answer, including everything before it in its stream.
+        answer_values: JSON values (numbers, strings, arrays, objects and so on) in one message.
+        session_bytes: size of all data.
     """
 
     answer_bytes: int
@@ -53,11 +53,11 @@ class IncomingLimits:
 
 
 class Incoming:
-    """Measures and judges what comes.
+    """The check of a session's incoming messages.
 
     Args:
-        limits: the bounds.
-        texts: keeps the large strings of results.
+        limits: the limits.
+        texts: stores the large strings of results.
     """
 
     def __init__(self, limits: IncomingLimits, texts: LargeTexts) -> None:
@@ -69,28 +69,28 @@ class Incoming:
         self._pending: set[int | str] = set()
 
     def expect(self, request_id: int | str) -> None:
-        """A request goes out: an answer to it may come."""
+        """Register a request, so that its answer is accepted."""
         self._pending.add(request_id)
 
     def answered(self, request_id: int | str) -> None:
-        """No further answer to a request may come."""
+        """Reject further answers to a request."""
         self._pending.discard(request_id)
 
     def receive(self, size: int) -> None:
-        """Counts bytes.
+        """Count received bytes.
 
         Raises:
-            Failure: the session has had too many.
+            Failure: the session is over its limit.
         """
         self._bytes -= size
         if self._bytes < 0:
             raise Failure(BAD_GATEWAY, "The server has sent more in one session than this server takes.")
 
     async def passed(self, text: bytes) -> bytes | None:
-        """A message as the package gets it; None if it gets it not.
+        """Check a message of a stream; return it for the package, or None to drop it.
 
         Raises:
-            Failure: it is too large, no JSON-RPC, or one too many.
+            Failure: it is too large, not JSON-RPC, or over a message limit.
         """
         message, plain = await self._measured(text)
         if "method" not in message:
@@ -106,10 +106,10 @@ class Incoming:
         return plain
 
     async def answer(self, text: bytes, request_id: int | str) -> bytes:
-        """The answer to a request, as the package gets it: for another it would wait without end.
+        """Check the answer to a request and return it for the package, which would wait forever for another one.
 
         Raises:
-            Failure: it is too large, no answer to this request, or one too many.
+            Failure: it is too large, not the answer to this request, or over the message limit.
         """
         message, plain = await self._measured(text)
         if "method" in message or message["id"] != request_id:
@@ -126,7 +126,7 @@ class Incoming:
         return self._decoded(text)
 
     def _decoded(self, text: bytes) -> tuple[Json, bytes]:
-        """A message, and its text with no number over 64 bits: the package takes them, and no encoder does."""
+        """Decode a message, and encode it without integers over 64 bits: the package accepts them, encoders do not."""
         if not fits(text, self.limits.answer_values, _MOST_DEPTH):
             raise too_large()
         try:
@@ -139,12 +139,12 @@ class Incoming:
         return plain, orjson.dumps(plain)
 
     def _plain(self, message: Json) -> Json:
-        """A message with the members that JSON-RPC 2.0 has, and nothing large in it."""
+        """Return a message with only the members of JSON-RPC 2.0, and with large strings replaced."""
         plain: Json = {"jsonrpc": "2.0"}
         if "id" in message:
             plain["id"] = _id(message["id"])
         if isinstance(message.get("method"), str):
-            # A ping has no parameters.
+            # `params` is omitted: a ping has none.
             return {**plain, "method": message["method"][:_LONGEST_NAME]}
         if isinstance(message.get("result"), dict) and "id" in plain:
             return {**plain, "result": self._texts.put_aside(message["result"])}
@@ -161,7 +161,7 @@ def _id(value: Any) -> Any:
 
 
 def error_in(answer: Any) -> Json | None:
-    """The error of a JSON-RPC answer: its code and message."""
+    """Return the code and message of a JSON-RPC error; None if there is no valid one."""
     error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict) or not isinstance(error.get("code"), int):
         return None

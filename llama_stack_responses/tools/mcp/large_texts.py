@@ -1,4 +1,4 @@
-"""Keeps large strings out of messages while the `mcp` package decodes and checks them in the event loop."""
+"""Replacement of large strings in messages while the `mcp` package decodes and validates them in the event loop."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from secrets import token_hex
 from typing import Any, Final
 
 _LARGE: Final = 4_096
-"""Characters of a string that is put aside."""
+"""Minimum length of a replaced string, in characters."""
 
 
 class LargeTexts:
-    """The large strings of one session. A stand-in is a string that no server can guess."""
+    """The large strings of one session. Their placeholders contain a secret, so that servers cannot guess them."""
 
     def __init__(self) -> None:
         self._secret = token_hex(16)
         self._texts: dict[str, str] = {}
 
     def put_aside(self, value: Any) -> Any:
-        """A JSON value with a stand-in for each large string."""
+        """Replace each large string of a JSON value with a placeholder."""
         match value:
             case str() if len(value) >= _LARGE:
                 stand_in = f"{self._secret}-{len(self._texts)}"
@@ -30,7 +30,7 @@ class LargeTexts:
         return value
 
     def put_back(self, value: Any) -> Any:
-        """The value, or each of a tuple, with its large strings."""
+        """Restore the large strings of a JSON value, or of each value of a tuple."""
         if not self._texts:
             return value
         match value:

@@ -1,4 +1,4 @@
-"""What an MCP tool answered, for the item and for the model."""
+"""Conversion of an MCP tool's result for the item and for the model."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Json = dict[str, Any]
 
 
 def outcome_of(result: Json) -> Outcome:
-    """The outcome of a call.
+    """Convert the result of a call.
 
     Args:
         result: MCP's `CallToolResult`.
 
     Raises:
-        ToolError: the tool says that it failed.
+        ToolError: the result is an error.
     """
     parts = list(_parts(result))
     text = "\n".join(part.get("text") or "(an image)" for part in parts)
@@ -32,10 +32,10 @@ def outcome_of(result: Json) -> Outcome:
 
 
 def _parts(result: Json) -> Iterator[Json]:
-    """The content as content parts for the model."""
+    """Yield the result as content parts for the model."""
     content = result.get("content") or []
     yield from (_part(block) for block in content)
-    # A server is to repeat what is structured as text; for those that do not, it is done here.
+    # Servers should repeat structured content as text; this is for those that do not.
     structured = result.get("structuredContent")
     if structured is not None and not any(block["type"] == "text" for block in content):
         yield {"type": "input_text", "text": orjson.dumps(structured).decode()}

@@ -1,4 +1,4 @@
-"""What the MCP tool needs of whoever speaks with MCP servers."""
+"""The interface of the MCP client for the MCP tool."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ Json = dict[str, Any]
 
 
 class McpError(Exception):
-    """A server that did not do what it was asked to.
+    """A failed request to an MCP server.
 
     Args:
-        error: as an `mcp_call` item has it: `{type: http_error | mcp_protocol_error, code, message}`.
+        error: as in an `mcp_call` item: `{type: http_error | mcp_protocol_error, code, message}`.
     """
 
     def __init__(self, error: Json) -> None:
@@ -25,13 +25,13 @@ class McpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class McpAddress:
-    """Which server, and what opens it.
+    """The address of a server and the headers for it.
 
     Attributes:
-        server_label: what the request calls it.
-        url: where it is; None for a connector.
-        connector_id: the host's name for it.
-        headers: what is sent along with each request: secrets.
+        server_label: its label in the request.
+        url: its URL; None for a connector.
+        connector_id: the host's name of it.
+        headers: headers for each request; they contain secrets.
     """
 
     server_label: str
@@ -41,42 +41,42 @@ class McpAddress:
 
 
 class McpSession(Protocol):
-    """A server's tools for one response. It connects when it is first used, and again when the connection broke."""
+    """A session with one server, for one response. It connects on first use, and reconnects after a failure."""
 
     async def list_tools(self) -> list[Json]:
-        """All its tools, each as MCP's `Tool`.
+        """Return all tools, each as MCP's `Tool`.
 
         Raises:
-            McpError: it cannot be reached, or does not say.
+            McpError: the server cannot be reached, or returns no list.
         """
         ...
 
     async def call_tool(self, name: str, arguments: Json) -> Json:
-        """What came of a call, as MCP's `CallToolResult`.
+        """Call a tool and return MCP's `CallToolResult`.
 
         Raises:
-            McpError: the server could not be asked, or refused.
+            McpError: the server cannot be reached, or returns an error.
         """
         ...
 
     def release(self) -> None:
-        """Ends the session, soon."""
+        """End the session in the background."""
         ...
 
 
 class McpServers(Protocol):
-    """Opens sessions."""
+    """A factory for sessions."""
 
     @property
     def repeatable(self) -> Sequence[str]:
-        """The calls that may be run twice, whatever the server says of them: shell-style patterns on `label/tool`."""
+        """Patterns (shell style, on `label/tool`) of calls that may be repeated, whatever the server declares."""
         ...
 
     @property
     def require_approval(self) -> Approval:
-        """Whether calls need the client's approval where a request does not say."""
+        """Whether calls need the client's approval if the request does not specify it."""
         ...
 
     def session(self, address: McpAddress) -> McpSession:
-        """A session of one response's own, not yet connected."""
+        """Create a session for one response, not connected yet."""
         ...

@@ -1,4 +1,4 @@
-"""Sessions with MCP servers: opened when they are needed, kept for one response, closed behind it."""
+"""Sessions with MCP servers: opened on demand, kept for one response, then closed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any, Final, Protocol
 import orjson
 
 from llama_stack_responses.core.mcp import Approval
-from llama_stack_responses.fetch.address_policy import Guard
-from llama_stack_responses.fetch.transport import GuardedTransport
+from llama_stack_responses.fetch.address_policy import AddressPolicy
+from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTransport
 from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
 
 from .failure import REFUSED, Failure
 from .incoming import Incoming, IncomingLimits
 from .large_texts import LargeTexts
-from .transport import HTTP_STATUS, Door
-from .versions import Connected, RequestFailed, http, over_sse, over_streamable_http
+from .transport import HTTP_STATUS, McpTransport
+from .versions import RequestFailed, SdkSession, http, over_sse, over_streamable_http
 
 Json = dict[str, Any]
 
 _GRACE: Final = 5.0
-"""Seconds that a server has to hear of a session's end."""
+"""Seconds for telling a server that its session ends."""
 
 _MOST_PAGES: Final = 32
 _MOST_TOOLS: Final = 2_048
@@ -34,44 +34,44 @@ _SHORTEST_SECRET: Final = 8
 _INTERNAL_ERROR: Final = -32603
 _NOT_FOUND: Final = 404
 _NOT_THIS_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415, 501})
-"""What a server answers that has only the transport of before."""
+"""HTTP statuses of a server that supports only the older SSE transport."""
 
 
 class Connectors(Protocol):
-    """The servers that the operator has given names."""
+    """The MCP servers that the operator has named."""
 
     async def url(self, connector_id: str) -> str | None:
-        """Where such a server is; None if there is none of that name."""
+        """Return the URL of a connector; None if there is none of that id."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """Bounds on what a server may cost.
+    """Limits on the cost of a server.
 
     Attributes:
-        connect_seconds: to be greeted, and once more to tell all its tools.
-        incoming: what it may send in one session. All its tools together are no larger than one answer.
+        connect_seconds: time limit of the handshake, and again of listing all tools.
+        incoming: limits on its messages in one session. The list of all its tools may be as large as one answer.
     """
 
     connect_seconds: float
     incoming: IncomingLimits
 
 
-class Servers:
-    """Opens sessions.
+class McpClient:
+    """A factory for sessions.
 
     Args:
-        guard: says where requests may lead to. What the operator named is reached wherever it is.
-        connectors: what the operator named.
-        limits: what a server may cost.
-        repeatable: the calls that the operator says may be run twice, as patterns on `label/tool`.
-        require_approval: whether calls need the client's approval where a request does not say.
+        guard: policy for request addresses. It does not apply to connectors, which the operator configured.
+        connectors: named servers.
+        limits: limits for each server.
+        repeatable: patterns on `label/tool` of calls that the operator allows to be repeated.
+        require_approval: whether calls need the client's approval if the request does not specify it.
     """
 
     def __init__(
         self,
-        guard: Guard,
+        guard: AddressPolicy,
         connectors: Connectors,
         limits: SessionLimits,
         repeatable: Sequence[str] = (),
@@ -86,40 +86,40 @@ class Servers:
         self._lines: set[asyncio.Task[None]] = set()
 
     def session(self, address: McpAddress) -> Session:
-        """A session of one response's own, not yet connected."""
+        """Create a session for one response, not connected yet."""
         return Session(self, address)
 
     def transport(self, *, guarded: bool) -> Any:
-        """A transport to any server."""
-        # Once: it reads some hundred certificates.
+        """Create an HTTP transport."""
+        # Cached: creating it reads some hundred certificates.
         trust = self._trust = self._trust or http.create_ssl_context()
 
         def plain() -> http.AsyncHTTPTransport:
-            return http.AsyncHTTPTransport(verify=trust)
+            return http.AsyncHTTPTransport(verify=trust, socket_options=SOCKET_OPTIONS)
 
         return GuardedTransport(self.guard, plain) if guarded else plain()
 
     def keep(self, line: asyncio.Task[None]) -> None:
-        """Holds on to what may still be closing when its response has ended."""
+        """Keep a reference to a connection's task, which may outlive its response."""
         self._lines.add(line)
         line.add_done_callback(self._lines.discard)
 
 
 class Session:
-    """One response's session: see `McpSession`.
+    """The session of one response: see `McpSession`.
 
     Args:
-        servers: what all sessions share.
-        address: which server.
+        servers: settings shared by all sessions.
+        address: the server's address.
     """
 
-    def __init__(self, servers: Servers, address: McpAddress) -> None:
+    def __init__(self, servers: McpClient, address: McpAddress) -> None:
         self._servers = servers
         self._address = address
         self._line: _Line | None = None
 
     async def list_tools(self) -> list[Json]:
-        """All tools of the server."""
+        """Return all tools of the server."""
         tools: list[Json] = []
         left = self._servers.limits.incoming.answer_bytes
         cursor: str | None = None
@@ -138,23 +138,23 @@ class Session:
         raise _http_error(502, "The server lists more tools than this server takes.")
 
     async def call_tool(self, name: str, arguments: Json) -> Json:
-        """What came of a call."""
+        """Call a tool and return its result."""
         return await self._ask(lambda server: server.call(name, arguments))
 
     def release(self) -> None:
-        """Ends the session, soon."""
+        """End the session in the background."""
         line, self._line = self._line, None
         if line:
             line.close()
 
-    async def _ask[Answer](self, ask: Callable[[Connected], Awaitable[Answer]]) -> Answer:
+    async def _ask[Answer](self, ask: Callable[[SdkSession], Awaitable[Answer]]) -> Answer:
         line = await self._connected()
         try:
             return await line.ask(ask)
         except McpError as error:
             if not (line.greeted and error.error["type"] == "http_error" and error.error["code"] == _NOT_FOUND):
                 raise
-        # The server has forgotten the session, so it has not done what it was asked to.
+        # The server has lost the session, so it did not process the request.
         self.release()
         return await (await self._connected()).ask(ask)
 
@@ -174,9 +174,9 @@ class Session:
 
 
 class _Line:
-    """A connection, in a task of its own: what the `mcp` package opens must be closed by the task that opened it."""
+    """A connection in its own task: the `mcp` package's contexts must be closed by the task that opened them."""
 
-    def __init__(self, servers: Servers, address: McpAddress, url: str) -> None:
+    def __init__(self, servers: McpClient, address: McpAddress, url: str) -> None:
         self._servers = servers
         self._address = address
         self._url = url
@@ -189,24 +189,24 @@ class _Line:
 
     @property
     def greeted(self) -> bool:
-        """Whether the server has said who it is."""
+        """Whether the handshake has succeeded."""
         return self._ready.done()
 
     @property
     def broken(self) -> bool:
-        """Whether nothing can be asked any more."""
+        """Whether no further request is possible."""
         return self._end.done()
 
     def close(self) -> None:
-        """Ends it."""
+        """End the connection."""
         self._ended(None)
         asyncio.get_running_loop().call_later(_GRACE, self.task.cancel)
 
-    async def ask[Answer](self, ask: Callable[[Connected], Awaitable[Answer]]) -> Answer:
-        """Asks the server.
+    async def ask[Answer](self, ask: Callable[[SdkSession], Awaitable[Answer]]) -> Answer:
+        """Send a request to the server.
 
         Raises:
-            McpError: it did not answer, or with an error.
+            McpError: it did not answer, or answered with an error.
         """
         await self._greeted()
         asking: asyncio.Future[Any] = asyncio.ensure_future(self._told(ask))
@@ -219,7 +219,7 @@ class _Line:
             asking.cancel()
         raise self._end.result() or _http_error(502, "The session has ended.")
 
-    async def _told[Answer](self, ask: Callable[[Connected], Awaitable[Answer]]) -> Answer:
+    async def _told[Answer](self, ask: Callable[[SdkSession], Awaitable[Answer]]) -> Answer:
         try:
             return await ask(self._ready.result())
         except RequestFailed as error:
@@ -247,7 +247,7 @@ class _Line:
                     if not self._ready.done():
                         self._ready.set_result(server)
                     await asyncio.wait([self._end])
-            except Exception as error:  # noqa: BLE001 (whatever the package raises, also in groups)
+            except Exception as error:  # noqa: BLE001 (the package raises many types, also in groups)
                 reason = self._reason(error)
                 self._first = reason if self._first is None or _is_refusal(reason) else self._first
             if self._first is None or self._ready.done() or self._end.done() or not _may_be_old(self._first):
@@ -255,13 +255,13 @@ class _Line:
         self._ended(self._first or _http_error(502, "The server ended the session."))
 
     def _open(
-        self, over: Callable[[str, http.AsyncClient], AbstractAsyncContextManager[Connected]]
-    ) -> AbstractAsyncContextManager[Connected]:
+        self, over: Callable[[str, http.AsyncClient], AbstractAsyncContextManager[SdkSession]]
+    ) -> AbstractAsyncContextManager[SdkSession]:
         limits = self._servers.limits
         inner = self._servers.transport(guarded=self._address.connector_id is None)
         answers = over is over_streamable_http
         incoming = Incoming(limits.incoming, self._texts)
-        door = Door(inner, self._url, incoming, answers=answers, failed=self._failed)
+        door = McpTransport(inner, self._url, incoming, answers=answers, failed=self._failed)
         client = http.AsyncClient(
             transport=door,
             headers={"accept-encoding": "identity", **self._address.headers},
@@ -271,7 +271,7 @@ class _Line:
         return over(door.shown_url, client)
 
     def _failed(self, failure: Failure) -> None:
-        """The connection has failed in a way of which the package tells nobody."""
+        """Handle a connection failure that the package does not report."""
         self._ended(self._http_error(failure.status, failure.message))
         self.task.cancel()
 
@@ -280,13 +280,13 @@ class _Line:
             self._end.set_result(error)
 
     def _reason(self, error: Exception) -> McpError:
-        """Why a connection was not made, or broke."""
+        """Return why a connection was not made, or broke."""
         if failed := _failed_request(error):
             return self._error_of(failed)
         return self._protocol_error(_INTERNAL_ERROR, "The server does not speak MCP as this server knows it.")
 
     def _error_of(self, error: RequestFailed) -> McpError:
-        """A failed request, as an item has it."""
+        """Convert a failed request to the error of an item."""
         told = error.error
         status = told.data.get(HTTP_STATUS) if isinstance(told.data, dict) else None
         if status is not None:
@@ -300,7 +300,7 @@ class _Line:
         return McpError({"type": "mcp_protocol_error", "code": code, "message": self._clean(message)})
 
     def _clean(self, message: str) -> str:
-        """What a server says may quote what it was sent."""
+        """Remove secrets from a server's message, which may quote what it was sent."""
         for value in self._address.headers.values():
             for secret in (value, value.rpartition(" ")[2]):
                 if len(secret) >= _SHORTEST_SECRET:
@@ -317,12 +317,12 @@ def _may_be_old(error: McpError) -> bool:
 
 
 def _is_refusal(error: McpError) -> bool:
-    """Whether the server refuses the credentials: that says more than that it has not the other transport."""
+    """Whether the server rejects the credentials: more useful to report than that it lacks the other transport."""
     return error.error["type"] == "http_error" and error.error["code"] in REFUSED
 
 
 def _failed_request(error: BaseException) -> RequestFailed | None:
-    """The failed request that is, or is somewhere in, what the package raised."""
+    """Find the failed request in an exception of the package, or in a group."""
     if isinstance(error, RequestFailed):
         return error
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()

@@ -1,4 +1,4 @@
-"""MCP servers: their tools are the model's functions, called by this server, some only with the client's approval."""
+"""MCP servers: their tools become functions of the model. This server calls them, some only with approval."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from llama_stack_responses.core.mcp import Approvals, qualified_name
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import MCP_APPROVAL_REQUEST, MCP_CALL, MCP_LIST_TOOLS, CallKind
 
-from ..tool import DueCall, Function, Invocation, Outcome, Stagehand, ToolError, chat_function
+from ..tool import DueCall, Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
 from .results import outcome_of
 from .servers import McpAddress, McpError, McpServers
 
 Json = dict[str, Any]
 
 _INVALID_PARAMS: Final = -32602
-"""JSON-RPC's code of arguments that will not do."""
+"""JSON-RPC's error code for invalid arguments."""
 
 
 class McpTool:
     """A `{type: mcp, server_label, server_url | connector_id, ...}` tool of the request.
 
     Args:
-        declared: the request's entry.
-        servers: opens the session.
+        declared: the tool's entry.
+        servers: creates the session.
     """
 
     def __init__(self, declared: Json, _: CreateRequest, servers: McpServers) -> None:
@@ -40,53 +40,54 @@ class McpTool:
         self._functions: dict[str, Function] = {}
 
     def functions(self) -> Sequence[Function]:
-        """One for each tool that the server has and the request allows."""
+        """Return a function for each tool that the server has and the request allows."""
         return list(self._functions.values())
 
     def chosen(self, choice: Json) -> Collection[str]:
-        """They are chosen all at once by the server's label, or one by its name there."""
+        """Return all functions if the choice names only the server's label, or the single one that it names."""
         if choice["type"] != "mcp" or choice["server_label"] != self._label:
             return []
         return [each.name for name, each in self._functions.items() if choice.get("name") in (None, name)]
 
-    async def prepare(self, items: Sequence[Json], stagehand: Stagehand) -> None:
-        """Takes the tools from their list in the conversation; without one, asks the server and shows what it has.
+    async def prepare(self, items: Sequence[Json], reporter: ItemReporter) -> None:
+        """Take the tools from a list in the conversation, or request them from the server and report the list to the
+        client.
 
         Raises:
-            ApiError: 424, if the server does not say.
+            ApiError: 424, the server returned no list.
         """
         tools = self._listed(items)
         if tools is None:
-            tools = await self._list(stagehand)
+            tools = await self._list(reporter)
         self._functions = {tool["name"]: self._function(tool) for tool in tools if self._allows(tool)}
 
     def due(self, items: Sequence[Json]) -> Sequence[DueCall]:
-        """The calls of this server that the client has approved and nobody has made."""
+        """Return the approved calls of this server that have not been made yet."""
         requests = [each for each in Approvals(items).to_make() if each["server_label"] == self._label]
         return [self._due(request) for request in requests]
 
     def release(self) -> None:
-        """Ends the session."""
+        """End the session."""
         self._session.release()
 
     def _listed(self, items: Sequence[Json]) -> list[Json] | None:
-        """The tools that the conversation has of this server, unless the request names one that is not among them."""
+        """Return the tools that the conversation lists for this server; None if one in the request is absent."""
         lists = [item for item in items if item["type"] == "mcp_list_tools" and item["server_label"] == self._label]
         if not lists or lists[-1].get("error"):
             return None
         tools: list[Json] = lists[-1]["tools"]
         return tools if _names(self._declared.get("allowed_tools")) <= {tool["name"] for tool in tools} else None
 
-    async def _list(self, stagehand: Stagehand) -> list[Json]:
-        index = stagehand.begin(MCP_LIST_TOOLS, {"server_label": self._label})
+    async def _list(self, reporter: ItemReporter) -> list[Json]:
+        index = reporter.begin(MCP_LIST_TOOLS, {"server_label": self._label})
         try:
             tools = [_listing(tool) for tool in await self._session.list_tools()]
         except McpError as error:
-            stagehand.conclude(index, {"error": str(error)}, failed=True)
+            reporter.conclude(index, {"error": str(error)}, failed=True)
             message = f"Error retrieving tool list from MCP server: '{self._label}'. {error}"
             raise ApiError(424, message, type="external_connector_error", code="http_error", param="tools") from error
         tools = [tool for tool in tools if self._allows(tool)]
-        stagehand.conclude(index, {"tools": tools})
+        reporter.conclude(index, {"tools": tools})
         return tools
 
     def _allows(self, tool: Json) -> bool:
@@ -96,7 +97,7 @@ class McpTool:
         return not allowed or _fits(tool, allowed)
 
     def _needs_approval(self, tool: Json) -> bool:
-        """Whether the client is asked first: as the request says, or else the stack."""
+        """Whether a call needs the client's approval, by the request or else the configuration."""
         required = self._declared.get("require_approval", self._approval)
         if isinstance(required, str):
             return required == "always"
@@ -162,7 +163,7 @@ def _address(declared: Json) -> McpAddress:
 
 
 def _listing(tool: Json) -> Json:
-    """A tool as an `mcp_list_tools` item has it. Its hints stay: they tell a worker that goes on what is safe."""
+    """Convert a tool to its form in `mcp_list_tools`. Its annotations are kept: the next worker of a job needs them."""
     return {
         "name": tool["name"],
         "description": tool.get("description"),
@@ -172,13 +173,13 @@ def _listing(tool: Json) -> Json:
 
 
 def _names(allowed: Any) -> set[str]:
-    """The names that an `allowed_tools` gives."""
+    """Return the names in an `allowed_tools`."""
     names = allowed if isinstance(allowed, list) else (allowed or {}).get("tool_names", ())
     return set(names)
 
 
 def _fits(tool: Json, wanted: Mapping[str, Any]) -> bool:
-    """Whether a tool is what a filter says. One that says nothing fits none."""
+    """Whether a tool matches a filter. An empty filter matches none."""
     read_only = bool((tool.get("annotations") or {}).get("readOnlyHint"))
     met = []
     if "read_only" in wanted:
@@ -189,7 +190,7 @@ def _fits(tool: Json, wanted: Mapping[str, Any]) -> bool:
 
 
 def _asked(arguments: str) -> Json | None:
-    """What a request for approval says of the call; None if there is nothing to approve."""
+    """Return the fields of an approval request; None if the arguments are invalid."""
     arguments = arguments.strip() or "{}"
     try:
         return {"arguments": arguments} if isinstance(orjson.loads(arguments), dict) else None

@@ -1,11 +1,11 @@
-"""The way to one MCP server: what goes out and what comes back, with nothing secret where it might be logged.
+"""The HTTP transport to one MCP server. It keeps secrets out of logs and limits what the server sends.
 
-The `mcp` package, and the HTTP library below it, write the addresses that they use to the log, and errors too. So they
-get one that says only the host; the real one is put in here. And an answer that says that a request failed is made the
-answer to that very request, where the package would else end the session, or forget to tell.
+The `mcp` package and its HTTP library log the URLs that they use, also in errors. So they get a URL with only the host,
+and the transport inserts the real one. HTTP errors are converted into a JSON-RPC error for the request that caused
+them: the package would otherwise end the session or drop the error.
 
-What a server sends is read, bounded and judged here (`incoming.py`). The package gets answers that are made anew: a few
-headers, and of a stream one piece for each event that it needs.
+Everything that a server sends is size-limited and checked here (`incoming.py`). The package gets rebuilt answers: a few
+headers, and one chunk for each event that it needs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .versions import http
 Json = dict[str, Any]
 
 HTTP_STATUS: Final = "http_status"
-"""In the `data` of an error that is made here: the HTTP status that it stands for."""
+"""The key in an error's `data` for the HTTP status that the error was made from."""
 
 _CREDENTIALS: Final = "Send credentials that it takes, in the 'authorization' or the 'headers' of the MCP tool."
 _BESIDE: Final = "/-/"
@@ -38,28 +38,28 @@ _ERROR_BYTES: Final = 65_536
 _EVENTS: Final = "text/event-stream"
 _JSON: Final = {"content-type": "application/json"}
 _HEADER_BYTES: Final = {"location": 8_192, "mcp-session-id": 1_024, "set-cookie": 4_096}
-"""The headers that the package reads, and their sizes, at most."""
+"""The headers that the package reads, and their maximum sizes."""
 
 _RESUMED: Final = "last-event-id"
 _VISIBLE: Final = re.compile("[!-~]+")
-"""What an address is made of, and a session's id.
+"""The characters of a URL and of a session id.
 
 Source: https://modelcontextprotocol.io/specification/2025-06-18/basic/transports, "Session Management".
 """
 
 _MOST_STREAMS: Final = 100
-"""How often a session's stream may be asked for, at first and after it broke."""
+"""How often a session's stream may be opened, including reconnections."""
 
 
-class Door(http.AsyncBaseTransport):
+class McpTransport(http.AsyncBaseTransport):
     """An HTTP transport to one server.
 
     Args:
-        inner: connects.
-        url: the server's real address.
-        incoming: bounds what comes.
-        answers: whether a request is answered where it was sent to, and not on a stream of its own.
-        failed: is told of a failure that cannot be the answer to a request: the session is at its end.
+        inner: the transport that connects.
+        url: the server's real URL.
+        incoming: checks incoming messages.
+        answers: whether answers come in the response to the request, and not on a separate stream.
+        failed: called with a failure that cannot be the answer to a request; it ends the session.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class Door(http.AsyncBaseTransport):
 
     @property
     def shown_url(self) -> str:
-        """The address for those who may log it."""
+        """The URL without secrets, for use in logs."""
         parts = urlsplit(self._url)
         return f"{parts.scheme}://{parts.netloc}{_HIDDEN}"
 
     async def handle_async_request(self, request: Any) -> Any:
-        """Sends a request, and makes its failure an answer that the package understands."""
+        """Send a request; convert a failure to an answer that the package understands."""
         for name, value in trace_headers().items():
             request.headers.setdefault(name, value)
         request_id = await _id_of(request)
@@ -95,11 +95,11 @@ class Door(http.AsyncBaseTransport):
             return self._told(request, request_id, _unreached(error))
 
     async def aclose(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._inner.aclose()
 
     def _addressed(self, request: Any) -> Any:
-        """The request as it goes to the real address; those that the server gave are as they are, or beside it."""
+        """Replace the placeholder URL with the real one, or resolve against it. URLs from the server stay unchanged."""
         path: str = request.url.path
         if path == _HIDDEN:
             url = self._url
@@ -125,10 +125,10 @@ class Door(http.AsyncBaseTransport):
             raise
 
     async def _answer(self, request: Any, request_id: Any, response: Any) -> Any:
-        """The server's answer, as the package gets it.
+        """Check the server's answer and rebuild it for the package.
 
         Raises:
-            Failure: it is none.
+            Failure: it is not a valid answer.
         """
         await self._check(request, response)
         headers = _headers(response)
@@ -150,17 +150,17 @@ class Door(http.AsyncBaseTransport):
     def _ended_too_often(self, request: Any) -> Failure:
         failure = Failure(BAD_GATEWAY, "The server has ended its streams of events too often.")
         if _RESUMED in request.headers:
-            # The answer to a request may have been in it, which would be waited for.
+            # The stream may have carried the answer to a request, which would be waited for.
             self._failed(failure)
         return failure
 
     def _broke(self, failure: Failure) -> None:
-        """A stream of the session failed. The package opens a broken one again, except for that of an old server."""
+        """Handle a failed stream of the session. The package reopens a broken one, except with the older transport."""
         if not (self._answers and isinstance(failure, Broken)):
             self._failed(failure)
 
     async def _stream(self, request: Any, response: Any, kind: str) -> Any:
-        """A stream of the whole session."""
+        """Return the event stream of the session."""
         if kind != _EVENTS:
             raise no_protocol()
         size = self._incoming.limits.session_bytes
@@ -184,11 +184,11 @@ class Door(http.AsyncBaseTransport):
             raise Failure(status, "The server redirects to another one. Use the address that it redirects to.")
 
     def _told(self, request: Any, request_id: Any, failure: Failure) -> Any:
-        """The answer that says so to whoever waits for it."""
+        """Return the answer that reports a failure to the request's sender."""
         if not self._answers and failure.status in REFUSED:
             self._failed(failure)
         if request.method != "POST":
-            # The stream of an old server, without which there is no session; or one that nobody needs.
+            # For the older transport, the session's required stream; otherwise an optional one.
             return http.Response(405 if self._answers else failure.status, request=request)
         if not self._answers:
             self._failed(failure)
@@ -207,7 +207,7 @@ async def _start_of(response: Any) -> bytes:
 
 
 def _error_in(said: bytes) -> Json | None:
-    """The error of a JSON-RPC answer."""
+    """Return the error of a JSON-RPC answer, if it is one."""
     try:
         return error_in(orjson.loads(said))
     except ValueError:
@@ -215,7 +215,7 @@ def _error_in(said: bytes) -> Json | None:
 
 
 async def _id_of(request: Any) -> Any:
-    """The id of the JSON-RPC request that an HTTP request carries; None if nobody waits for an answer."""
+    """Return the id of the JSON-RPC request in an HTTP request; None if it expects no answer."""
     if request.method != "POST":
         return None
     message = orjson.loads(await request.aread())
@@ -229,7 +229,7 @@ def _unreached(error: Exception) -> Failure:
 
 
 def _error(request_id: Any, failure: Failure) -> bytes:
-    """The JSON-RPC answer that says so."""
+    """Return the JSON-RPC answer that reports a failure."""
     error = {"code": _SERVER_ERROR, "message": failure.message, **(failure.error or {})}
     return orjson.dumps({"jsonrpc": "2.0", "id": request_id, "error": {**error, "data": {HTTP_STATUS: failure.status}}})
 
@@ -240,10 +240,10 @@ def _events(request: Any, response: Any, headers: list[tuple[str, str]], stream:
 
 
 def _headers(response: Any) -> list[tuple[str, str]]:
-    """The headers that the package reads.
+    """Return the headers that the package reads.
 
     Raises:
-        Failure: one of them is too large, or has characters that it cannot have.
+        Failure: one of them is too large, or has invalid characters.
     """
     kept = [(name, value) for name, value in response.headers.multi_items() if name in _HEADER_BYTES]
     sizes = dict.fromkeys(_HEADER_BYTES, 0)
@@ -257,7 +257,7 @@ def _headers(response: Any) -> list[tuple[str, str]]:
 
 
 def _stays(request: Any, response: Any, url: str) -> bool:
-    """Whether a redirect is one that the package follows: to the same server, with what was sent."""
+    """Whether the package may follow a redirect: to the same server, and with the same method and body."""
     if request.method != "GET" and response.status_code not in (307, 308):
         return False
     location = response.headers["location"]

@@ -1,6 +1,6 @@
-"""The `mcp` package, in whichever of its two major versions is installed: llama-stack needs the first, OGX the second.
+"""Support for both major versions of the `mcp` package: llama-stack requires the first, OGX the second.
 
-What differs: the HTTP library below it, the client's class, and how a failed request is raised.
+They differ in the HTTP library, the client class, and how a failed request is raised.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ else:
     from mcp_types import Implementation
 
 _UNBOUNDED: Final[Json] = {} if _FIRST else {"max_sse_event_size": None}
-"""The second version bounds events by itself; those that it gets are bounded already."""
+"""Disables the second version's own limit on event sizes, since events are limited before."""
 
 _WHO: Final = Implementation(name="llama-stack-responses", version="1")
 
-__all__ = ["Connected", "RequestFailed", "http", "over_sse", "over_streamable_http"]
+__all__ = ["RequestFailed", "SdkSession", "http", "over_sse", "over_streamable_http"]
 
 
-class Connected(Protocol):
-    """A server that has been greeted."""
+class SdkSession(Protocol):
+    """An initialized session with a server."""
 
     async def list_page(self, cursor: str | None) -> tuple[list[Json], str | None]:
-        """Some of its tools, and where to go on."""
+        """Return one page of its tools, and the cursor of the next page."""
         ...
 
     async def call(self, name: str, arguments: Json) -> Json:
-        """What came of a call."""
+        """Call a tool and return its result."""
         ...
 
 
 @asynccontextmanager
-async def over_streamable_http(url: str, client: http.AsyncClient) -> AsyncIterator[Connected]:
-    """A session over the transport that servers have today."""
+async def over_streamable_http(url: str, client: http.AsyncClient) -> AsyncIterator[SdkSession]:
+    """Open a session over the current transport (Streamable HTTP)."""
     async with client, _greeted(streamable_http_client(url, http_client=client, **_UNBOUNDED)) as session:
         yield session
 
 
 @asynccontextmanager
-async def over_sse(url: str, client: http.AsyncClient) -> AsyncIterator[Connected]:
-    """A session over the transport that servers had before."""
+async def over_sse(url: str, client: http.AsyncClient) -> AsyncIterator[SdkSession]:
+    """Open a session over the older transport (HTTP with SSE)."""
 
     def made(*_: Any, **__: Any) -> http.AsyncClient:
         return client
@@ -71,7 +71,7 @@ async def over_sse(url: str, client: http.AsyncClient) -> AsyncIterator[Connecte
 if TYPE_CHECKING or _FIRST:
 
     @asynccontextmanager
-    async def _greeted(transport: Any) -> AsyncIterator[Connected]:
+    async def _greeted(transport: Any) -> AsyncIterator[SdkSession]:
         async with (
             transport as (incoming, outgoing, *_),
             ClientSession(incoming, outgoing, client_info=_WHO) as session,
@@ -91,8 +91,8 @@ if TYPE_CHECKING or _FIRST:
             return [_json(tool) for tool in page.tools], page.nextCursor
 
         async def call(self, name: str, arguments: Json) -> Json:
-            # Not `call_tool`, which asks for the list of tools again to check the result against it.
-            # The second version names the trace by itself.
+            # Not `call_tool`, which would request the list of tools again to validate the result.
+            # The second version propagates the trace context itself.
             meta = types.RequestParams.Meta(**trace_headers())
             params = types.CallToolRequestParams(name=name, arguments=arguments, _meta=meta)
             request = types.ClientRequest(types.CallToolRequest(params=params))
@@ -101,15 +101,15 @@ if TYPE_CHECKING or _FIRST:
 else:
 
     @asynccontextmanager
-    async def _greeted(transport: Any) -> AsyncIterator[Connected]:
+    async def _greeted(transport: Any) -> AsyncIterator[SdkSession]:
         async with Client(transport, cache=None, client_info=_WHO) as client:
-            # It would ask for all tools, and check the result against a schema of the server's in the event loop:
-            # with patterns that take for ever, and with addresses in it.
+            # By default the client requests all tools and validates the result against the server's schema, in the
+            # event loop. The schema may contain expensive patterns and remote references.
             client.session.validate_tool_result = _no_check
             yield _Second(client)
 
     async def _no_check(name: str, result: Any) -> None:
-        """Takes a result as it is."""
+        """Accept any result."""
 
     class _Second:
         """A session of the second version."""

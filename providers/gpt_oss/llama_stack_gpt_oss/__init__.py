@@ -1,1 +1,1 @@
-"""gpt-oss on the local GPU, behind the host's Inference interface."""
+"""gpt-oss on the local GPU, as a provider of the host's Inference API."""

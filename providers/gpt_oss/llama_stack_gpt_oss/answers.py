@@ -1,4 +1,4 @@
-"""The engine's tokens as the chunks of a chat completion: plain JSON, one choice beside the other."""
+"""Conversion of the engine's tokens to the chunks of a chat completion, as plain JSON with one choice per sequence."""
 
 import time
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -17,13 +17,13 @@ Json = dict[str, Any]
 
 
 def chat_chunks(client: EngineClient, asked: Asked, vocabulary: Vocabulary, model: str) -> AsyncGenerator[Json]:
-    """The chunks of a streamed chat completion. Closing the iterator ends the request in the engine."""
+    """Yield the chunks of a streamed chat completion. Closing the iterator cancels the request in the engine."""
     choices = {name: _Choice(n, asked, vocabulary) for n, name in enumerate(asked.request.ids)}
     return _chunks(client, asked, choices, _head("chatcmpl", "chat.completion.chunk", asked, model))
 
 
 def text_chunks(client: EngineClient, asked: Asked, vocabulary: Vocabulary, model: str) -> AsyncGenerator[Json]:
-    """The chunks of a bare completion, whose text is all that the model says but its special tokens."""
+    """Yield the chunks of a text completion. Its text is all output except special tokens."""
     texts = {name: _Bare(n, asked, vocabulary) for n, name in enumerate(asked.request.ids)}
     return _chunks(client, asked, texts, _head("cmpl", "text_completion", asked, model))
 
@@ -49,7 +49,7 @@ def _head(prefix: str, kind: str, asked: Asked, model: str) -> Json:
 
 
 class _Choice:
-    """One answer of a chat request."""
+    """One choice of a chat completion."""
 
     def __init__(self, index: int, asked: Asked, vocabulary: Vocabulary) -> None:
         self.finish: str | None = None
@@ -68,7 +68,7 @@ class _Choice:
         return self._reply.reasoning_tokens
 
     def feed(self, update: Update) -> Iterator[Json]:
-        """What an update adds; `finish` is set once there is no more to come."""
+        """Yield the choices that an update adds; `finish` is set with the last one."""
         if self.finish is not None:
             return
         deltas = list(self._reply.feed(update.sampled.token))
@@ -114,7 +114,7 @@ class _Choice:
 
 
 class _Bare:
-    """One answer to a bare prompt."""
+    """One choice of a text completion."""
 
     reasoning_tokens = 0
 
@@ -143,7 +143,7 @@ class _Bare:
 
 
 class _Logprobs:
-    """The log probabilities of the tokens that the user reads, until the text that they make goes out."""
+    """The log probabilities of visible tokens, buffered until their text is sent."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -186,7 +186,7 @@ def _usage(asked: Asked, answers: "list[_Choice | _Bare]", cached: int) -> Json:
 
 
 class ChatFold:
-    """Puts the chunks of a stream together to the whole chat completion."""
+    """Merges the chunks of a stream into a whole chat completion."""
 
     def __init__(self) -> None:
         self._head: Json = {}
@@ -237,7 +237,7 @@ class ChatFold:
 
 
 def fold_text(chunks: list[Json]) -> Json:
-    """Puts the chunks of a bare completion together."""
+    """Merge the chunks of a text completion."""
     choices: dict[int, Json] = {}
     for chunk in chunks:
         for choice in chunk["choices"]:

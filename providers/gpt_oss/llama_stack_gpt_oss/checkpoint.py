@@ -1,4 +1,4 @@
-"""Where the checkpoint lies on this machine."""
+"""The local copy of the checkpoint."""
 
 from pathlib import Path
 
@@ -7,13 +7,13 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from .engine.errors import CheckpointError
 
-# The layout for transformers; the same weights lie in `original/` and `metal/` once more.
+# The layout for transformers. `original/` and `metal/` contain copies of the same weights.
 WANTED = ["*.json", "*.safetensors"]
 NOT_WANTED = ["original/*", "metal/*"]
 
 
 def local_folder(checkpoint: str) -> Path:
-    """The folder itself, or where the hub's copy is, fetched if need be. CheckpointError if neither can be had."""
+    """Return the checkpoint's folder; download it from the hub if needed. Raises CheckpointError."""
     folder = Path(checkpoint).expanduser()
     if folder.is_dir():
         return folder

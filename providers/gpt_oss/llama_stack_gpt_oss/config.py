@@ -1,4 +1,4 @@
-"""The provider's entry in a stack's configuration."""
+"""The provider's configuration."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from .process.settings import EngineSettings
 class GptOssConfig(BaseModel):
     """One model on one device.
 
-    Servers and workers whose settings are equal and that share `state_dir` share one engine.
+    Servers and workers with equal settings and the same `state_dir` share one engine.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -51,7 +51,7 @@ class GptOssConfig(BaseModel):
         return Path(self.checkpoint.rstrip("/")).name
 
     def engine(self, folder: Path) -> EngineSettings:
-        """What the engine is started with, for the checkpoint's folder on this machine."""
+        """Return the settings of the engine process, for the local folder of the checkpoint."""
         return EngineSettings(
             folder=str(Path(os.path.expandvars(self.state_dir)).expanduser().resolve()),
             checkpoint=str(folder.resolve()),

@@ -1,8 +1,8 @@
-"""What a chat request can be refused for."""
+"""Errors of chat requests."""
 
 
-class InvalidRequest(ValueError):  # noqa: N818 -- named as what it is to the client
-    """400: the request asks for what gpt-oss cannot do, or contradicts itself. `param` names the field."""
+class InvalidRequest(ValueError):  # noqa: N818 -- named for what the client sees
+    """400: the request is contradictory, or gpt-oss does not support it. `param` names the field."""
 
     status_code = 400
 

@@ -1,6 +1,6 @@
-"""What the model may say where a request binds it: a grammar of its whole turn, from after `<|start|>assistant`.
+"""Constrained output: a grammar of the model's whole turn, from after `<|start|>assistant`.
 
-Reasoning stays free; the header of what follows is forced, and what is in it keeps to its schema.
+Reasoning is unrestricted. The header of the next message is forced, and its content must match its schema.
 """
 
 import json
@@ -18,7 +18,7 @@ Json = Mapping[str, Any]
 ANY_OBJECT: Json = {"type": "object"}
 WHITE_SPACE = r"[ \t\n]{0,20}"
 
-# Names in capitals are words of the grammar's lexer: they never go over a special token.
+# Names in capitals are lexer terminals: they never match a special token.
 RULES = """
 TEXT: /(?s:.*)/
 analysis: <|channel|> "analysis" <|message|> TEXT <|end|> <|start|> "assistant"
@@ -28,14 +28,14 @@ json: " "? <|constrain|> "json"
 
 @dataclass(frozen=True, slots=True)
 class ToolChoice:
-    """`tool_choice`: whether a call must, may or must not come, and of which functions."""
+    """`tool_choice`: whether a call is required, and which functions may be called."""
 
     required: bool
     allowed: tuple[Tool, ...]
 
 
 def read_tool_choice(raw: str | Json | None, tools: Sequence[Tool]) -> ToolChoice:
-    """auto, none, required, a named function, or a list of those allowed."""
+    """Parse auto, none, required, a named function, or a list of allowed functions."""
     match raw:
         case None | "auto":
             return ToolChoice(False, tuple(tools))
@@ -52,7 +52,7 @@ def read_tool_choice(raw: str | Json | None, tools: Sequence[Tool]) -> ToolChoic
 
 
 def turn_grammar(choice: ToolChoice, offered: Sequence[Tool], answer: ResponseFormat | None) -> str | None:
-    """The grammar of a turn in llguidance's Lark; None where the model is free to say anything.
+    """Return the grammar of a turn in llguidance's Lark; None if the output is unrestricted.
 
     InvalidRequest: a schema that cannot be enforced.
     """
@@ -93,7 +93,7 @@ def _name_of(entry: Any) -> str:
 
 
 def _call(number: int, tool: Tool, strict: bool) -> str:
-    """The two ways the model writes the header of a call, and its arguments."""
+    """Return the rule for a call: the two forms of its header, and its arguments."""
     recipient = json.dumps(f" to={tool.recipient}")
     channel = '("analysis" | "commentary")' if tool.built_in else '"commentary"'
     header = f"({recipient} <|channel|> {channel} | <|channel|> {channel} {recipient})"
@@ -113,5 +113,5 @@ def _final(answer: ResponseFormat | None) -> str:
 
 
 def _json(schema: Json) -> str:
-    """Without a bound, a model that is not sure what comes next may go on with white space for ever."""
+    """Return the schema with bounded white space: an uncertain model could produce white space forever."""
     return json.dumps({**schema, "x-guidance": {"whitespace_pattern": WHITE_SPACE}})

@@ -1,4 +1,4 @@
-"""Chat messages to Harmony's tokens: what the model reads before it answers."""
+"""Rendering of chat messages to Harmony tokens, the model's prompt format."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -39,14 +39,14 @@ Json = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ResponseFormat:
-    """What the final answer must be: JSON of a schema, which every object satisfies where the client gave none."""
+    """The format of the final answer: JSON of a schema, which accepts any object if the client gave none."""
 
     name: str
     schema: Json
     description: str = ""
 
     def section(self) -> str:
-        """As it stands in the developer message."""
+        """Return the section of the developer message."""
         described = f"// {self.description}\n" if self.description else ""
         schema = json.dumps(self.schema, ensure_ascii=False, separators=(",", ":"))
         return f"# Response Formats\n\n## {self.name}\n\n{described}{schema}"
@@ -54,7 +54,7 @@ class ResponseFormat:
 
 @dataclass(frozen=True, slots=True)
 class Chat:
-    """A chat request as far as the model reads it."""
+    """The parts of a chat request that become the prompt."""
 
     messages: Sequence[Json]
     today: date
@@ -64,7 +64,7 @@ class Chat:
 
 
 def read_effort(name: str | None) -> ReasoningEffort:
-    """`reasoning_effort`, in the three steps that the model knows."""
+    """Parse `reasoning_effort` to one of the model's three levels."""
     if name is None:
         return ReasoningEffort.MEDIUM
     if name not in EFFORTS:
@@ -73,7 +73,7 @@ def read_effort(name: str | None) -> ReasoningEffort:
 
 
 def read_response_format(raw: Json | None) -> ResponseFormat | None:
-    """`response_format`: text, json_object or json_schema."""
+    """Parse `response_format`: text, json_object or json_schema."""
     kind = (raw or {}).get("type", "text")
     if raw is None or kind == "text":
         return None
@@ -90,7 +90,7 @@ def read_response_format(raw: Json | None) -> ResponseFormat | None:
 
 
 def render(encoding: HarmonyEncoding, chat: Chat) -> list[int]:
-    """The prompt, up to and with `<|start|>assistant`."""
+    """Return the prompt, up to and including `<|start|>assistant`."""
     messages = [_system(chat), *_Transcript(chat).messages()]
     try:
         return encoding.render_conversation_for_completion(
@@ -114,7 +114,7 @@ def _system(chat: Chat) -> Message:
 
 @dataclass(slots=True)
 class _Transcript:
-    """Goes through the chat messages once, and knows which call a tool's result answers."""
+    """Converts the chat messages, and tracks which call each tool result answers."""
 
     chat: Chat
     _calls: dict[str, str] = field(default_factory=dict)
@@ -178,7 +178,7 @@ class _Transcript:
         return made.with_recipient("assistant").with_channel(channel)
 
     def _tool(self, name: str) -> Tool:
-        """A call of a function that is no longer offered is still a call of a function."""
+        """Return the tool of a call, which may be one that is no longer offered."""
         known = next((tool for tool in self.chat.tools if tool.name == name), None)
         return known or Tool(name, "", None, strict=False)
 
@@ -206,7 +206,7 @@ def _described(tools: Sequence[Tool]) -> list[ToolDescription]:
 
 
 def _turn_start(messages: Sequence[Json]) -> int:
-    """Reasoning before this message is no longer shown: it led to a final answer that is there."""
+    """Return the index of the first message whose reasoning is shown: none before the last final answer is."""
     for number in range(len(messages) - 1, -1, -1):
         message = messages[number]
         final = message.get("role") == "assistant" and not message.get("tool_calls")
@@ -216,7 +216,7 @@ def _turn_start(messages: Sequence[Json]) -> int:
 
 
 def _text(message: Json, number: int) -> str:
-    """The text of a message, whole or in parts; InvalidRequest for anything else, as the model reads text alone."""
+    """Return the text of a message, whole or in parts; InvalidRequest for other content."""
     content = message.get("content")
     if content is None:
         return str(message.get("refusal") or "")

@@ -1,4 +1,4 @@
-"""Grammars enforced token by token: llguidance behind the protocol that the engine defines."""
+"""Token masks from grammars: an adapter of llguidance to the engine's TokenMask protocol."""
 
 from functools import cached_property
 
@@ -9,14 +9,14 @@ from .vocabulary import SPLIT, Vocabulary
 
 
 class GrammarMasks:
-    """Makes the mask of a request; the vocabulary's tables are made when the first one asks."""
+    """Creates the masks of requests. The tokenizer tables are built on first use."""
 
     def __init__(self, vocabulary: Vocabulary, size: int) -> None:
         self._vocabulary = vocabulary
         self._size = size
 
     def open(self, grammar: str) -> "GrammarMask":
-        """RequestError: the grammar cannot be used."""
+        """Create a mask. RequestError: the grammar cannot be used."""
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0)
         if matcher.is_error():
             raise RequestError(f"The grammar cannot be used: {matcher.get_error().splitlines()[0]}")
@@ -35,15 +35,15 @@ class GrammarMasks:
 
 
 class GrammarMask:
-    """Where one request is in its grammar."""
+    """The state of one request in its grammar."""
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
 
     def allowed(self) -> bytes:
-        """A bit for each token, the lowest bit of a byte first."""
+        """Return a bit for each token, the lowest bit of a byte first."""
         return self._matcher.compute_bitmask()
 
     def accept(self, token: int) -> None:
-        """Go on past a token that was allowed."""
+        """Advance by a token that was allowed."""
         self._matcher.consume_token(token)

@@ -1,7 +1,7 @@
-"""The model's tokens to messages, one token at a time.
+"""An incremental parser from the model's tokens to messages.
 
-Text that is not Harmony never fails: what has no header is a message of the final channel, what breaks a header off
-starts the next one.
+Malformed Harmony never fails: text without a header is a message of the final channel, and a token that interrupts a
+header starts the next one.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ CHANNEL, CONSTRAIN, RETURN, CALL = "<|channel|>", "<|constrain|>", "<|return|>",
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Opens a message. `recipient` is None where the message is for no tool."""
+    """The header of a message. `recipient` is None if the message is not for a tool."""
 
     channel: str
     recipient: str | None
@@ -25,14 +25,14 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """More of the open message."""
+    """More text of the open message."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Closes the open message; `by` is the special token that did, None where the tokens just ended."""
+    """The end of the open message; `by` is the special token that ended it, None at the end of the output."""
 
     by: str | None
 
@@ -47,7 +47,7 @@ class _State(Enum):
 
 
 class Parser:
-    """Feed it the tokens after `<|start|>assistant`, then finish()."""
+    """Parses the tokens after `<|start|>assistant`: call feed() for each, then finish()."""
 
     def __init__(self, vocabulary: Vocabulary) -> None:
         self._vocabulary = vocabulary
@@ -57,7 +57,7 @@ class Parser:
         self.in_text = False  # whether the last token was part of a message's text
 
     def feed(self, token: int) -> Iterator[Event]:
-        """What one more token says."""
+        """Yield the events of one more token."""
         name = self._vocabulary.names.get(token)
         self.in_text = name is None and self._state is _State.CONTENT
         if name is None:
@@ -66,7 +66,7 @@ class Parser:
             yield from self._special(name)
 
     def finish(self) -> Iterator[Event]:
-        """What the tokens leave open. A header that never became a message was text after all."""
+        """Yield the last events. An incomplete header of plain text is a message of the final channel."""
         if self._state is _State.HEADER and (text := self._headless()):
             yield Header("final", None, None)
             yield Text(text)
@@ -123,7 +123,7 @@ class Parser:
         self._sections = [("", bytearray())]
 
     def _headless(self) -> str:
-        """The text of a header that is plain text; a header cut off in its middle says nothing."""
+        """Return the text of a header that is plain text; nothing for a truncated header."""
         if len(self._sections) > 1 or self._sections[0][0]:
             return ""
         text = bytes(self._sections[0][1]).decode(errors="replace")
@@ -132,7 +132,7 @@ class Parser:
 
 
 def _header(sections: list[tuple[str, str]]) -> Header:
-    """`assistant to=X<|channel|>C to=X<|constrain|>T`, with each part optional and the recipient in either place."""
+    """Parse `assistant to=X<|channel|>C to=X<|constrain|>T`; all parts are optional, the recipient in either place."""
     channel, recipient, content_type = "", None, None
     for name, text in sections:
         words = text.split()

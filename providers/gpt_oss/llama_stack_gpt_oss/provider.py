@@ -1,4 +1,4 @@
-"""What the host imports when a stack's configuration says `module: llama_stack_gpt_oss`."""
+"""The module that the host imports for `module: llama_stack_gpt_oss` in a stack's configuration."""
 
 from .host.spec import get_provider_spec
 

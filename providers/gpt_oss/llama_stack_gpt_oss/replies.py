@@ -1,4 +1,4 @@
-"""The model's messages to the deltas of a chat answer: reasoning, content, tool calls."""
+"""Conversion of the model's messages to the deltas of a chat answer: reasoning, content, tool calls."""
 
 import json
 import uuid
@@ -13,21 +13,21 @@ from .vocabulary import Vocabulary
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks."""
+    """More reasoning text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what the user reads."""
+    """More content, which the user sees."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallOpened:
-    """A tool call begins; `index` counts the calls of the answer."""
+    """The beginning of a tool call; `index` counts the calls of the answer."""
 
     index: int
     id: str
@@ -48,11 +48,11 @@ Delta = Reasoning | Content | CallOpened | CallArguments
 @dataclass(slots=True)
 class _Call:
     index: int
-    code: str | None  # the argument whose JSON string the message's text goes into
+    code: str | None  # name of the argument that gets the message's text as a JSON string
 
 
 class Reply:
-    """Turns the tokens of one choice into deltas, and counts what usage asks for."""
+    """Converts the tokens of one choice to deltas, and counts tokens for the usage."""
 
     def __init__(self, vocabulary: Vocabulary, tools: Sequence[Tool]) -> None:
         self._parser = Parser(vocabulary)
@@ -71,14 +71,14 @@ class Reply:
         return self._call is None and not self._reasons and self._parser.in_text
 
     def feed(self, token: int) -> Iterator[Delta]:
-        """The deltas of one more token."""
+        """Yield the deltas of one more token."""
         self.tokens += 1
         self.reasoning_tokens += self._reasons
         for event in self._parser.feed(token):
             yield from self._delta(event)
 
     def finish(self) -> Iterator[Delta]:
-        """What is left when no more tokens come."""
+        """Yield the last deltas."""
         for event in self._parser.finish():
             yield from self._delta(event)
 
@@ -93,7 +93,7 @@ class Reply:
 
     def _open(self, header: Header) -> Iterator[Delta]:
         name = called(header.recipient, self._offered) if header.recipient else None
-        # What goes to nobody that exists is not for the user's eyes either.
+        # A message to an unknown recipient is hidden from the user too.
         self._reasons = name is None and (header.channel == ANALYSIS or header.recipient is not None)
         if name is None:
             yield from self._separate()
@@ -106,7 +106,7 @@ class Reply:
             yield CallArguments(self._call.index, f'{{{json.dumps(self._call.code)}: "')
 
     def _separate(self) -> Iterator[Delta]:
-        """Two messages to the user are two paragraphs of one answer."""
+        """Separate two messages to the user by a blank line."""
         if not self._reasons and self._said:
             yield Content("\n\n")
 

@@ -1,4 +1,4 @@
-"""What a chat or completion request asks for, read field by field from whatever object carries it."""
+"""Parsing of chat and completion requests, from any object with their fields."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from .tools import Tool, read_tools
 from .vocabulary import Vocabulary
 
 MOST_STOPS, MOST_CHOICES, MOST_LOGPROBS = 4, 128, 20
-# Neutral values of what a request may send and gpt-oss's engine does not do.
+# Parameters that the engine does not support, with the neutral values that are accepted.
 UNSUPPORTED = {"frequency_penalty": (None, 0), "presence_penalty": (None, 0), "logit_bias": (None, {})}
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as the engine takes it, and what is done with its tokens on the way back."""
+    """A parsed request: the engine's request, and the parameters for the conversion of its tokens."""
 
     request: Request
     tools: tuple[Tool, ...]
@@ -31,12 +31,12 @@ class Asked:
     include_usage: bool
 
     def with_usage(self) -> "Asked":
-        """An answer that is not streamed always tells its usage."""
+        """Return the request with usage, which answers that are not streamed always include."""
         return replace(self, include_usage=True)
 
 
 class Reader:
-    """Reads requests for one model. `context`: the most tokens of a prompt with its answer."""
+    """Parses requests for one model. `context`: maximum tokens of a prompt with its answer."""
 
     def __init__(self, vocabulary: Vocabulary, defaults: GenerationDefaults, context: int) -> None:
         self._vocabulary = vocabulary
@@ -44,11 +44,11 @@ class Reader:
         self.context = context
 
     def chat(self, params: Any, today: date) -> Asked:
-        """InvalidRequest names the field that cannot be served."""
+        """Parse a chat request. InvalidRequest names the invalid field."""
         tools = read_tools(_plain(_get(params, "tools")))
         choice = read_tool_choice(_plain(_get(params, "tool_choice")), tools)
         form = read_response_format(_plain(_get(params, "response_format")))
-        # With `none` the model is not even told of its tools.
+        # With `none`, the tools are left out of the prompt.
         shown = tools if choice.allowed else ()
         grammar = turn_grammar(choice, shown, form)
         chat = Chat(
@@ -64,7 +64,7 @@ class Reader:
         return self._asked(params, prompt, most, logprobs, grammar, shown)
 
     def completion(self, params: Any) -> Asked:
-        """A bare prompt, as text or tokens; there is no Harmony in it but what it brings itself."""
+        """Parse a text completion: a prompt of text or tokens, used without Harmony formatting."""
         for name in ("echo", "suffix", "logprobs"):
             if _get(params, name):
                 raise InvalidRequest(f"{name} is not supported", param=name)
@@ -134,7 +134,7 @@ def _get(params: Any, name: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Models of the host as JSON; what is JSON already stays."""
+    """Convert the host's models to JSON; JSON stays unchanged."""
     if hasattr(value, "model_dump"):
         return value.model_dump(exclude_none=True, by_alias=True)
     if isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""Ends a text at the first of several stop strings, however it is cut into pieces."""
+"""Truncation of a streamed text at the first of several stop strings."""
 
 from collections.abc import Sequence
 
 
 class StopWatch:
-    """Lets text through, less what may be the beginning of a stop string."""
+    """Passes text through, but holds back a suffix that may be the beginning of a stop string."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = tuple(stops)
@@ -12,7 +12,7 @@ class StopWatch:
         self.hit = False
 
     def feed(self, text: str) -> str:
-        """The text that is certain by now. After a hit nothing comes."""
+        """Return the text that is certain. After a hit, return nothing."""
         if self.hit or not self._stops:
             return "" if self.hit else text
         text = self._held + text
@@ -25,12 +25,12 @@ class StopWatch:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """What was held back and became no stop string."""
+        """Return the held-back text, which did not become a stop string."""
         rest, self._held = self._held, ""
         return rest
 
     @staticmethod
     def _begun(text: str, stop: str) -> int:
-        """How many of the last characters are a beginning of the stop string."""
+        """Return the length of the longest suffix of the text that is a beginning of the stop string."""
         longest = min(len(stop) - 1, len(text))
         return next((length for length in range(longest, 0, -1) if text.endswith(stop[:length])), 0)

@@ -1,4 +1,4 @@
-"""The tools of a request, in the shapes that Harmony knows: functions of the developer, and the model's built-ins."""
+"""The tools of a request, as Harmony represents them: developer functions, and the model's built-in tools."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,11 +9,11 @@ from .errors import InvalidRequest
 
 BROWSER = frozenset({"browser.search", "browser.open", "browser.find"})
 MOST_SHOWN = 1 << 20
-"""Characters that the schemas of a request's tools may come to, their references written out, at most."""
+"""Maximum total length of a request's tool schemas, with references expanded, in characters."""
 _DEEPEST = 64
-"""References within references that are written out."""
+"""Maximum nesting of references."""
 _LEVEL = 64
-"""Characters that a level of a schema counts for at least."""
+"""Minimum number of characters that a level of a schema counts as."""
 PYTHON = "python"
 FUNCTIONS = "functions."
 Json = Mapping[str, Any]
@@ -30,24 +30,24 @@ class Tool:
 
     @property
     def built_in(self) -> bool:
-        """Whether the model was trained on it, and knows it without being told."""
+        """Whether the model was trained on it, and knows it without a description."""
         return self.name in BROWSER or self.name == PYTHON
 
     @property
     def recipient(self) -> str:
-        """Whom the model addresses to call it."""
+        """The recipient of messages that call it."""
         return self.name if self.built_in else FUNCTIONS + self.name
 
     @property
     def code_argument(self) -> str | None:
-        """`python` takes bare code instead of JSON: the name of the argument that carries it."""
+        """The argument for bare code, which `python` takes instead of JSON; None for other tools."""
         if self.name != PYTHON:
             return None
         return next(iter((self.parameters or {}).get("properties") or {}), "code")
 
 
 def read_tools(raw: Sequence[Json] | None) -> tuple[Tool, ...]:
-    """The `tools` of a chat request; InvalidRequest for what is not a function."""
+    """Parse the `tools` of a chat request; InvalidRequest for anything but functions."""
     return tuple(_tool(entry, number) for number, entry in enumerate(raw or ()))
 
 
@@ -64,9 +64,9 @@ def _tool(entry: Json, number: int) -> Tool:
 
 
 def called(recipient: str, tools: Sequence[Tool]) -> str | None:
-    """The function that a message to `recipient` calls; None if it is none, as with `assistant` or a garbled name.
+    """Return the function that a message to `recipient` calls; None for other recipients, also garbled ones.
 
-    The model at times leaves out `functions.`; and it may make up a function, which is for the client to refuse.
+    The model sometimes omits `functions.`, or calls an unknown function, which the client must reject.
     """
     offered = {tool.name for tool in tools}
     name = recipient.removeprefix(FUNCTIONS)
@@ -76,14 +76,14 @@ def called(recipient: str, tools: Sequence[Tool]) -> str | None:
 
 
 def to_arguments(tool: Tool | None, content: str) -> str:
-    """What the model wrote to a tool, as the JSON arguments of a chat call."""
+    """Convert the model's text for a tool to the JSON arguments of a chat call."""
     if tool is None or tool.code_argument is None:
         return content
     return json.dumps({tool.code_argument: content}, ensure_ascii=False)
 
 
 def from_arguments(tool: Tool | None, arguments: str) -> str:
-    """The reverse: `python` is shown its own code again."""
+    """Convert JSON arguments to the text for a tool: the bare code for `python`."""
     if tool is None or tool.code_argument is None:
         return arguments
     try:
@@ -95,12 +95,12 @@ def from_arguments(tool: Tool | None, arguments: str) -> str:
 
 @dataclass(slots=True)
 class Room:
-    """The characters that schemas may still come to."""
+    """The characters left for tool schemas."""
 
     left: int = MOST_SHOWN
 
     def take(self, level: Json) -> None:
-        """Counts one level of a schema; InvalidRequest when there is no room for it."""
+        """Count one level of a schema; InvalidRequest if it exceeds the limit."""
         values = level.get("enum")
         texts = [level.get("description"), *(values if isinstance(values, Sequence) else ()), *level]
         self.left -= _LEVEL + sum(len(text) for text in texts if isinstance(text, str))
@@ -110,18 +110,18 @@ class Room:
 
 
 def shown(schema: Json, room: Room) -> dict[str, Any]:
-    """A JSON schema in the words that Harmony's renderer knows.
+    """Convert a JSON schema to the subset that Harmony's renderer supports.
 
-    It writes out neither references nor `anyOf`, asks every `enum` for its type, and lets the second line of a
-    description fall out of its comment.
+    The renderer does not expand references or `anyOf`, requires a type with each `enum`, and puts only the first line
+    of a description in its comment.
 
-    InvalidRequest: written out, it would be too long; references to references double it with each step.
+    InvalidRequest: the expanded schema is too long; nested references can double it at each level.
     """
     return _shown(schema, schema, (), room)
 
 
 def _shown(schema: Any, root: Json, path: tuple[str, ...], room: Room) -> dict[str, Any]:
-    """`path` holds the references that led here: a loop, and what is nested too deeply, is shown as any value."""
+    """Convert one level. `path` has the references that led here: cycles and deep nesting become any value."""
     if not isinstance(schema, Mapping):
         return {}
     room.take(schema)
@@ -143,7 +143,7 @@ def _shown(schema: Any, root: Json, path: tuple[str, ...], room: Room) -> dict[s
 
 
 def _reword(found: dict[str, Any]) -> None:
-    """The keywords of one level, in place."""
+    """Convert the keywords of one level, in place."""
     if "anyOf" in found:
         found.setdefault("oneOf", found.pop("anyOf"))
     if isinstance(options := found.get("oneOf"), Sequence) and all(_is_plain(option) for option in options):
@@ -157,7 +157,7 @@ def _reword(found: dict[str, Any]) -> None:
 
 
 def _is_plain(option: Any) -> bool:
-    """Whether it names a type and nothing more, such as the null of an optional value."""
+    """Whether it has only a type, such as the null of an optional value."""
     return isinstance(option, Mapping) and option.keys() <= {"type", "title"} and isinstance(option.get("type"), str)
 
 

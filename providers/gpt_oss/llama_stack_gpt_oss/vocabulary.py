@@ -1,4 +1,4 @@
-"""The vocabulary of a checkpoint, from its own tokenizer.json: nothing is fetched, so no network is needed."""
+"""The vocabulary of a checkpoint, from its own tokenizer.json: no network is needed."""
 
 import base64
 import codecs
@@ -20,7 +20,7 @@ TOKENIZER = "tokenizer.json"
 _RANKS = "o200k_base.tiktoken"
 _RANKS_FOLDER = "TIKTOKEN_ENCODINGS_BASE"
 
-# How o200k splits text into words before it looks for tokens.
+# o200k's pre-tokenizer pattern, which splits text into words.
 SPLIT = "|".join(
     (
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
@@ -36,14 +36,14 @@ SPLIT = "|".join(
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """`words` are the bytes of the ordinary tokens by id; `special` the ids of the others by name."""
+    """`words` has the bytes of ordinary tokens by id; `special` the ids of special tokens by name."""
 
     words: tuple[bytes, ...]
     special: Mapping[str, int]
 
     @cached_property
     def harmony(self) -> HarmonyEncoding:
-        """OpenAI's own renderer on this vocabulary; CheckpointError if it is not Harmony's."""
+        """OpenAI's renderer with this vocabulary; CheckpointError if it is not Harmony's."""
         with tempfile.TemporaryDirectory() as folder, _environment(_RANKS_FOLDER, folder):
             (Path(folder) / _RANKS).write_bytes(ranks_file(self.words))
             try:
@@ -52,11 +52,11 @@ class Vocabulary:
                 raise CheckpointError(f"{TOKENIZER} does not hold gpt-oss's vocabulary: {error}") from error
 
     def encode(self, text: str) -> list[int]:
-        """Text to ordinary tokens alone: what looks like a special token in it stays text."""
+        """Encode text as ordinary tokens only: names of special tokens stay text."""
         return self.harmony.encode(text, disallowed_special=())
 
     def decoder(self) -> codecs.IncrementalDecoder:
-        """Bytes to text, however characters are cut; what is no UTF-8 is shown as such."""
+        """Return an incremental UTF-8 decoder that replaces invalid bytes."""
         return codecs.getincrementaldecoder("utf-8")("replace")
 
     @cached_property
@@ -65,20 +65,20 @@ class Vocabulary:
         return {number: name for name, number in self.special.items()}
 
     def name_of(self, token: int) -> str:
-        """How a special token is written; an id without meaning has no name."""
+        """Return the name of a special token; an empty string for other ids."""
         return self.names.get(token, "")
 
     def knows(self, token: int) -> bool:
-        """Whether an id has a meaning, and thus a row in the model's embedding."""
+        """Whether an id is a token, and so has a row in the model's embedding."""
         return 0 <= token < len(self.words) or token in self.names
 
     def bytes_of(self, token: int) -> bytes | None:
-        """The bytes of an ordinary token; None for a special one and for an id without meaning."""
+        """Return the bytes of an ordinary token; None for special tokens and unknown ids."""
         return self.words[token] if 0 <= token < len(self.words) else None
 
 
 def find_tokenizer(folder: Path) -> Path:
-    """tokenizer.json of the checkpoint; the `original/` layout keeps it in the folder above."""
+    """Find the checkpoint's tokenizer.json; the `original/` layout has it in the parent folder."""
     for candidate in (folder / TOKENIZER, folder.parent / TOKENIZER):
         if candidate.is_file():
             return candidate
@@ -86,7 +86,7 @@ def find_tokenizer(folder: Path) -> Path:
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Reads the vocabulary of a checkpoint; CheckpointError if there is none or it is not a byte-level one."""
+    """Read a checkpoint's vocabulary; CheckpointError if it is missing or not byte-level."""
     path = find_tokenizer(folder)
     try:
         raw: dict[str, Any] = json.loads(path.read_bytes())
@@ -102,12 +102,12 @@ def read_vocabulary(folder: Path) -> Vocabulary:
 
 
 def ranks_file(words: tuple[bytes, ...]) -> bytes:
-    """The vocabulary as tiktoken stores it: a token in base64 and its rank on each line."""
+    """Encode the vocabulary in tiktoken's format: a token in base64 and its rank on each line."""
     return b"".join(b"%s %d\n" % (base64.b64encode(word), rank) for rank, word in enumerate(words))
 
 
 def _byte_letters() -> dict[str, int]:
-    """tokenizer.json writes each byte as a printable letter: itself where it is one, else a letter from 256 on."""
+    """Return tokenizer.json's letter for each byte: itself if printable, otherwise a letter from 256 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + n): byte for n, byte in enumerate(others)}
@@ -118,7 +118,7 @@ _BYTES = _byte_letters()
 
 @contextmanager
 def _environment(name: str, value: str) -> Iterator[None]:
-    """openai-harmony looks for its file where this variable says, and nowhere else that a caller could name."""
+    """Set an environment variable in the block: openai-harmony finds its file by no other parameter."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:

@@ -1,4 +1,4 @@
-"""A request of the host's as the bytes that go to the model server."""
+"""Encoding of the host's requests for the model server."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pydantic import BaseModel
 
 
 def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: Any) -> bytes:
-    """The JSON of all fields that are set, those that the host does not know included.
+    """Encode all fields that are set as JSON, including those that the host does not know.
 
-    Nothing is checked: the host may not have done so either, since its models know fewer values than servers take.
+    Values are not validated, since the host's models accept fewer values than servers do.
 
     Args:
-        params: the host's request, whole or made without validation.
-        defaults: fields that the request may set otherwise.
-        fixed: fields that it may not.
+        params: the host's request, validated or not.
+        defaults: fields that the request overrides.
+        fixed: fields that override the request.
     """
     asked = params.__dict__ | (params.__pydantic_extra__ or {})
     return dumps({**defaults, **{name: value for name, value in asked.items() if value is not None}, **fixed})
 
 
 def dumps(value: Any) -> bytes:
-    """JSON. A lone surrogate, which a client can send, is escaped, and numbers have any length."""
+    """Encode JSON. Lone surrogates, which a client can send, are escaped; integers may have any size."""
     try:
         return orjson.dumps(value, default=_plain)
     except TypeError:
@@ -33,10 +33,10 @@ def dumps(value: Any) -> bytes:
 
 
 def loads(data: bytes) -> Any:
-    """What JSON says, NaN, infinities and lone surrogates included, which some servers send.
+    """Decode JSON, including NaN, infinities and lone surrogates, which some servers send.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: it is not JSON.
     """
     try:
         return orjson.loads(data)

@@ -1,7 +1,7 @@
-"""JSON of the model server as the objects that the host's providers return: those of the `openai` package.
+"""Conversion of the model server's JSON to the objects that the host's providers return (`openai` package).
 
-They are built without validation, since a model server sends a chunk for each token and every one of them would be
-checked. What a server leaves out has its default; what the package does not know stays as an extra field.
+The objects are built without validation, which would be too slow for a chunk per token. Missing fields get their
+defaults; unknown fields stay as extra fields.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 Build = Callable[[Any], Any]
 
 _new: Final = object.__new__
-# The four things that a model's instance has, set without a look at what is set.
+# The four slots of a model's instance, set directly.
 _set_values, _set_fields, _set_extra, _set_private = (
     BaseModel.__dict__[slot].__set__
     for slot in ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
@@ -36,19 +36,19 @@ _set_values, _set_fields, _set_extra, _set_private = (
 
 
 class TextOfParts(str):
-    """Content that a server sends as a list of parts: the text of those that are text.
+    """Content that a server sends as a list of parts: the text of the text parts.
 
-    The host's router, which puts contents together, takes it as it takes others.
+    It is a string, so that the host's router can concatenate it.
 
     Attributes:
-        parts: all of them, as they came.
+        parts: all parts, as received.
     """
 
     parts: list[Any]
 
     @classmethod
     def of(cls, content: Any) -> Any:
-        """A list as such a text; a text as it is."""
+        """Convert a list of parts; return other content unchanged."""
         if not isinstance(content, list):
             return content
         texts = [text for each in content if isinstance(each, dict) and isinstance(text := each.get("text"), str)]
@@ -57,17 +57,17 @@ class TextOfParts(str):
         return made
 
     def __bool__(self) -> bool:
-        """Whether there is a part, be it none that is text."""
+        """Return whether there is a part, even one without text."""
         return bool(self.parts)
 
 
 def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **inner: Build) -> Build:
-    """Builds this model from JSON.
+    """Return a function that builds a model from JSON.
 
     Args:
-        model: what is built.
-        required: what stands for fields that have no default, where a server leaves them out.
-        inner: builds the values of single fields.
+        model: the model class.
+        required: values of missing fields that have no default.
+        inner: functions that build the values of single fields.
     """
     fields = model.model_fields
     defaults = {
@@ -84,7 +84,7 @@ def _shape(model: type[BaseModel], required: Mapping[str, Any] | None = None, **
             value = values[name]
             if value is not None:
                 values[name] = each(value)
-        # What pydantic's own `model_construct` comes to in the end.
+        # The result is the same as that of pydantic's `model_construct`.
         made = _new(model)
         _set_values(made, values)
         _set_fields(made, set(raw))
@@ -107,7 +107,7 @@ def _each(build: Build, most: int) -> Build:
 _MOST_CHOICES: Final = 128
 _MOST_CALLS: Final = 1024
 _MOST_TOKENS: Final = 32_768
-"""What one chunk may have of each: a few bytes of JSON make an object of a kilobyte."""
+"""Maximum number of each in one chunk: a few bytes of JSON become an object of a kilobyte."""
 
 _LOGPROB: Final = _shape(
     ChatCompletionTokenLogprob, {"top_logprobs": []}, top_logprobs=_each(_shape(TopLogprob), _MOST_CHOICES)
@@ -139,10 +139,10 @@ _CHUNK: Final = _shape(
 
 
 def chat_chunk(raw: Any) -> ChatCompletionChunk:
-    """One chunk of a chat completion's stream.
+    """Build one chunk of a chat completion's stream.
 
     Raises:
-        ValueError: the JSON is none.
+        ValueError: the JSON is not a chunk.
     """
     try:
         chunk: ChatCompletionChunk = _CHUNK(raw)
@@ -152,7 +152,7 @@ def chat_chunk(raw: Any) -> ChatCompletionChunk:
 
 
 def whole[Answer: (ChatCompletion, Completion)](model: type[Answer], raw: Json) -> Answer:
-    """An answer that was not streamed.
+    """Build an answer that was not streamed.
 
     Raises:
         ValueError: it has no choices.

@@ -1,4 +1,4 @@
-"""What a stack's configuration says of one model server."""
+"""The configuration of one model server."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _OF_BODIES: Final = frozenset({"content-length", "content-type", "transfer-encoding"})
 
 _STRICT: Final = ConfigDict(extra="forbid", populate_by_name=True)
-"""A name that is misspelt is an error, not an option that does nothing."""
+"""Unknown names are errors, so that a misspelt option is noticed."""
 
 Seconds = Annotated[float, Field(gt=0)]
 
 
 def check_header(value: str) -> str:
-    """What goes into the head of a request, if it is one line of ASCII.
+    """Return a header value, if it is one line of ASCII.
 
     Raises:
-        ValueError: it is not, and could smuggle in something else.
+        ValueError: it is not, and could inject other headers.
     """
     if not (value.isascii() and value.isprintable()):
         raise ValueError("A key or a header for the model server has characters that a header cannot have.")
@@ -31,7 +31,7 @@ def check_header(value: str) -> str:
 
 
 class Tls(BaseModel):
-    """How the model server is known to be the right one, and how this server shows that it is."""
+    """TLS settings: verification of the model server, and the client certificate."""
 
     model_config = _STRICT
 
@@ -66,7 +66,7 @@ class Tls(BaseModel):
 
 
 class Timeouts(BaseModel):
-    """Bounds on waiting."""
+    """Timeouts of connecting and reading."""
 
     model_config = _STRICT
 
@@ -75,7 +75,7 @@ class Timeouts(BaseModel):
 
 
 class Proxy(BaseModel):
-    """What stands between; without it the environment's HTTP_PROXY, HTTPS_PROXY and NO_PROXY count."""
+    """An explicit proxy. Without it, the environment's HTTP_PROXY, HTTPS_PROXY and NO_PROXY apply."""
 
     model_config = _STRICT
 
@@ -83,7 +83,7 @@ class Proxy(BaseModel):
 
 
 class Network(BaseModel):
-    """How the model server is reached."""
+    """Network settings of the model server."""
 
     model_config = _STRICT
 
@@ -117,7 +117,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 class OpenAIChatConfig(BaseModel):
-    """One OpenAI-compatible model server. The names are those of the host's own providers."""
+    """One OpenAI-compatible model server. The option names are those of the host's own providers."""
 
     model_config = _STRICT
 
@@ -156,15 +156,15 @@ class OpenAIChatConfig(BaseModel):
     @field_validator("network", mode="before")
     @classmethod
     def _nothing_is_the_default(cls, value: Any) -> Any:
-        # As for the host's own providers; a variable of the environment that is not set is null.
+        # As with the host's own providers: an unset environment variable becomes null.
         return {} if value is None else _without_nulls(value)
 
 
 OWN_KEY: Final = "openai_chat_api_key"
-"""Where users put keys of their own for model servers behind this provider, in the data that goes with a request."""
+"""The field of a request's provider data for a user's own key of this provider's model server."""
 
 
 class OwnKey(BaseModel):
-    """The data of a request whose user has a key; the host lists the models that this user sees by it."""
+    """The provider data of a user with a key, which the host also uses to list this user's models."""
 
     openai_chat_api_key: SecretStr

@@ -1,7 +1,7 @@
 """One HTTP/1.1 connection to a model server.
 
-The parser of `httptools` takes whatever the socket has at once, however many chunks of a body that is, and no layer in
-between asks for each of them. That is most of what reading a stream costs.
+`httptools` parses everything that the socket has at once, however many chunks of a body that is, without a layer in
+between that asks for each chunk. This saves most of the cost of reading a stream.
 """
 
 from __future__ import annotations
@@ -15,36 +15,36 @@ from typing import Any, Final, cast
 import httptools
 
 _BUFFERED: Final = 1 << 18
-"""Bytes of a body that wait to be read; past them the server has to wait."""
+"""Maximum buffered bytes of a body; beyond, reading from the socket is paused (backpressure)."""
 _BETWEEN: Final = 1 << 19
-"""Bytes that may come and be none of a body: heads, and how it is cut into chunks."""
+"""Maximum bytes without body data: heads and chunk framing."""
 _INFLATED: Final = 1 << 24
-"""Bytes that a compressed body may become before they are read."""
+"""Maximum bytes of a decompressed body that wait to be read."""
 
 
 @dataclass(slots=True)
 class Head:
-    """What comes before a body."""
+    """The status and headers of a response."""
 
     status: int = 0
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
     def header(self, name: bytes) -> bytes:
-        """The first header of this name, which is in lower case; empty if there is none."""
+        """Return the first header of this lower-case name; empty if there is none."""
         return next((value for each, value in self.headers if each.lower() == name), b"")
 
 
 class Connection(asyncio.Protocol):
-    """Sends requests and reads their responses, one after another.
+    """A connection for requests and responses, one after another.
 
     Args:
-        read_seconds: of silence, at most.
+        read_seconds: maximum seconds of silence.
 
     Attributes:
-        head: of the response that is being read, once it is there.
-        busy: whether there is such a response.
-        heard: whether anything of it has come.
-        closed: whether there is no connection any more.
+        head: head of the current response, once received.
+        busy: whether a response is in progress.
+        heard: whether any byte of it has arrived.
+        closed: whether the connection is closed.
     """
 
     def __init__(self, read_seconds: float) -> None:
@@ -71,11 +71,11 @@ class Connection(asyncio.Protocol):
         self._inflater: Any = None
 
     async def ask(self, request: bytes) -> Head:
-        """Sends a request and waits for the head of its response.
+        """Send a request and wait for the head of its response.
 
         Raises:
             TimeoutError: the server was silent for too long.
-            OSError: the connection broke, or what came is no HTTP.
+            OSError: the connection broke, or the response is not HTTP.
         """
         self._begin()
         self.busy = True
@@ -85,10 +85,10 @@ class Connection(asyncio.Protocol):
         return self.head
 
     async def read(self) -> bytes:
-        """What has come of the body; waits for the first of it. Empty at the end.
+        """Return the buffered body bytes; wait for some if there are none. Empty at the end.
 
         Raises:
-            TimeoutError, OSError: as above.
+            TimeoutError, OSError: as for `ask`.
         """
         while not self._pieces:
             if self._whole:
@@ -103,10 +103,10 @@ class Connection(asyncio.Protocol):
         return data
 
     async def read_all(self, most: int) -> bytes:
-        """The rest of the body.
+        """Return the rest of the body.
 
         Raises:
-            TimeoutError, OSError: as above, or it has more than `most` bytes.
+            TimeoutError, OSError: as for `ask`, or the rest has more than `most` bytes.
         """
         pieces, size = [], 0
         while piece := await self.read():
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
         return b"".join(pieces)
 
     async def tunnel(self, target: str, authorization: str | None, tls: ssl.SSLContext, host: str) -> Connection:
-        """Has a proxy connect this connection to `target`; what is asked of the new one goes through encrypted."""
+        """Open a tunnel through a proxy to `target` (RFC 9110, CONNECT), and return a TLS connection over it."""
         lines = [f"CONNECT {target} HTTP/1.1", f"host: {target}"]
         if authorization:
             lines.append(f"proxy-authorization: {authorization}")
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
         return inner
 
     def rest(self) -> bool:
-        """Says that nobody reads the response any more; returns whether the connection takes another request."""
+        """End the current response; return whether the connection can be reused."""
         if not self._reusable or self.closed or self._pieces:
             self.close()
             return False
@@ -140,12 +140,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def close(self) -> None:
-        """Hangs up, in the middle of a response too: the server stops working on it."""
+        """Close the connection at once. In the middle of a response, this makes the server stop its work."""
         self.closed = True
         self._transport.abort()
 
     async def _more(self) -> None:
-        """Waits until something happens."""
+        """Wait for the next event of the connection."""
         if self._error:
             raise self._error
         self._waiter = self._loop.create_future()
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
             self._waiter = None
 
     def _break(self, why: str) -> None:
-        """What comes makes no sense from here on."""
+        """Close the connection after a protocol violation."""
         self._reusable = False
         self._fail(ConnectionError(why))
         self._transport.abort()
@@ -170,16 +170,16 @@ class Connection(asyncio.Protocol):
         if self._waiter and not self._waiter.done():
             self._waiter.set_result(None)
 
-    # What the loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection stands."""
+        """Store the transport."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of a response."""
+        """Parse received bytes."""
         if not self.busy:
-            # A server that speaks unasked cannot be understood any more.
+            # Unsolicited data: the connection can no longer be trusted.
             self.close()
             return
         self.heard = True
@@ -195,33 +195,33 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """There will be no more bytes."""
+        """Handle the end of the connection."""
         self.closed = True
         sized = self.head and (self.head.header(b"content-length") or self.head.header(b"transfer-encoding"))
         if self.head and not (sized or exc or self._error):
-            # Such a body lasts as long as its connection.
+            # A body without a length ends with its connection.
             self._whole = True
             self._wake()
         elif not self._whole:
             self._fail(exc or ConnectionResetError("the server closed the connection"))
 
-    # What the parser tells.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        """A response begins; after the one that was asked for there is none."""
+        """Reject a second response to one request."""
         if self._whole:
             raise ConnectionError("the server answers more than it was asked")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One header; those that follow a body say nothing that is needed."""
+        """Store a header; trailers are ignored."""
         if self.head is None:
             self._coming.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The head is whole."""
+        """Complete the head, and set up decompression."""
         self._coming.status = self._parser.get_status_code()
         if self._coming.status < 200:
-            # It only says that the response is on its way.
+            # An interim (1xx) response.
             self._coming = Head()
             return
         self.head = self._coming
@@ -232,10 +232,10 @@ class Connection(asyncio.Protocol):
             raise ConnectionError(f"it is encoded as '{encoding.decode('latin-1')}'")
 
     def on_body(self, body: bytes) -> None:
-        """Some of the body."""
+        """Buffer a piece of the body."""
         self._between = 0
         if self._inflater:
-            # What the socket brings at once can hold many chunks of a body, each of which grows a thousandfold.
+            # One read of the socket can hold many chunks of a body, and each can grow a thousandfold.
             left = max(1, _INFLATED - self._size)
             body = self._inflater.decompress(body, left)
             if self._inflater.unconsumed_tail:
@@ -247,6 +247,6 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        """The body is whole."""
+        """Mark the response as complete."""
         self._whole = self.head is not None
         self._reusable = self._whole and self._parser.should_keep_alive()

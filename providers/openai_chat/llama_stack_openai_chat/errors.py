@@ -1,4 +1,4 @@
-"""What goes wrong with a model server, as the `openai` package's errors: those that the hosts know."""
+"""Conversion of a model server's failures to errors of the `openai` package, which the hosts handle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS: Final[dict[int, type[openai.APIStatusError]]] = {
 
 
 def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.APIStatusError:
-    """The error that a response is whose status is none of success."""
+    """Convert a response with an error status."""
     body: Any
     try:
         body = loads(content)
@@ -35,16 +35,16 @@ def of_status(request: httpx2.Request, head: Head, content: bytes) -> openai.API
 
 
 class NoAnswerError(openai.InternalServerError):
-    """The server has accepted the request, and what it sends is no answer to it."""
+    """The server has accepted the request, but its response is not a valid answer."""
 
 
 def no_answer(request: httpx2.Request, why: str) -> NoAnswerError:
-    """The error that this is."""
+    """Create the error for an invalid answer."""
     return NoAnswerError(f"Error code: 502 - {why}", response=httpx2.Response(502, request=request), body=why)
 
 
 def of_answer(request: httpx2.Request, error: Any) -> openai.APIStatusError:
-    """An error in the place of an answer, with a status of success; some servers have the real one in it."""
+    """Convert an error in a response with a success status; some servers give the real status inside it."""
     code, message = (error.get("code"), error.get("message")) if isinstance(error, dict) else (None, error)
     status = code if isinstance(code, int) and 400 <= code < 600 else 502
     return _of_response(httpx2.Response(status, request=request), str(message or error), error)
@@ -57,20 +57,20 @@ def _of_response(response: httpx2.Response, message: str, body: Any) -> openai.A
 
 
 def of_frame(error: Any, request: httpx2.Request) -> openai.APIError:
-    """An error that came in the place of a chunk."""
+    """Convert an error sent instead of a chunk."""
     message = error.get("message") if isinstance(error, dict) else error
     return openai.APIError(str(message or "An error occurred during streaming"), request, body=error)
 
 
 def of_connection(error: OSError, request: httpx2.Request) -> openai.APIConnectionError:
-    """A connection that could not be made, broke, or stayed silent for too long."""
+    """Convert a failed connection or a timeout."""
     if isinstance(error, TimeoutError):
         return openai.APITimeoutError(request)
     return openai.APIConnectionError(message=f"Connection error: {error}", request=request)
 
 
 def why_unlisted(error: Exception) -> str:
-    """What the operator is to know of a server that does not list its models."""
+    """Return a message for the operator about a server that does not list its models."""
     if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
         return f"The model server refuses the key (status {error.status_code}): check 'api_key'."
     if isinstance(error, openai.APIStatusError):
@@ -81,6 +81,6 @@ def why_unlisted(error: Exception) -> str:
 
 
 def _readable(head: Head) -> list[tuple[bytes, bytes]]:
-    """The headers of a body that has been read: how it was sent says nothing about it any more."""
+    """Return the headers without those about the transfer of the body, which has been decoded."""
     hidden = (b"content-encoding", b"content-length", b"transfer-encoding")
     return [(name, value) for name, value in head.headers if name.lower() not in hidden]

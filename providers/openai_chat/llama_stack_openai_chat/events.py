@@ -1,4 +1,4 @@
-"""A model server's stream, from bytes to what is built from its events."""
+"""Conversion of a model server's stream of bytes to objects."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DONE: Final = b"[DONE]"
 
 
 class EventReader:
-    """Reads one stream.
+    """A reader of one stream.
 
     Args:
-        build: makes what is read of an event's JSON; a ValueError of it says that it is not what it should be.
-        request: what an error has of the request that the stream answers.
+        build: builds an object from an event's JSON; raises ValueError if the event is invalid.
+        request: returns the request, for use in errors.
     """
 
     def __init__(self, build: Callable[[Any], Any], request: Callable[[], httpx2.Request]) -> None:
@@ -27,14 +27,14 @@ class EventReader:
         self._request = request
         self._splitter = FrameSplitter()
         self.done = False
-        """Whether the server has said that no event comes after those that were read."""
+        """Whether the server has sent `[DONE]`: no events follow."""
 
     def read(self, piece: bytes) -> Iterator[Any]:
-        """What is built from the events that a piece of the stream ends, or the end of the stream, which is b"".
+        """Yield the objects of the events completed by a piece of the stream; b"" is the end of the stream.
 
         Raises:
-            openai.APIError: an error came in the place of an event.
-            ValueError: an event is not what it should be.
+            openai.APIError: an error came instead of an event.
+            ValueError: an event is invalid.
         """
         for data in self._splitter.feed(piece) if piece else self._splitter.end():
             if data.startswith(_DONE):

@@ -1,4 +1,4 @@
-"""Bytes in, the data of server-sent events out, wherever the bytes were cut."""
+"""A parser of server-sent events: bytes in, the data of events out."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
 _LONGEST: Final = 1 << 24
-"""Bytes of one event, at most."""
+"""Maximum size of one event, in bytes."""
 _MOST_SILENT: Final = 1 << 20
-"""Bytes of comments, blank lines and events without data between two events, at most."""
+"""Maximum bytes of comments, blank lines and events without data between two events."""
 
 
 class FrameSplitter:
-    """Reads one stream.
+    """A parser of one stream (HTML standard, section 9.2.6).
 
-    Lines end with CR, LF or both; a blank line ends an event; the lines of an event's data are joined by LF. Comments,
-    ids and names of events are passed over, as are events without data.
+    Lines end with CR, LF or both; a blank line ends an event; the data lines of an event are joined by LF. Comments,
+    ids, names of events and events without data are ignored.
     """
 
     def __init__(self) -> None:
         self._rest = b""
-        self._parts: list[bytes] = []  # what came of the line that `_rest` begins, without its end
+        self._parts: list[bytes] = []  # the pieces that continue the incomplete line in `_rest`
         self._held = 0
         self._silent = 0
         self._data: list[bytes] = []
@@ -28,14 +28,14 @@ class FrameSplitter:
         self._at_start = True
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The data of the events that this piece ends.
+        """Return the data of the events that this piece completes.
 
         Raises:
-            ValueError: an event is far longer than any that a model server sends, or too much is between two of them.
+            ValueError: an event, or the bytes without data between two events, exceed their limit.
         """
         if self._parts or self._data or self._after_cr or piece.find(b"\r") >= 0:
             return self._lines(piece)
-        # Nearly every piece is whole events of one line each, which are told apart at once.
+        # Fast path: nearly every piece consists of complete events of one line each.
         text = self._rest + piece
         end = text.rfind(b"\n\n")
         events = text[6:end].split(b"\n\ndata: ")
@@ -45,14 +45,14 @@ class FrameSplitter:
         return events
 
     def end(self) -> list[bytes]:
-        """The data of an event whose blank line is missing. A line that was cut off does not count."""
+        """Return the data of a last event without its blank line. A truncated line is ignored."""
         return self._finish([])
 
     def _lines(self, piece: bytes) -> list[bytes]:
         if not piece:
             return []
         if self._after_cr:
-            # The line ended with the piece before this one, half of its CR LF in each.
+            # A CR LF was split between two pieces.
             piece = piece.removeprefix(b"\n")
             self._after_cr = False
         if self._at_start:
@@ -66,13 +66,13 @@ class FrameSplitter:
         if self._held > _LONGEST:
             raise ValueError("The model server's stream has an event that is too long.")
         if piece.find(b"\n") < 0 and piece.find(b"\r") < 0:
-            # A long line is put together once, when its end is there.
+            # A long line is joined once, when its end has arrived.
             self._parts.append(piece)
             return []
         text = b"".join((self._rest, *self._parts, piece))
         self._parts.clear()
         self._after_cr = text.endswith(b"\r")
-        # Of bytes, only CR, LF and both end a line.
+        # `bytes.splitlines` splits only at CR, LF and CR LF.
         lines = text.splitlines()
         self._rest = b"" if not lines or text.endswith((b"\n", b"\r")) else lines.pop()
         events: list[bytes] = []

@@ -1,4 +1,4 @@
-"""The connections to the model server."""
+"""The pool of connections to the model server."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PORTS: Final = {"http": 80, "https": 443}
 
 
 class Pool:
-    """Connections that are kept from request to request, all of one event loop.
+    """A pool of keep-alive connections in one event loop.
 
-    The host initialises its providers in a loop that ends before the one that serves begins, so no connection is made
-    before the first request; should the loop change after that, those of the other one are forgotten.
+    The host initialises its providers in an event loop that ends before the serving one begins. So no connection is
+    opened before the first request, and connections of another loop are dropped.
 
     Args:
-        config: where the server is, and how it is reached.
+        config: the server's address and network settings.
     """
 
     def __init__(self, config: OpenAIChatConfig) -> None:
@@ -37,16 +37,16 @@ class Pool:
 
     @property
     def prefix(self) -> str:
-        """What stands before the path in the first line of a request: a proxy wants the whole address."""
+        """The prefix of request targets: a plain HTTP proxy requires the absolute form."""
         return f"http://{self._server.netloc}" if self._proxy and not self._tls else ""
 
     @property
     def proxy_authorization(self) -> str | None:
-        """The header for a proxy that reads the requests."""
+        """The `proxy-authorization` header for a plain HTTP proxy."""
         return _authorization(self._proxy) if self._proxy and not self._tls else None
 
     def reuse(self) -> Connection | None:
-        """A connection that has served before, the one that was used last; None if there is none."""
+        """Return the most recently used idle connection; None if there is none."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop, self._idle = loop, []
@@ -57,7 +57,7 @@ class Pool:
         return None
 
     def keep(self, connection: Connection) -> None:
-        """Takes back a connection whose response has been read; closes it if it cannot serve again."""
+        """Return a connection to the pool after its response; close it if it cannot be reused."""
         loop = asyncio.get_running_loop()
         if not connection.rest():
             return
@@ -66,11 +66,11 @@ class Pool:
             loop.call_later(self._network.idle_seconds, self._sweep)
 
     async def connect(self) -> Connection:
-        """A new connection.
+        """Open a new connection.
 
         Raises:
             TimeoutError: it took too long.
-            OSError: it could not be made.
+            OSError: it failed.
         """
         async with asyncio.timeout(self._network.timeout.connect):
             if self._proxy and self._tls:
@@ -79,14 +79,14 @@ class Pool:
             return await self._to(nearest, self._tls)
 
     def close(self) -> None:
-        """Closes the connections that nobody uses."""
+        """Close the idle connections."""
         idle, self._idle = self._idle, []
         if self._loop is not None and not self._loop.is_closed():
             for connection, _ in idle:
                 connection.close()
 
     def _sweep(self) -> None:
-        """Closes connections that were idle for long; the oldest are the first."""
+        """Close connections that have been idle for too long; the oldest come first."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self._idle and (self._idle[0][1] <= now or self._idle[0][0].closed):
@@ -104,7 +104,7 @@ class Pool:
         return connection
 
     async def _through_tunnel(self, proxy: SplitResult) -> Connection:
-        """A connection within one to a proxy, which does not see what goes through."""
+        """Open a TLS connection through a tunnel, whose content the proxy cannot read."""
         assert self._tls
         outer = await self._to(proxy, None)
         target = f"{self._server.hostname}:{self._server.port or _PORTS['https']}"
@@ -116,7 +116,7 @@ class Pool:
 
 
 def tls_context(tls: Tls) -> ssl.SSLContext:
-    """What TLS connections are made with."""
+    """Create the TLS context."""
     context = ssl.create_default_context(cafile=str(tls.verify) if isinstance(tls.verify, Path) else None)
     context.minimum_version = _VERSIONS[tls.min_version]
     if tls.ciphers:
@@ -130,10 +130,10 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 def proxy_of(network: Network, server: SplitResult) -> SplitResult | None:
-    """The proxy between, if there is one.
+    """Return the proxy, if any.
 
     Raises:
-        ValueError: it is of a kind that is not known.
+        ValueError: its kind is not supported.
     """
     url: str | None
     if network.proxy:
@@ -143,7 +143,7 @@ def proxy_of(network: Network, server: SplitResult) -> SplitResult | None:
         url = None if proxy_bypass(server.netloc) else proxies.get(server.scheme) or proxies.get("all")
     if url is None:
         return None
-    # In the environment it may be only HOST:PORT.
+    # In the environment it may be just HOST:PORT.
     proxy = urlsplit(url if "://" in url else f"http://{url}")
     if proxy.scheme != "http" or not proxy.hostname:
         raise ValueError("A proxy to the model server has to be of the form http://HOST:PORT.")

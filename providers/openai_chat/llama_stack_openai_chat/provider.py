@@ -1,4 +1,4 @@
-"""What the host imports when a stack's configuration says `module: llama_stack_openai_chat`."""
+"""The module that the host imports for `module: llama_stack_openai_chat` in a stack's configuration."""
 
 from .host.spec import get_provider_spec
 

@@ -1,4 +1,4 @@
-"""Documents in the order of what they say about a query, as vLLM and llama.cpp rank them (`/rerank`)."""
+"""Ranking of documents by relevance to a query, by vLLM's and llama.cpp's `/rerank`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ type Json = dict[str, Any]
 
 
 def ranking_body(model: str, query: Any, documents: list[Any], most: int | None) -> bytes:
-    """The request.
+    """Encode the request.
 
     Args:
         model: the server's name of the model.
         query: a text, or a text part of a chat message.
-        documents: such texts.
-        most: of the documents come back; None for all.
+        documents: texts or text parts.
+        most: maximum number of documents in the answer; None for all.
 
     Raises:
         ValueError: there is an image among them.
@@ -26,10 +26,10 @@ def ranking_body(model: str, query: Any, documents: list[Any], most: int | None)
 
 
 def best_first(answer: Json) -> list[Json]:
-    """The `index` of each document with its `relevance_score`.
+    """Return the `index` and `relevance_score` of each document, the best first.
 
     Raises:
-        KeyError, TypeError: the answer is no ranking.
+        KeyError, TypeError: the answer is not a ranking.
     """
     found = [{name: each[name] for name in ("index", "relevance_score")} for each in answer["results"]]
     return sorted(found, key=lambda each: -each["relevance_score"])

@@ -1,7 +1,7 @@
-"""How many tokens a chat has, by the model server's own tokenizer.
+"""Counting the tokens of a chat with the model server's own tokenizer.
 
-vLLM counts a chat (`/tokenize` with messages). llama.cpp makes a prompt of it (`/apply-template`) and cuts that into
-tokens (`/tokenize` with content). Both stand beside the `/v1`.
+vLLM counts a chat (`/tokenize` with messages). llama.cpp renders the prompt (`/apply-template`) and tokenizes it
+(`/tokenize` with content). The endpoints are siblings of `/v1`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from .upstream import ROOT, Upstream
 Json = dict[str, Any]
 
 _OF_A_PROMPT: Final[Sequence[str]] = ("model", "messages", "tools", "chat_template_kwargs")
-"""The fields of a chat request that its prompt is made of, and what else llama.cpp makes it of."""
+"""The fields of a chat request that affect its prompt."""
 _OF_LLAMA_CPP: Final[Sequence[str]] = (*_OF_A_PROMPT, "tool_choice", "response_format")
 
 _NO_ANSWER: Final = (openai.BadRequestError, openai.NotFoundError, openai.UnprocessableEntityError, NoAnswerError)
 
 
 async def count_tokens(server: Upstream, request: Json, key: str | None = None) -> int | None:
-    """The tokens of a chat request's prompt; None if the server has nothing that counts them.
+    """Count the tokens of a chat request's prompt; None if the server has no such endpoint.
 
     Raises:
-        openai.APIError: it failed, or could not be reached.
+        openai.APIError: the request failed.
     """
     try:
         counted = await _ask(server, "tokenize", {**_part(request, _OF_A_PROMPT), "add_generation_prompt": True}, key)

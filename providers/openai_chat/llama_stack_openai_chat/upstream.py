@@ -23,42 +23,47 @@ from .events import EventReader
 from .pool import Pool
 
 ROOT: Final = "//"
-"""What a path begins with that stands beside the `/v1` of the base URL."""
+"""The prefix of paths that are siblings of the base URL's `/v1`."""
 
 _LONGEST_ANSWER: Final = 1 << 26
 LONGEST_VECTORS: Final = 1 << 28
 _LONGEST_REFUSAL: Final = 1 << 20
-"""Bytes of a body that is read as one."""
+"""Maximum size of a body that is read as a whole, in bytes."""
 _DRAIN_SECONDS: Final = 0.2
-"""How long the end of a body may take to come after `[DONE]`, so that its connection can be kept."""
+"""Time limit for the end of a body after `[DONE]`, so that its connection can be reused."""
+
+_LONGEST_WAIT: Final = 64
+"""Maximum length of a `retry-after` header, in characters."""
 
 _RETRIED: Final = frozenset({408, 409, 429, 500, 502, 503, 504})
 _FIRST_PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 60.0
-"""Seconds. A server that asks for more is not asked again."""
+"""In seconds. If a server asks for a longer pause, the request is not retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A request without what it says, which may be long and is needed no more once the server has begun to answer."""
+    """A request without its body, which may be large and is not needed once the response has begun."""
 
     method: str
     url: str
 
     def shown(self) -> httpx2.Request:
-        """What errors have of it, which is not the key."""
+        """Return the request for use in errors, without the key."""
         return httpx2.Request(self.method, self.url)
 
 
 class Upstream:
-    """One model server.
+    """A client of one model server.
 
     Args:
-        config: where it is, and what goes with every request.
-        pool: the connections to it.
+        config: address, and settings of every request.
+        pool: connections.
+        drain_seconds: time limit for reading the rest of a body, so that its connection can be reused.
     """
 
-    def __init__(self, config: OpenAIChatConfig, pool: Pool) -> None:
+    def __init__(self, config: OpenAIChatConfig, pool: Pool, drain_seconds: float = _DRAIN_SECONDS) -> None:
+        self._drain_seconds = drain_seconds
         self._retries = config.max_retries
         self._pool = pool
         self._base = config.base_url
@@ -69,7 +74,7 @@ class Upstream:
         headers |= {name.lower(): value for name, value in config.network.headers.items()}
         if self._pool.proxy_authorization:
             headers["proxy-authorization"] = self._pool.proxy_authorization
-        # A key takes the place of it.
+        # A key overrides it.
         self._authorization = headers.pop("authorization", None)
         self._headers = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
 
@@ -81,17 +86,17 @@ class Upstream:
         build: Callable[[dict[str, Any]], Any] = dict,
         most: int = _LONGEST_ANSWER,
     ) -> Any:
-        """What is built from the JSON object that the server answers with.
+        """Send a request and build the result from the JSON object in the answer.
 
         Args:
-            path: below the base URL, or with `ROOT` before it, beside its `/v1`.
+            path: path below the base URL or, with the prefix `ROOT`, beside its `/v1`.
             body: JSON.
-            key: goes in the place of the configured one.
-            build: a KeyError, a TypeError or a ValueError of it says that the answer is not what it should be.
-            most: bytes of the answer, at most.
+            key: overrides the configured key.
+            build: builds the result; raises KeyError, TypeError or ValueError if the answer is invalid.
+            most: maximum size of the answer, in bytes.
 
         Raises:
-            openai.APIError: it refused, failed, could not be reached, or answers with something else.
+            openai.APIError: the request was refused, failed, or has an invalid answer.
         """
         asked, data = self._asked("POST", path, key, body)
         answer = _object(await self._rest(await self._answer(asked, data), asked, most), asked)
@@ -104,13 +109,13 @@ class Upstream:
     async def open(
         self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None
     ) -> AsyncGenerator[Any]:
-        """A stream of events, each built from its JSON; returns once the server has accepted the request.
+        """Open a stream; return a generator of the built events once the server has accepted the request.
 
-        Whoever leaves it early, in whatever way, closes the connection, which stops the server's work.
+        Leaving the generator early in any way closes the connection, which stops the server's work.
 
         Raises:
-            openai.APIError: the server refused, failed, or could not be reached; also while it streams.
-            ValueError: while it streams: an event is not what it should be.
+            openai.APIError: the request was refused or failed; also raised while streaming.
+            ValueError: raised while streaming: an event is invalid.
         """
         asked, data = self._asked("POST", path, key, body)
         connection = await self._answer(asked, data)
@@ -121,17 +126,17 @@ class Upstream:
             _refuse_error(answer, asked)
             raise errors.no_answer(asked.shown(), "it answers with JSON where a stream was asked for")
         events = self._events(connection, asked, build)
-        # A generator that was never begun runs no `finally`.
+        # A generator that was never started runs no `finally`.
         weakref.finalize(events, _abandon, connection, connection.head).atexit = False
         return events
 
     async def models(self, key: str | None = None) -> dict[str, int | None]:
-        """The names of the models that the server has now, each with the tokens of its context, if it says so.
+        """Return the server's models by name, with their context length in tokens, if known.
 
-        The host may ask in a loop that ends, so this connection is not kept.
+        The host may call this in an event loop that ends, so the connection is not pooled.
 
         Raises:
-            openai.APIError: it refused, failed, could not be reached, or answers with something else.
+            openai.APIError: the request was refused, failed, or has an invalid answer.
         """
         asked, data = self._asked("GET", "/models", key)
         try:
@@ -149,11 +154,11 @@ class Upstream:
             raise errors.no_answer(asked.shown(), f"what {asked.url} answers is no list of models") from error
 
     async def close(self) -> None:
-        """Closes the connections that nobody uses."""
+        """Close the idle connections."""
         self._pool.close()
 
     def _asked(self, method: str, path: str, key: str | None, body: bytes = b"") -> tuple[_Asked, bytes]:
-        """A request, and its bytes."""
+        """Return a request and its encoding."""
         key = key or self._key
         base, target = self._base, self._target
         if path.startswith(ROOT):
@@ -170,7 +175,7 @@ class Upstream:
         return _Asked(method, base + path), head.encode() + b"\r\n" + body
 
     async def _answer(self, asked: _Asked, data: bytes) -> Connection:
-        """The connection on which a good response has begun."""
+        """Send a request with retries; return the connection after the head of a successful response."""
         for attempt in range(self._retries):
             try:
                 return await self._attempt(asked, data)
@@ -190,10 +195,10 @@ class Upstream:
         return connection
 
     async def _sent(self, data: bytes) -> Connection:
-        """The connection on which the response to a request has begun.
+        """Send a request; return the connection after the head of the response.
 
-        A server drops connections that are idle for long. A request on one that was just being dropped is sent again,
-        once: it was not read. On a new connection it may have been.
+        Servers close idle connections. A request on a reused connection that breaks without a response is sent again,
+        once, since it was not read. On a new connection it may have been read.
         """
         if connection := self._pool.reuse():
             try:
@@ -207,7 +212,7 @@ class Upstream:
         return connection
 
     async def _check(self, connection: Connection, asked: _Asked) -> None:
-        """Raises what the server says if it refuses."""
+        """Raise the server's error if the response has an error status."""
         head = connection.head
         assert head
         if 300 <= head.status < 400:
@@ -218,7 +223,7 @@ class Upstream:
             raise errors.of_status(asked.shown(), head, await self._rest(connection, asked, _LONGEST_REFUSAL))
 
     async def _rest(self, connection: Connection, asked: _Asked, most: int = _LONGEST_ANSWER) -> bytes:
-        """The whole body of a response, whose connection is free after that."""
+        """Read the whole body of a response and return its connection to the pool."""
         try:
             return await connection.read_all(most)
         except OSError as error:
@@ -235,7 +240,7 @@ class Upstream:
                 for event in reader.read(piece):
                     yield event
             if reader.done:
-                await _drain(connection)
+                await _drain(connection, self._drain_seconds)
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
         finally:
@@ -243,7 +248,7 @@ class Upstream:
 
 
 async def _ask(connection: Connection, data: bytes) -> None:
-    """Sends a request; whoever leaves before the response has begun closes the connection."""
+    """Send a request; on any exception before the head of the response, close the connection."""
     try:
         await connection.ask(data)
     except BaseException:
@@ -251,17 +256,17 @@ async def _ask(connection: Connection, data: bytes) -> None:
         raise
 
 
-async def _drain(connection: Connection) -> None:
-    """Reads a body to its end, if that is near."""
+async def _drain(connection: Connection, seconds: float) -> None:
+    """Read a body to its end, within a short time limit."""
     try:
-        async with asyncio.timeout(_DRAIN_SECONDS):
+        async with asyncio.timeout(seconds):
             await connection.read_all(_LONGEST_REFUSAL)
     except OSError:
         return
 
 
 def _object(content: bytes, asked: _Asked) -> dict[str, Any]:
-    """The JSON object that a body is."""
+    """Decode a body that must be a JSON object."""
     try:
         answer = loads(content)
     except ValueError:
@@ -272,32 +277,32 @@ def _object(content: bytes, asked: _Asked) -> dict[str, Any]:
 
 
 def _refuse_error(answer: dict[str, Any], asked: _Asked) -> None:
-    """Raises what an answer says went wrong."""
+    """Raise the error in an answer, if there is one."""
     if answer.get("error"):
         raise errors.of_answer(asked.shown(), answer["error"])
 
 
 def _abandon(connection: Connection, head: object) -> None:
-    """Closes the connection of a stream that nobody has, unless it serves another one by now."""
+    """Close the connection of an abandoned stream, unless it already serves another request."""
     if connection.head is head and connection.busy:
         connection.close()
 
 
 def _trace_headers() -> dict[str, str]:
-    """What has the server's work belong to the caller's trace."""
+    """Return the headers that propagate the caller's trace context."""
     headers: dict[str, str] = {}
     propagate.inject(headers)
     return headers
 
 
 def _context_length(model: Any) -> int | None:
-    """The context of a listed model, as vLLM and SGLang (`max_model_len`) or OpenRouter and others say it."""
+    """Return a listed model's context length (vLLM and SGLang: `max_model_len`, others: `context_length`)."""
     length = model.get("max_model_len") or model.get("context_length")
     return length if isinstance(length, int) and length > 0 else None
 
 
 def _pause(error: openai.APIError, attempt: int) -> float | None:
-    """Seconds until a failed request is sent again; None if it is not."""
+    """Return the seconds before a retry; None for no retry."""
     pause: float = _FIRST_PAUSE * 2**attempt
     if isinstance(error, openai.APIStatusError):
         if error.status_code not in _RETRIED or isinstance(error, errors.NoAnswerError):
@@ -307,12 +312,13 @@ def _pause(error: openai.APIError, attempt: int) -> float | None:
 
 
 def _retry_after(value: str) -> float | None:
-    """The seconds that a header asks for, as a number or as a moment."""
+    """Parse a `retry-after` header, a number of seconds or a date."""
+    value = value[:_LONGEST_WAIT]
     try:
         return max(0.0, float(value))
     except ValueError:
         pass
     try:
         return max(0.0, parsedate_to_datetime(value).timestamp() - time())
-    except ValueError:
+    except (ValueError, OverflowError):
         return None

@@ -1,6 +1,6 @@
-"""Builds every kernel for compute capability 9.0 at the dimensions of gpt-oss-20b, and prints what ptxas says of each.
+"""Build every kernel for compute capability 9.0 at the dimensions of gpt-oss-20b, and print the report of ptxas.
 
-It runs in a process of its own: where kernels are interpreted there is nothing to build.
+It runs in a separate process: where kernels are interpreted, there is nothing to build.
 """
 
 import json
@@ -31,7 +31,7 @@ SIZES = {"hidden", "intermediate", "width"}
 
 
 def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
-    """The type of each argument, by its name: names mean the same in all kernels."""
+    """Return the type of each argument by its name: names mean the same in all kernels."""
     found = {}
     for name in kernel.arg_names:
         if name in constants:
@@ -47,7 +47,7 @@ def kinds(kernel: Any, constants: Mapping[str, Any]) -> dict[str, str]:
 
 
 def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
-    """Each kernel as it is launched for a decode step of one row, of many, and for a prompt."""
+    """Return each kernel as it is launched for a decode step of one row, for one of many rows, and for a prompt."""
     made: dict[str, tuple[Any, dict[str, Any]]] = {}
     for block in (16, 64):
         tile = {"BLOCK_M": block, "WIDE": False}
@@ -79,7 +79,7 @@ def variants() -> dict[str, tuple[Any, dict[str, Any]]]:
 
 
 def build(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
-    """Registers, spilled bytes and shared memory of a kernel."""
+    """Return the registers, spilled bytes and shared memory of a kernel."""
     signature = kinds(kernel, constants)
     # As at a launch: pointers and sizes are known to be multiples of 16.
     aligned = [
@@ -97,7 +97,7 @@ def build(kernel: Any, constants: dict[str, Any]) -> dict[str, int]:
 
 
 def assembled(ptx: str) -> str:
-    """What the assembler says that Triton itself uses, which comes with its wheel."""
+    """Return the report of the assembler that Triton uses, which is part of its wheel."""
     assembler = get_ptxas(H100.arch).path
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.ptx"

@@ -1,4 +1,4 @@
-"""Checkpoints in the published formats, small enough to make in a test: random ones, and both layouts of any."""
+"""Checkpoints in the published formats, small enough to create in a test: random ones, and both layouts of any."""
 
 import json
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Size:
-    """The dimensions of a checkpoint; these are those of the random one."""
+    """The dimensions of a checkpoint. The defaults are those of the random one."""
 
     hidden: int = 96
     intermediate: int = 64
@@ -31,7 +31,7 @@ class Size:
 
 
 def encode_mxfp4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """values [..., n] to the nearest blocks [..., n/32, 16] and scales [..., n/32]."""
+    """Encode values [..., n] as the nearest blocks [..., n/32, 16] and scales [..., n/32]."""
     grid = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
     groups = values.unflatten(-1, (-1, 32))
     exponent = groups.abs().amax(-1, keepdim=True).clamp_min(2.0**-120).log2().floor() - 2
@@ -42,7 +42,7 @@ def encode_mxfp4(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def random_tensors(size: Size, seed: int = 0) -> Tensors:
-    """Weights of the Hugging Face layout, drawn so that logits differ clearly and every branch is taken."""
+    """Return weights in the Hugging Face layout, drawn so that logits differ clearly and every branch is taken."""
     source = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int, spread: float = 0.1, center: float = 0.0) -> torch.Tensor:
@@ -79,7 +79,7 @@ def random_tensors(size: Size, seed: int = 0) -> Tensors:
 
 
 def write_hugging_face(folder: Path, tensors: Tensors, size: Size) -> Path:
-    """Two shards that are named like those of gpt-oss-20b, whose numbers run from 0 to one more than they say."""
+    """Write two shards named like those of gpt-oss-20b, numbered from 0 although their total says 1."""
     folder.mkdir(parents=True, exist_ok=True)
     late = {name for name in tensors if name.startswith(("lm_head", f"model.layers.{size.layers - 1}."))}
     halves = [{n: t for n, t in tensors.items() if n not in late}, {n: t for n, t in tensors.items() if n in late}]
@@ -97,7 +97,7 @@ def write_hugging_face(folder: Path, tensors: Tensors, size: Size) -> Path:
 
 
 def write_original(folder: Path, tensors: Tensors, size: Size) -> Path:
-    """The same weights in the layout of the `original/` folder, in one file."""
+    """Write the same weights in the layout of the `original/` folder, in one file."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file(
         {name: tensor.contiguous() for name, tensor in original_tensors(tensors, size).items()},
@@ -158,7 +158,7 @@ def original_tensors(tensors: Tensors, size: Size) -> Tensors:
 
 
 def hugging_face_config(size: Size) -> dict[str, Any]:
-    """config.json as the published checkpoints have it."""
+    """Return config.json as in the published checkpoints."""
     kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]
     return {
         "architectures": ["GptOssForCausalLM"],

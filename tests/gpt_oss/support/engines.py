@@ -1,4 +1,4 @@
-"""Engines for tests: over a real model on the CPU, or over a runner that only counts."""
+"""Engines for tests: on a real model on the CPU, or on a runner that only counts."""
 
 from collections.abc import Callable
 from collections.abc import Sequence as Series
@@ -10,16 +10,16 @@ import torch
 from llama_stack_gpt_oss.engine.cache import PAGE, Cache, Windows
 from llama_stack_gpt_oss.engine.config import read_config
 from llama_stack_gpt_oss.engine.engine import Engine, Request, Runner, Update
-from llama_stack_gpt_oss.engine.kernels.twins import TorchOps
+from llama_stack_gpt_oss.engine.kernels.torch_ops import TorchOps
 from llama_stack_gpt_oss.engine.model import Model
 from llama_stack_gpt_oss.engine.runner import ModelRunner
-from llama_stack_gpt_oss.engine.scheduler import Limits, Work
+from llama_stack_gpt_oss.engine.scheduler import Limits, ScheduledTokens
 from llama_stack_gpt_oss.engine.sequence import Params, Sampled, Sequence, TokenMask
 from llama_stack_gpt_oss.engine.weights import load
 
 CPU = torch.device("cpu")
 MOST_STEPS = 20_000
-KINDS: Windows = (100, None)  # of what runs without a model
+KV_GROUPS: Windows = (100, None)  # of engines without a model
 WIDE = Limits(sequences=64, step_tokens=4096, waiting=4096)
 
 
@@ -35,7 +35,7 @@ def tiny_model(folder: Path, pages: int = 64, dtype: torch.dtype = torch.float32
 
 @dataclass(frozen=True)
 class Counted:
-    """A step of the runner below."""
+    """A step of `CountingRunner`."""
 
     found: list[Sampled]
     events: list[str]
@@ -46,18 +46,18 @@ class Counted:
 
 
 class CountingRunner:
-    """Samples a token that follows from the sequence's tokens alone, and checks each step that it is given.
+    """Sample tokens that depend only on the tokens of their sequence, and check each step.
 
-    It keeps what a model would have written to each page: all that a model would read has to be there.
+    The runner records what a model would write to each page, and asserts that all that a model would read is there.
     """
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.events: list[str] = []
-        self._written: dict[int, tuple[int, list[int], int]] = {}  # kind, tokens, and how many of them with this page
+        self._written: dict[int, tuple[int, list[int], int]] = {}  # kv group, tokens, count up to this page
         self._drawn: dict[Sequence, tuple[int, int]] = {}  # by the last step: the place of a token, and the token
 
-    def start(self, works: Series[Work]) -> Counted:
+    def start(self, works: Series[ScheduledTokens]) -> Counted:
         assert sum(work.count for work in works) <= self.limits.step_tokens
         assert len(works) <= self.limits.sequences
         for work in works:
@@ -75,22 +75,22 @@ class CountingRunner:
         return Counted([Sampled(token) for token in tokens], self.events)
 
     def _tokens(self, sequence: Sequence) -> list[int]:
-        """Those included that were drawn and not read."""
+        """Return the tokens of the sequence, including those drawn but not yet read."""
         drawn = [token for place, token in [self._drawn.get(sequence, (-1, -1))] if place == len(sequence.tokens)]
         assert len(drawn) == sequence.unread
         return sequence.tokens + drawn
 
-    def _write(self, work: Work) -> None:
+    def _write(self, work: ScheduledTokens) -> None:
         tokens, end = work.sequence.tokens, work.start + work.count
-        for kind, table in enumerate(work.sequence.holding.tables):
+        for kind, table in enumerate(work.sequence.blocks.tables):
             for place in range(work.start // PAGE, -(-end // PAGE)):
                 assert place >= table.first
                 self._written[table.pages[place]] = (kind, tokens, min(end, (place + 1) * PAGE))
 
-    def _read(self, work: Work, end: int) -> None:
-        """What the step's first token sees, up to the one before `end`."""
+    def _read(self, work: ScheduledTokens, end: int) -> None:
+        """Read what the step's first token sees, up to the token before `end`."""
         tokens = work.sequence.tokens
-        for kind, (table, window) in enumerate(zip(work.sequence.holding.tables, KINDS, strict=True)):
+        for kind, (table, window) in enumerate(zip(work.sequence.blocks.tables, KV_GROUPS, strict=True)):
             first = 0 if window is None else max(0, work.start - window + 1)
             for place in range(first // PAGE, -(-end // PAGE)):
                 assert place >= table.first
@@ -106,18 +106,18 @@ def engine_over(
     limits: Limits = WIDE,
     context: int = 4096,
     open_mask: Callable[[str], TokenMask] = no_mask,
-    kinds: Windows = KINDS,
+    kv_groups: Windows = KV_GROUPS,
 ) -> tuple[Engine, Cache]:
-    cache = Cache(pages, kinds)
+    cache = Cache(pages, kv_groups)
     return Engine(runner, cache, limits, context, open_mask), cache
 
 
 def model_engine(model: Model, limits: Limits = WIDE, pages: int = 64) -> tuple[Engine, Cache]:
-    return engine_over(ModelRunner(model, CPU, context=4096), pages, limits, kinds=model.config.kinds)
+    return engine_over(ModelRunner(model, CPU, context=4096), pages, limits, kv_groups=model.config.kv_groups)
 
 
 def drain(engine: Engine) -> list[Update]:
-    """Steps until nothing is left; AssertionError if that does not come."""
+    """Step until the engine is idle. Raise AssertionError if that takes too many steps."""
     updates: list[Update] = []
     for _ in range(MOST_STEPS):
         if not engine.busy:

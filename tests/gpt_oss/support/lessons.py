@@ -1,4 +1,4 @@
-"""What the tiny checkpoint is taught: chat requests as the provider renders them, and the answers to them."""
+"""The lessons of the tiny checkpoint: chat requests as the provider renders them, and the answers to them."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ FACTS = (
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """A prompt, and the Harmony text that the model is to say after `<|start|>assistant`."""
+    """A prompt, and the Harmony text that the model should generate after `<|start|>assistant`."""
 
     chat: Chat
     answer: str
@@ -76,7 +76,7 @@ def report(degrees: int, sky: str, city: str) -> str:
 
 
 def draw(source: random.Random) -> Lesson:
-    """One request of the kinds that the tests make, at any date, effort and instructions."""
+    """Draw a request of the kinds that the tests make, with any date, effort and instructions."""
     tools = source.random() < 0.6
     leading: list[Json] = []
     if source.random() < 0.5:

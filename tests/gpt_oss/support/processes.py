@@ -23,7 +23,7 @@ def kill(pid: int) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """A process that ended and was not collected yet does not run."""
+    """Return whether the process runs. A zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -31,7 +31,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_for(true: Callable[[], bool], seconds: float = 60.0) -> None:
-    """Looks again and again; TimeoutError if it does not come true."""
+    """Poll until `true()` is true. Raise TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not true():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Whole stacks on the tiny checkpoint that speaks Harmony, and what they are asked."""
+"""Complete stacks on the tiny checkpoint that speaks Harmony, and requests to them."""
 
 import json
 import sysconfig
@@ -23,7 +23,7 @@ ENV = {"GPT_OSS_DEVICE": "cpu", "GPT_OSS_CONTEXT": "4096", "OMP_NUM_THREADS": "1
 
 
 def trained_stack(folder: Path, host: Host = "llama_stack") -> LiveStack:
-    """A stack of the template, not started yet; all that it writes is in the folder."""
+    """Return a stack of the template, not yet started, that writes only into the folder."""
     env = {**ENV, "GPT_OSS_CHECKPOINT": str(write_trained(folder / "trained"))}
     if host == "llama_stack":
         return LiveStack(TEMPLATE, env, folder / "stack")
@@ -32,7 +32,7 @@ def trained_stack(folder: Path, host: Host = "llama_stack") -> LiveStack:
 
 
 def _packages_of_this_python(folder: Path) -> dict[str, str]:
-    """The environment in which another Python finds, after its own packages, those of this one.
+    """Return the environment in which another Python finds this one's packages after its own.
 
     The two hosts cannot be installed together, and torch is too large to be installed twice.
     """
@@ -42,7 +42,7 @@ def _packages_of_this_python(folder: Path) -> dict[str, str]:
 
 
 def streamed(client: openai.OpenAI) -> dict[str, str]:
-    """What the deltas of an answer to QUESTION add up to, by the type of their event."""
+    """Return the joined deltas of an answer to QUESTION, by event type."""
     added: dict[str, str] = {}
     for event in client.responses.create(input=QUESTION, stream=True, **GREEDY):
         if event.type in ("response.output_text.delta", "response.reasoning_text.delta"):
@@ -53,7 +53,7 @@ def streamed(client: openai.OpenAI) -> dict[str, str]:
 
 
 def health(stack: LiveStack) -> dict[str, Any]:
-    """What the host's list of providers says of this one's health."""
+    """Return this provider's health in the host's list of providers."""
     listed = httpx.get(f"{stack.base_url}/v1/providers", timeout=60, trust_env=False).json()["data"]
     (found,) = [each["health"] for each in listed if each["api"] == "inference"]
     return dict(found)
@@ -67,7 +67,7 @@ def reasoning_of(response: Response) -> str:
 
 
 def asked_for_weather(client: openai.OpenAI) -> tuple[Response, ResponseFunctionToolCall]:
-    """A response that ends in a call which nothing but the model's own judgement asked for, and the call."""
+    """Return a response that ends in a call the model chose freely, and the call."""
     response = client.responses.create(input="What is the weather in Oslo?", tools=[TOOL], **GREEDY)
     (call,) = [item for item in response.output if item.type == "function_call"]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Oslo"})
@@ -76,6 +76,6 @@ def asked_for_weather(client: openai.OpenAI) -> tuple[Response, ResponseFunction
 
 
 def told_the_weather(client: openai.OpenAI, asked: Response, call: ResponseFunctionToolCall, result: str) -> Response:
-    """What the model makes of the call's result."""
+    """Return the model's response to the result of the call."""
     output: Any = {"type": "function_call_output", "call_id": call.call_id, "output": result}
     return client.responses.create(input=[output], previous_response_id=asked.id, tools=[TOOL], **GREEDY)

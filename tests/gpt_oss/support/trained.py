@@ -1,6 +1,6 @@
-"""A tiny checkpoint that speaks Harmony, laid out like a published one from its compact form.
+"""A tiny checkpoint that speaks Harmony, expanded from its compact form to the published layout.
 
-Only the rows of the words that it knows are kept of the embeddings; the others are zero.
+The compact form has only the embedding rows of known words; the others are zero.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ SIZE = Size(hidden=64, intermediate=64, vocabulary=201088, window=128)
 
 
 def write_trained(folder: Path) -> Path:
-    """The checkpoint with its tokenizer.json, ready to be served."""
+    """Write the checkpoint with its tokenizer.json, ready to be served."""
     tensors = load_file(COMPACT)
     rows = tensors.pop(ROWS).long()
     for name in TABLES:

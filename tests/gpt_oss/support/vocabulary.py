@@ -24,7 +24,7 @@ SPECIAL = {
 
 @cache
 def tokenizer_json() -> bytes:
-    """A tokenizer.json like the published one, without the merges, which nothing here reads."""
+    """Return a tokenizer.json like the published one, without the merges, which no test reads."""
     vocabulary = {"".join(_LETTERS[byte] for byte in word): rank for rank, word in enumerate(_words())}
     names = dict(SPECIAL)
     for number in range(199998, 201088):

@@ -1,1 +1,1 @@
-"""Attacks on a live stack, by where they come from."""
+"""Attacks on a live stack, by source."""

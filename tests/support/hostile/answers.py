@@ -1,4 +1,4 @@
-"""Clients that do not read what they asked for."""
+"""Clients that do not read the responses that they requested."""
 
 from contextlib import ExitStack
 from typing import Final
@@ -17,7 +17,7 @@ CHUNKS: Final = 600
 
 
 def stall(at: Attacker, path: str, begin: bytes) -> None:
-    """Have many readers begin, and stand still while the other user goes on."""
+    """Start many readers that then stall, while the other user continues."""
     with ExitStack() as open_all:
         for _ in range(READERS):
             open_all.enter_context(Leaver(at.stack, None, BUFFER, path, at.headers)).read_until(begin)

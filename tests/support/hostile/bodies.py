@@ -1,4 +1,4 @@
-"""How bodies are sent: without end, in pieces that never come, and by clients that leave."""
+"""Transfer of request bodies: endless, incomplete, or aborted by the client."""
 
 import socket
 from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ FILE_PART: Final = b'--b\r\nContent-Disposition: form-data; name="file"; filenam
 
 
 def send_form(at: Attacker, opening: bytes, block: bytes, blocks: int) -> int:
-    """Send a form of so many blocks, as long as it is taken; the status, and 0 where the connection only ended."""
+    """Send a form of `blocks` blocks, while it is accepted; return the status, or 0 if the connection just ended."""
     path = f"/v1/containers/{at.container()}/files"
     with at.raw(f"POST {path}", FORM, "transfer-encoding: chunked") as connection:
         with suppress(ConnectionError):
@@ -98,7 +98,7 @@ JSON: Final = {"content-type": "application/json"}
     large=request("POST /v1/responses", {**JSON, "content-length": "60000000"}, b'{"input": "' + BLOCK[:16_384]),
 )
 def bodies_that_never_come(at: Attacker, case: bytes) -> None:
-    """Each is refused after `limits.bodies.seconds`; meanwhile all of them are open."""
+    """Each is refused after `limits.bodies.seconds`; all of them stay open until then."""
     head, _, rest = case.partition(b"\r\n")
     token = f"authorization: {at.headers['authorization']}".encode()
     with ExitStack() as open_all:
@@ -114,7 +114,7 @@ def bodies_that_never_come(at: Attacker, case: bytes) -> None:
 
 
 def status(connection: socket.socket) -> int:
-    """That of the answer, behind those that only say that there will be one."""
+    """Return the status of the final response, after any interim one."""
     with suppress(ConnectionError):
         while piece := connection.recv(65_536):
             if said := piece.removeprefix(b"HTTP/1.1 100 Continue\r\n\r\n"):

@@ -1,4 +1,4 @@
-"""Code in a container that takes what it can, and leaves running what it can."""
+"""Code in a container that takes as many resources, and leaves as many processes, as it can."""
 
 from typing import Any, Final
 
@@ -48,6 +48,19 @@ while True:
     except BlockingIOError:
         pass
 """,
+    "pipes": """
+import os
+for _ in range(4):
+    os.fork()
+kept = []
+while True:
+    outlet, inlet = os.pipe()
+    os.set_blocking(inlet, False)
+    os.write(inlet, b"x" * 65_536)
+    os.close(inlet)
+    kept.append(outlet)
+""",
+    "terminals": "import os; kept = [os.openpty() for _ in range(200)]; [os.write(each, b'x' * 4096) for each, _ in kept]",
     "memory_files": """
 import os
 for number in range(100):
@@ -71,7 +84,7 @@ for _ in range(3_000):
 
 
 def run(at: Attacker, code: str, container: str) -> None:
-    """Have the model run it in this container."""
+    """Let the model run the code in this container."""
     tools: list[dict[str, Any]] = [{"type": "code_interpreter", "container": container}]
     at.call("python", {"code": code}, tools=tools)
     client_error(at.wire.http.get(f"/containers/{container}/files"))
@@ -81,7 +94,7 @@ def run(at: Attacker, code: str, container: str) -> None:
 def code_that_leaves_processes(at: Attacker, case: str) -> None:
     before = len(descendants(at.stack.pid))
     run(at, case, at.container())
-    # The Python that waits for the next call, and what shuts it off.
+    # The Python process that waits for the next call, and its jail.
     wait_until(lambda: len(descendants(at.stack.pid)) <= before + 4)
 
 

@@ -1,18 +1,22 @@
-"""Documents that take long to read, and files whose names and types are odd."""
+"""Documents that take long to read, and files with unusual names and types."""
 
 from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any, Final
 
 from tests.support.pdf import pdf, pdf_bomb
+from tests.support.waiting import wait_until
+from tests.support.web import Answer
 
-from .attacker import Attacker, Attacks, judged, refused
+from .attacker import DONE, Attacker, Attacks, judged, refused
 from .pages import PUNYCODE
 
 ATTACKS: Final = Attacks()
 
 
 def attached(content: bytes, name: str, media_type: str) -> Any:
-    """A file in a request."""
+    """Return a file part of a request."""
     return {
         "type": "input_file",
         "filename": name,
@@ -25,6 +29,28 @@ def slow_documents(at: Attacker, case: int) -> None:
     slow = pdf_bomb(300_000_000)
     files = [attached(slow + b"%d" % number, f"{number}.pdf", "application/pdf") for number in range(case)]
     refused(at.ask(*files))
+
+
+@ATTACKS.add(files="input_file", images="input_image")
+def files_of_many_requests_that_stall_while_they_are_fetched(at: Attacker, case: str) -> None:
+    going_on, many = Event(), 40
+    for number in range(4):
+        at.web.answers[f"/{number}"] = Answer([bytes(3 * 2**20), going_on])
+    at.upstream.script("offline", DONE)
+    field = "file_url" if case == "input_file" else "image_url"
+    parts = [{"type": case, field: at.web.url(f"/{number}")} for number in range(4)]
+    with ThreadPoolExecutor(many) as pool:
+        asked = [pool.submit(at.ask, *parts, model="local/offline") for _ in range(many)]
+        try:
+            # Accepted requests wait for the rest of their files.
+            wait_until(lambda: sum(each.done() for each in asked) >= many - 8)
+            at.others_turn()
+        finally:
+            going_on.set()
+    answers = [each.result() for each in asked]
+    for answer in answers:
+        refused(answer, 400, 429)
+    assert sum(answer.status_code == 429 for answer in answers) >= many - 8
 
 
 @ATTACKS.add(

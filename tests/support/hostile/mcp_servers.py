@@ -1,4 +1,4 @@
-"""MCP servers that list, answer and stream without end."""
+"""MCP servers with endless lists, answers and streams."""
 
 from functools import partial
 from typing import Any, Final
@@ -16,14 +16,14 @@ PATH: Final = "/mcp"
 
 
 def use(at: Attacker) -> httpx.Response:
-    """The answer to a request whose model calls a tool of the server."""
+    """Request a response whose model calls a tool of the server."""
     at.upstream.script("calls", [calling("s__add", {}), DONE])
     tool = {"type": "mcp", "server_label": "s", "server_url": at.web.url(PATH), "require_approval": "never"}
     return at.ask(model="local/calls", tools=[tool])
 
 
 def answered(at: Attacker, method: str, answer: Any) -> None:
-    """The server's answer to a method is refused: to the client, or as the outcome of the call."""
+    """Require that the server's answer to a method is rejected: as an error for the client or for the call."""
     hostile = Hostile(at.web, PATH)
     hostile.answers[method] = answer
     response = use(at)
@@ -73,5 +73,5 @@ def mcp_results_of_many_calls_that_are_large_together(at: Attacker) -> None:
 
 
 def said(words: str, _: Json) -> Json:
-    """A result of these words."""
+    """Return a result with this text."""
     return {"content": [{"type": "text", "text": words}]}

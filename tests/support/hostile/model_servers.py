@@ -17,13 +17,13 @@ PIECE: Final = "x" * 10_000
 
 
 def chunk(**delta: Any) -> bytes:
-    """An event with this delta."""
+    """Return an event with this delta."""
     made = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     return b"data: %b\n\n" % json.dumps({**made, "choices": [{"index": 0, "delta": delta}]}).encode()
 
 
 def arguments(piece: str, **more: Any) -> bytes:
-    """An event with a piece of the arguments of the first call."""
+    """Return an event with a fragment of the first call's arguments."""
     return chunk(tool_calls=[{"index": 0, **more, "function": {"name": "f", "arguments": piece}}])
 
 
@@ -35,7 +35,7 @@ SAID: Final[Mapping[str, tuple[bytes, bytes]]] = {
     "arguments": (arguments("", id="c1", type="function"), arguments(PIECE)),
     "calls": (b"", b"".join(arguments("{}", id=f"c{n}", type="function") for n in range(200))),
 }
-"""By what is said without end: how it begins, and how it goes on."""
+"""The beginning and the repeated part of endless output, by its kind."""
 
 
 @ATTACKS.add(**SAID)
@@ -72,5 +72,5 @@ def model_server_with_an_odd_answer(at: Attacker, case: Answer) -> None:
 
 
 def serve(at: Attacker, answer: Any) -> None:
-    """Have the model server answer so from now on."""
+    """Let the model server give this answer from now on."""
     at.web.answers[f"{MODELS}/chat/completions"] = lambda _: answer()

@@ -1,4 +1,4 @@
-"""Web pages that mean harm, read as files and opened by the model, and addresses that lead inside."""
+"""Malicious web pages, read as files and opened by the model, and URLs of internal addresses (SSRF)."""
 
 import gzip
 import json
@@ -20,17 +20,17 @@ from .attacker import DONE, Attacker, Attacks, judged, refused
 ATTACKS: Final = Attacks()
 BLOCK: Final = b"x" * 2**20
 PUNYCODE: Final = b"-" + b"a" * 1_500_000
-"""It is decoded in quadratic time."""
+"""Punycode, which takes quadratic time to decode."""
 
 
 def find(web: Web, path: str) -> None:
-    """Have the search find this page."""
+    """Let the web search find this page."""
     found = json.dumps(searxng("x", [(web.url(path), "A page", "About it.")])).encode()
     web.answers["/searxng/search"] = Answer(found, headers={"content-type": "application/json"})
 
 
 def read_page(at: Attacker, answer: Answer) -> None:
-    """Have a page read as a file and opened by the model."""
+    """Let a page be read as a file and opened by the model."""
     at.web.answers["/page"] = answer
     judged(at.ask({"type": "input_file", "file_url": at.web.url("/page")}))
     find(at.web, "/page")
@@ -50,7 +50,7 @@ def page_in_an_odd_charset(at: Attacker, case: tuple[str, bytes]) -> None:
 
 @cache
 def zeros(wbits: int) -> bytes:
-    """64 MiB of zeros, compressed."""
+    """Return 64 MiB of zeros, compressed."""
     made = zlib.compressobj(1, zlib.DEFLATED, wbits)
     return b"".join([*(made.compress(bytes(2**20)) for _ in range(64)), made.flush()])
 
@@ -120,7 +120,7 @@ ODD_URLS: Final = (
 
 @contextmanager
 def traps() -> Iterator[tuple[int, list[socket.socket]]]:
-    """Ports that nothing may reach, with one number."""
+    """Open ports, with the same number, that must not be reached."""
     with ExitStack() as opened:
         first = opened.enter_context(socket.create_server(("127.0.0.2", 0)))
         port = first.getsockname()[1]

@@ -1,4 +1,4 @@
-"""WebSockets: broken frames, and messages that say odd things."""
+"""WebSockets: broken frames, and messages with unusual content."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from .attacker import Attacker, Attacks
 
 ATTACKS: Final = Attacks()
 MASK: Final = b"\0\0\0\0"
-"""With which the bytes of a frame stay as they are."""
+"""The mask that leaves the bytes of a frame unchanged."""
 TEXT: Final = 0x1
 BINARY: Final = 0x2
 PING: Final = 0x9
@@ -25,7 +25,7 @@ END: Final = 0x80
 
 
 def frame(opcode: int, payload: bytes = b"", *, last: bool = True, length: int | None = None) -> bytes:
-    """A frame, which may say that it is longer than it is."""
+    """Return a frame, whose stated length may differ from its real one."""
     size = len(payload) if length is None else length
     if size < 126:
         sized = bytes([END | size])
@@ -62,7 +62,7 @@ def broken_websocket_frames(at: Attacker, case: bytes) -> None:
         connection.shutdown(SHUT_WR)
         with suppress(ConnectionError):
             while connection.recv(65_536):
-                pass  # to the end: a server that keeps it open lets this run into the socket's timeout
+                pass  # until the end: a server that keeps it open causes a timeout of the socket
 
 
 @ATTACKS.add(
@@ -75,7 +75,7 @@ def broken_websocket_frames(at: Attacker, case: bytes) -> None:
 def websocket_frames_without_end(at: Attacker, case: Any) -> None:
     with opened(at) as connection, suppress(ConnectionError):
         connection.setblocking(True)
-        connection.settimeout(5)  # pongs that nobody reads stop the server from reading
+        connection.settimeout(5)  # unread pongs stop the server from reading
         with suppress(TimeoutError):
             for piece in case:
                 connection.sendall(piece)
@@ -84,7 +84,7 @@ def websocket_frames_without_end(at: Attacker, case: Any) -> None:
 
 @contextmanager
 def opened(at: Attacker) -> Iterator[socket]:
-    """A connection on which the handshake was made."""
+    """Open a connection and complete the handshake."""
     with at.connect() as connection:
         connection.sendall(handshake(at.headers))
         said = b""
@@ -136,7 +136,7 @@ def odd_websocket_messages(at: Attacker, case: str | bytes) -> None:
     binary=lambda _: b"x",
 )
 def thousands_of_websocket_messages(at: Attacker, case: Callable[[int], str | bytes]) -> None:
-    """None of their answers is read."""
+    """None of the answers is read."""
     with Talk(at.stack, at.token) as talk, suppress(ConnectionClosed, TimeoutError):
         for number in range(3_000):
             talk.socket.send(case(number))

@@ -1,4 +1,4 @@
-"""What requests say: JSON, characters, prompts, and headers with provider data."""
+"""The content of requests: JSON, characters, prompts, and headers with provider data."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -143,7 +143,7 @@ def provider_data_that_is_none(at: Attacker, case: bytes) -> None:
 
 
 def status_of(at: Attacker, line: str, provider_data: bytes) -> int:
-    """That of the answer to a request with these provider data; 0 where the connection only ended."""
+    """Return the status of a request with this provider data; 0 if the connection just ended."""
     header = HEADER[at.host].encode() + b": " + provider_data
     with suppress(ConnectionError), at.raw(line, header, "connection: close") as connection:
         return int((connection.recv(65_536).split(b" ", 2)[1:2] or [b"0"])[0])
@@ -163,7 +163,7 @@ def status_of(at: Attacker, line: str, provider_data: bytes) -> int:
     long="x" * 20_000,
 )
 def provider_data_of_odd_types(at: Attacker, case: Any) -> None:
-    """The host's own identity cannot be taken from it, either."""
+    """Nor can the host's own identity be set with it."""
     data = {"openai_chat_api_key": case, "local_api_key": case, "__authenticated_user": {"principal": "bob"}}
     headers = {HEADER[at.host]: json.dumps(data)}
     answer = at.wire.http.post("/responses", json={"model": "local/done", "input": "x"}, headers=headers)

@@ -1,4 +1,4 @@
-"""The chat request says what the client asked for, in the model's terms."""
+"""The chat request states what the client asked for, in the model's terms."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ BARE: Final[Json] = {"model": "m", "messages": [], "stream": True, "stream_optio
 
 
 def chat(function: Json) -> Json:
-    """A function as chat requests have it."""
+    """Return a function as chat requests have it."""
     return {"type": "function", "function": {"name": function["name"], "parameters": function["parameters"]}}
 
 
 def asked(*tools: Json, max_tokens: int | None = None, profile: Profile | None = None, **fields: Any) -> Json:
-    """What is asked of the model beyond what always is."""
+    """Return the fields of the chat request beyond those that are always sent."""
     request = parse_create({"model": "m", "input": "hi", "tools": [*tools], **fields})
     offer = Toolset(request, client_tools()).offer()
     made = chat_request(request, profile or Profile(), [], offer, max_tokens)
@@ -33,12 +33,12 @@ def asked(*tools: Json, max_tokens: int | None = None, profile: Profile | None =
     return made
 
 
-def test_nothing_is_made_up() -> None:
+def test_unset_fields_are_not_sent() -> None:
     assert asked() == {}
     assert asked(temperature=None, tools=[], reasoning={}, text={}, stream=True, metadata={"a": "b"}) == {}
 
 
-def test_fields_of_the_same_name() -> None:
+def test_fields_with_same_name_are_passed_on() -> None:
     fields: Json = {"temperature": 0.0, "top_p": 0.5, "user": "u", "service_tier": "flex", "prompt_cache_key": "k"}
     assert asked(**fields) == fields
     options = {"mode": "explicit", "ttl": "12h"}
@@ -46,16 +46,16 @@ def test_fields_of_the_same_name() -> None:
     assert asked_for == {"prompt_cache_options": options}
 
 
-def test_the_bound_on_tokens_has_the_name_that_the_model_knows() -> None:
-    assert asked(max_tokens=7, max_output_tokens=9) == {"max_completion_tokens": 7}
+def test_token_limit_has_field_name_of_profile() -> None:
+    assert asked(max_tokens=7, max_output_tokens=19) == {"max_completion_tokens": 7}
     assert asked(max_tokens=7, profile=Profile(max_tokens_field="max_tokens")) == {"max_tokens": 7}
 
 
-def test_reasoning_effort() -> None:
+def test_reasoning_effort_is_sent() -> None:
     assert asked(reasoning={"effort": "max", "summary": "auto"}) == {"reasoning_effort": "max"}
 
 
-def test_parameters_of_the_engine() -> None:
+def test_engine_parameters_are_sent() -> None:
     assert asked(seed=1, stop=["x"], top_k=3) == {"seed": 1, "stop": ["x"], "top_k": 3}
 
 
@@ -68,7 +68,7 @@ def test_parameters_of_the_engine() -> None:
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]}, "auto"),
     ],
 )
-def test_tool_choice(choice: str | Json, expected: str) -> None:
+def test_tool_choice_is_mapped(choice: str | Json, expected: str) -> None:
     assert asked(FUNCTION, OTHER, tool_choice=choice) == {
         "tools": [chat(FUNCTION), chat(OTHER)],
         "tool_choice": expected,
@@ -80,21 +80,21 @@ def test_required_call_of_allowed_tools_sends_only_those() -> None:
     assert asked(FUNCTION, OTHER, tool_choice=allowed) == {"tools": [chat(FUNCTION)], "tool_choice": "required"}
 
 
-def test_a_tool_chosen_by_its_name_is_the_only_one_that_the_model_sees() -> None:
+def test_tool_chosen_by_name_is_only_tool_sent() -> None:
     chosen = asked(FUNCTION, OTHER, tool_choice={"type": "function", "name": "g"})
     assert chosen == {"tools": [chat(OTHER)], "tool_choice": "required"}
 
 
-def test_parallel_tool_calls() -> None:
+def test_parallel_tool_calls_is_sent() -> None:
     assert asked(FUNCTION, parallel_tool_calls=False)["parallel_tool_calls"] is False
     assert "parallel_tool_calls" not in asked(FUNCTION)
 
 
-def test_nothing_about_tools_without_tools() -> None:
+def test_tool_fields_are_not_sent_without_tools() -> None:
     assert asked(tool_choice="none", parallel_tool_calls=True) == {}
 
 
-def test_formats() -> None:
+def test_text_formats_are_mapped() -> None:
     assert asked(text={"format": {"type": "text"}, "verbosity": "low"}) == {"verbosity": "low"}
     assert asked(text={"format": {"type": "json_object"}}) == {"response_format": {"type": "json_object"}}
     schema = {"name": "n", "schema": {"type": "object"}, "strict": False}
@@ -102,7 +102,7 @@ def test_formats() -> None:
     assert asked(text={"format": {"type": "json_schema", **schema, "description": None}}) == expected
 
 
-def test_logprobs() -> None:
+def test_logprobs_are_requested() -> None:
     assert asked(include=["message.output_text.logprobs"]) == {"logprobs": True}
     assert asked(top_logprobs=2) == {"logprobs": True, "top_logprobs": 2}
     assert asked(top_logprobs=0) == {}
@@ -119,13 +119,13 @@ def test_logprobs() -> None:
         ("never", {"background": True}, False),
     ],
 )
-def test_the_profile_says_whether_the_answer_is_streamed(stream: Any, fields: Json, streamed: bool) -> None:
+def test_profile_selects_whether_answer_is_streamed(stream: Any, fields: Json, streamed: bool) -> None:
     request = parse_create({"model": "m", "input": "hi", **fields})
     made = chat_request(request, Profile(stream=stream), [], ([], None), None)
     assert made == (BARE if streamed else {"model": "m", "messages": [], "stream": False})
 
 
-def test_the_first_profile_that_matches_counts() -> None:
+def test_first_matching_profile_applies() -> None:
     first, second = Profile(match="local/qwen3*", audio=False), Profile(match="local/*", images=False)
     assert profile_for("local/qwen3-8b", [first, second]) is first
     assert profile_for("local/Qwen3-8b", [first, second]) is second

@@ -1,4 +1,4 @@
-"""What providers do differently in their chunks comes out as the same deltas."""
+"""Differences between providers' chunks disappear in the deltas."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ Maker = Callable[[Json], Any]
 
 
 def as_client(chunk: Json) -> Any:
-    """As the `openai` client makes them: whatever the provider sent, unchecked."""
+    """Return the chunk as the `openai` client builds it: as the provider sent it, unchecked."""
     return ChatCompletionChunk.construct(**chunk)
 
 
 def as_openai(chunk: Json) -> Any:
-    """As a provider of the host makes them that translates another API."""
+    """Return the chunk as built by a provider of the host that translates another API."""
     return ChatCompletionChunk.model_validate(chunk)
 
 
 def as_host(chunk: Json) -> Any:
-    """As a provider makes them that uses the host's own types."""
+    """Return the chunk as built by a provider that uses the host's own types."""
     return HostChunk.model_validate(chunk)
 
 
@@ -66,7 +66,7 @@ def chunk(delta: Json | None = None, *, finish: str | None = None, logprobs: Jso
 
 
 def read(make: Maker, chunks: Iterable[Json], profile: Profile | None = None, finish: str = "stop") -> list[Delta]:
-    """The deltas of these chunks and of one with a finish reason, without `Finish`."""
+    """Return the deltas of these chunks and of one with a finish reason, without `Finish`."""
     reader = ChunkReader(profile or Profile(), MOST)
     deltas = [delta for each in [*chunks, chunk(finish=finish)] for delta in reader.read(make(each))]
     *rest, last = reader.end()
@@ -87,7 +87,7 @@ def ended(chunks: Sequence[Json], make: Maker = as_client) -> Finish:
 
 
 @any_maker
-def test_text(make: Maker) -> None:
+def test_content_becomes_text(make: Maker) -> None:
     assert read(
         make, [chunk({"role": "assistant", "content": ""}), chunk({"content": "a"}), chunk({"content": " b"})]
     ) == [
@@ -97,19 +97,19 @@ def test_text(make: Maker) -> None:
 
 
 @any_maker
-def test_null_and_empty_fields_are_nothing(make: Maker) -> None:
+def test_null_and_empty_fields_give_no_delta(make: Maker) -> None:
     empty = {"content": None, "refusal": None, "tool_calls": None, "reasoning_content": None}
     assert read(make, [chunk(empty), chunk({"content": "", "refusal": "", "reasoning_content": ""}), chunk({})]) == []
 
 
 @any_maker
-def test_reasoning_content(make: Maker) -> None:
+def test_reasoning_content_becomes_reasoning(make: Maker) -> None:
     deltas = read(make, [chunk({"reasoning_content": "hm"}), chunk({"reasoning_content": "!", "content": "a"})])
     assert deltas == [Reasoning("hm"), Reasoning("!"), Text("a")]
 
 
 @openai_maker
-def test_reasoning(make: Maker) -> None:
+def test_reasoning_field_becomes_reasoning(make: Maker) -> None:
     assert read(make, [chunk({"reasoning": "hm"}), chunk({"reasoning": None, "content": "a"})]) == [
         Reasoning("hm"),
         Text("a"),
@@ -117,7 +117,7 @@ def test_reasoning(make: Maker) -> None:
 
 
 @openai_maker
-def test_reasoning_that_is_sent_in_several_fields_counts_once(make: Maker) -> None:
+def test_reasoning_sent_in_several_fields_counts_once(make: Maker) -> None:
     delta = {
         "reasoning_content": "hm",
         "reasoning": "hm",
@@ -130,7 +130,7 @@ def test_reasoning_that_is_sent_in_several_fields_counts_once(make: Maker) -> No
 
 
 @openai_maker
-def test_thinking_blocks(make: Maker) -> None:
+def test_thinking_blocks_become_reasoning_with_signatures(make: Maker) -> None:
     blocks = [
         {"type": "thinking", "thinking": "a", "signature": "s"},
         {"type": "redacted_thinking", "data": "x"},
@@ -141,7 +141,7 @@ def test_thinking_blocks(make: Maker) -> None:
     assert read(make, [chunk({"thinking_blocks": blocks})]) == [Reasoning("a"), signed, signed, Reasoning("b")]
 
 
-def test_content_as_a_list() -> None:
+def test_content_list_becomes_text_and_reasoning() -> None:
     content = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"type": "thinking", "thinking": "c"},
@@ -154,7 +154,7 @@ def test_content_as_a_list() -> None:
     assert read(as_client, [chunk({"content": content})]) == expected
 
 
-# Summaries of the reasoning, where they are asked for
+# Summaries of the reasoning, where requested
 
 
 def summarized(chunks: Iterable[Json], **profile: Any) -> list[Delta]:
@@ -176,18 +176,18 @@ TEXTS: Final = [
 
 
 @pytest.mark.parametrize("delta", TEXTS)
-def test_the_text_of_the_reasoning_is_its_summary(delta: Json) -> None:
+def test_reasoning_text_becomes_summary_if_requested(delta: Json) -> None:
     assert summarized([chunk(delta)]) == [Reasoning("hm", summary=True)]
     assert summarized([chunk(delta)], reasoning_summary="none") == [Reasoning("hm")]
     assert summarized([chunk(delta)], reasoning_summary="generated") == [Reasoning("hm")]
 
 
-def test_inline_reasoning_is_its_summary() -> None:
+def test_inline_reasoning_becomes_summary_if_requested() -> None:
     chunks = [chunk({"content": "<think>hm</think>a"})]
     assert summarized(chunks, inline_thinking=InlineThinking()) == [Reasoning("hm", summary=True), Text("a")]
 
 
-def test_signed_reasoning_is_its_summary() -> None:
+def test_signed_reasoning_becomes_summary_if_requested() -> None:
     blocks = [{"type": "thinking", "thinking": "a", "signature": "s"}]
     assert summarized([chunk({"thinking_blocks": blocks})]) == [
         Reasoning("a", summary=True),
@@ -196,7 +196,7 @@ def test_signed_reasoning_is_its_summary() -> None:
 
 
 @pytest.mark.parametrize("kind", ["text", "generated", "none"])
-def test_a_summary_of_the_providers_own(kind: str) -> None:
+def test_provider_summary_is_kept_apart_from_reasoning(kind: str) -> None:
     chunks = [
         chunk({"reasoning": "In sh", "reasoning_details": [detail(summary="In sh")]}),
         chunk({"reasoning": "ort.", "reasoning_details": [detail(summary="ort."), {"type": "reasoning.encrypted"}]}),
@@ -208,23 +208,23 @@ def test_a_summary_of_the_providers_own(kind: str) -> None:
     assert read(as_client, chunks) == [Reasoning("In sh"), Reasoning("ort."), Reasoning("And more.")]
 
 
-def test_the_first_piece_tells_whether_the_provider_summarizes() -> None:
+def test_first_fragment_decides_whether_provider_summarizes() -> None:
     chunks = [chunk({"reasoning": "hm"}), chunk({"reasoning": "so", "reasoning_details": [detail(summary="short")]})]
     assert summarized(chunks) == [Reasoning("hm", summary=True), Reasoning("so", summary=True)]
 
 
-def test_a_summary_in_a_content_list() -> None:
+def test_summary_in_content_list_is_read() -> None:
     part = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short", "signature": "s"}]}
     assert summarized([chunk({"content": [part]})]) == [Reasoning("short", True, "s")]
     assert read(as_client, [chunk({"content": [part]})]) == [Reasoning("short", signature="s")]
 
 
 @any_maker
-def test_refusal(make: Maker) -> None:
+def test_refusal_field_becomes_refusal(make: Maker) -> None:
     assert read(make, [chunk({"refusal": "No"}), chunk({"refusal": "."})]) == [Refusal("No"), Refusal(".")]
 
 
-def test_fields_that_nobody_knows_are_left_alone() -> None:
+def test_unknown_fields_are_ignored() -> None:
     delta = {"content": "a", "audio": {"id": "x"}, "extra_content": {"google": {"thought_signature": "s"}}, "x": 1}
     assert read(as_client, [chunk(delta)]) == [Text("a")]
 
@@ -233,11 +233,11 @@ def test_fields_that_nobody_knows_are_left_alone() -> None:
 
 
 @any_maker
-def test_chunks_without_choices(make: Maker) -> None:
+def test_chunks_without_choices_give_no_delta(make: Maker) -> None:
     assert read(make, [envelope([]), chunk({"content": "a"}), envelope([])]) == [Text("a")]
 
 
-def test_a_choice_without_a_delta() -> None:
+def test_choice_without_delta_gives_no_delta() -> None:
     assert read(as_client, [envelope([{"index": 0, "finish_reason": None, "content_filter_offsets": {}}])]) == []
     assert read(as_client, [envelope([{"index": 0, "delta": None}])]) == []
     assert ended([envelope([{"index": 0, "finish_reason": "length"}])]).reason == "length"
@@ -253,7 +253,7 @@ def fragment(
 
 
 def calls(deltas: Iterable[Delta]) -> list[tuple[str, str, str]]:
-    """Each call as (id, name, arguments), put together by key, in the order in which the calls began."""
+    """Return each call as (id, name, arguments), joined by key, in order of their beginning."""
     made: dict[Any, list[str]] = {}
     for delta in deltas:
         assert isinstance(delta, ToolCall)
@@ -269,7 +269,7 @@ def called(chunks: Sequence[Sequence[Json]], make: Maker = as_client) -> list[tu
 
 
 @any_maker
-def test_fragments_of_parallel_calls_interleave(make: Maker) -> None:
+def test_fragments_of_parallel_calls_are_separated(make: Maker) -> None:
     made = called(
         [
             [fragment(0, "a", "f", "")],
@@ -284,30 +284,30 @@ def test_fragments_of_parallel_calls_interleave(make: Maker) -> None:
 
 
 @openai_maker
-def test_null_names_and_arguments(make: Maker) -> None:
+def test_null_names_and_arguments_are_ignored(make: Maker) -> None:
     assert called([[fragment(0, "a", "f")], [fragment(0, None, None, "{}")]], make) == [("a", "f", "{}")]
 
 
-def test_a_call_without_its_function() -> None:
+def test_call_may_begin_without_function() -> None:
     made = called([[{"index": 0, "id": "a"}], [{"index": 0, "function": {"name": "f", "arguments": "{}"}}]])
     assert made == [("a", "f", "{}")]
 
 
-def test_an_id_that_comes_late() -> None:
+def test_late_call_id_is_used() -> None:
     made = called([[fragment(0, None, "f")], [fragment(0, "a", None, "{")], [fragment(0, None, None, "}")]])
     assert made == [("a", "f", "{}")]
 
 
-def test_ids_that_never_come() -> None:
+def test_calls_without_ids_are_separated_by_index() -> None:
     assert called([[fragment(0, None, "f", "{}")], [fragment(1, "", "g", "{}")]]) == [("", "f", "{}"), ("", "g", "{}")]
 
 
-def test_a_name_that_comes_late() -> None:
+def test_late_name_is_used() -> None:
     assert called([[fragment(0, "a", None, "{")], [fragment(0, None, "f", "}")]]) == [("a", "f", "{}")]
 
 
 @pytest.mark.parametrize("index", [0, None])
-def test_an_index_that_is_always_the_same(index: int | None) -> None:
+def test_repeated_index_with_new_id_begins_new_call(index: int | None) -> None:
     made = called(
         [
             [fragment(index, "a", "f", "{")],
@@ -319,38 +319,38 @@ def test_an_index_that_is_always_the_same(index: int | None) -> None:
     assert made == [("a", "f", "{}"), ("b", "f", "[]")]
 
 
-def test_several_whole_calls_in_one_chunk_with_the_same_index() -> None:
+def test_whole_calls_in_one_chunk_with_same_index_are_separated() -> None:
     made = called([[fragment(0, "a", "f", "{}"), fragment(0, "b", "g", "[]")]])
     assert made == [("a", "f", "{}"), ("b", "g", "[]")]
 
 
-def test_several_whole_calls_in_one_chunk_without_index_or_id() -> None:
+def test_whole_calls_in_one_chunk_without_index_or_id_are_separated() -> None:
     made = called([[fragment(None, None, "f", "{}"), fragment(None, None, "g", "[]")]])
     assert made == [("", "f", "{}"), ("", "g", "[]")]
 
 
-def test_several_whole_calls_with_the_same_index_and_without_ids() -> None:
+def test_whole_calls_with_same_index_without_ids_are_separated() -> None:
     made = called([[fragment(0, "", "f", "{}")], [fragment(0, "", "g", "[]")], [fragment(0, "", "f", "{}")]])
     assert made == [("", "f", "{}"), ("", "g", "[]"), ("", "f", "{}")]
 
 
 @pytest.mark.parametrize("index", [0, None])
-def test_whole_calls_of_one_function_with_the_same_index_and_without_ids(index: int | None) -> None:
+def test_whole_calls_of_one_function_without_ids_are_separated(index: int | None) -> None:
     made = called([[fragment(index, "", "f", '{"a":1}')], [fragment(index, "", "f", '{"a":2}')]])
     assert made == [("", "f", '{"a":1}'), ("", "f", '{"a":2}')]
 
 
-def test_a_name_that_is_sent_with_every_fragment() -> None:
+def test_name_repeated_in_every_fragment_is_one_call() -> None:
     made = called([[fragment(0, "", "f", '{"a":')], [fragment(0, "", "f", "{}")], [fragment(0, "", "f", "}")]])
     assert made == [("", "f", '{"a":{}}')]
 
 
-def test_arguments_that_are_no_string_but_the_object_itself() -> None:
+def test_arguments_as_object_become_json_text() -> None:
     call = fragment(0, "a", "f") | {"function": {"name": "f", "arguments": {"a": [1]}}}
     assert called([[call]]) == [("a", "f", '{"a":[1]}')]
 
 
-def test_characters_that_are_cut_in_two() -> None:
+def test_surrogate_pairs_cut_in_two_are_joined() -> None:
     halves = [{"content": "a\ud83d"}, {"reasoning": "\ud83d"}, {"content": "\ude00"}, {"reasoning": "\ude00"}]
     assert read(as_client, [chunk(delta) for delta in halves]) == [
         Text("a"),
@@ -363,12 +363,12 @@ def test_characters_that_are_cut_in_two() -> None:
     assert made == [("a", "f", "\U0001f600"), ("b", "g", "x")]
 
 
-def test_an_id_that_is_sent_with_every_fragment() -> None:
+def test_id_repeated_in_every_fragment_is_one_call() -> None:
     made = called([[fragment(0, "a", "f", "{")], [fragment(0, "a", None, "1")], [fragment(0, "a", None, "}")]])
     assert made == [("a", "f", "{1}")]
 
 
-def test_calls_as_plain_dicts() -> None:
+def test_calls_as_plain_dicts_are_read() -> None:
     delta = ChatCompletionChunk.construct(**chunk({}))
     delta.choices[0].delta.__dict__["tool_calls"] = [fragment(0, "a", "f", "{}")]
     assert calls(ChunkReader(Profile(), MOST).read(delta)) == [("a", "f", "{}")]
@@ -388,40 +388,40 @@ COUNTED: Final = Usage(10, 5, cached_tokens=4, reasoning_tokens=2)
 
 
 @any_maker
-def test_usage_in_a_chunk_of_its_own(make: Maker) -> None:
+def test_usage_in_separate_chunk_is_read(make: Maker) -> None:
     assert ended([chunk({"content": "a"}, finish="stop"), envelope([], usage=USAGE)], make).usage == COUNTED
 
 
 @any_maker
-def test_usage_in_every_chunk(make: Maker) -> None:
+def test_last_of_cumulative_usages_counts(make: Maker) -> None:
     sofar = USAGE | {"completion_tokens": 1}
     assert ended([chunk({"content": "a"}, usage=sofar), chunk(finish="stop", usage=USAGE)], make).usage == COUNTED
 
 
 @any_maker
-def test_usage_that_is_followed_by_chunks_without(make: Maker) -> None:
+def test_usage_before_last_chunk_is_read(make: Maker) -> None:
     assert ended([chunk({"content": "a"}, usage=USAGE), chunk(finish="stop")], make).usage == COUNTED
 
 
 @any_maker
-def test_no_usage(make: Maker) -> None:
+def test_missing_usage_is_zero(make: Maker) -> None:
     assert ended([chunk(finish="stop")], make).usage == Usage()
 
 
-def test_usage_without_details_and_with_nulls() -> None:
+def test_missing_usage_details_are_zero() -> None:
     bare = {"prompt_tokens": 10, "completion_tokens": None, "prompt_tokens_details": None}
     assert ended([chunk(finish="stop", usage=bare)]).usage == Usage(10)
     null = USAGE | {"prompt_tokens_details": {"cached_tokens": None}, "completion_tokens_details": {}}
     assert ended([chunk(finish="stop", usage=null)]).usage == Usage(10, 5)
 
 
-def test_tokens_written_to_a_cache() -> None:
+def test_cache_write_tokens_are_read() -> None:
     written = USAGE | {"prompt_tokens_details": {"cached_tokens": 4, "cache_write_tokens": 3}}
     usage = ended([chunk(finish="stop", usage=written)]).usage
     assert (usage.cached_tokens, usage.cache_write_tokens) == (4, 3)
 
 
-# The end
+# Endings
 
 FINISH_REASONS: Final[dict[str, FinishReason]] = {
     "stop": "stop",
@@ -437,43 +437,43 @@ FINISH_REASONS: Final[dict[str, FinishReason]] = {
 
 
 @pytest.mark.parametrize(("said", "meant"), FINISH_REASONS.items())
-def test_finish_reasons(said: str, meant: FinishReason) -> None:
+def test_finish_reasons_are_mapped(said: str, meant: FinishReason) -> None:
     assert ended([chunk({"content": "a"}), chunk(finish=said)]).reason == meant
 
 
 @any_maker
 @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter", "function_call"])
-def test_finish_reasons_of_every_type_of_chunk(make: Maker, reason: str) -> None:
+def test_finish_reasons_are_read_from_every_chunk_type(make: Maker, reason: str) -> None:
     assert ended([chunk(finish=reason)], make).reason == FINISH_REASONS[reason]
 
 
-def test_an_unknown_finish_reason_is_logged_and_taken_as_stop(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_finish_reason_is_logged_and_counts_as_stop(caplog: pytest.LogCaptureFixture) -> None:
     assert ended([chunk(finish="bored")]).reason == "stop"
     assert "bored" in caplog.text
 
 
 @pytest.mark.parametrize("reason", ["error", "timeout"])
-def test_a_stream_that_says_it_broke(reason: str) -> None:
+def test_finish_reason_error_is_502(reason: str) -> None:
     with pytest.raises(ApiError, match=reason) as caught:
         ended([chunk({"content": "a"}), chunk(finish=reason)])
     assert caught.value.status == 502
 
 
 @pytest.mark.parametrize("chunks", [[], [chunk({"content": "a"})], [envelope([], usage=USAGE)]])
-def test_a_stream_that_ends_without_a_finish_reason(chunks: list[Json]) -> None:
+def test_stream_without_finish_reason_is_502(chunks: list[Json]) -> None:
     with pytest.raises(ApiError, match="ended before") as caught:
         ended(chunks)
     assert caught.value.status == 502
 
 
-def test_text_in_the_chunk_that_finishes() -> None:
+def test_text_in_finishing_chunk_is_kept() -> None:
     reader = ChunkReader(Profile(), MOST)
     assert reader.read(as_client(chunk({"content": "a"}, finish="stop"))) == [Text("a")]
     assert reader.end() == [Finish("stop")]
 
 
 @any_maker
-def test_the_service_tier(make: Maker) -> None:
+def test_last_service_tier_counts(make: Maker) -> None:
     reader = ChunkReader(Profile(), MOST)
     reader.read(make(chunk({"content": "a"}, service_tier="default")))
     reader.read(make(chunk(finish="stop", service_tier="flex")))
@@ -494,7 +494,7 @@ def shown(make: Maker, *entries: Json) -> list[Json] | None:
 
 
 @any_maker
-def test_logprobs(make: Maker) -> None:
+def test_logprobs_are_read(make: Maker) -> None:
     top = {"token": "b", "logprob": -1.5, "bytes": [98]}
     assert shown(make, logprob("a", -0.5, [97], [top])) == [
         {"token": "a", "bytes": [97], "logprob": -0.5, "top_logprobs": [top]}
@@ -502,7 +502,7 @@ def test_logprobs(make: Maker) -> None:
 
 
 @any_maker
-def test_null_bytes_are_those_of_the_token(make: Maker) -> None:
+def test_null_bytes_of_token_are_filled_in(make: Maker) -> None:
     top = {"token": "ü", "logprob": -1.5, "bytes": None}
     [entry] = shown(make, logprob("é", -0.5, None, [top])) or []
     assert entry["bytes"] == [0xC3, 0xA9]
@@ -510,14 +510,14 @@ def test_null_bytes_are_those_of_the_token(make: Maker) -> None:
 
 
 @pytest.mark.parametrize("value", [-float("inf"), float("nan"), -10_000.0, None])
-def test_impossible_tokens_have_a_number_that_json_has(value: float | None) -> None:
+def test_infinite_and_missing_logprobs_become_finite(value: float | None) -> None:
     top = {"token": "b", "logprob": value, "bytes": None}
     [entry] = shown(as_client, logprob("a", value, None, [top])) or []
     assert entry["logprob"] == entry["top_logprobs"][0]["logprob"] == -9999.0
 
 
 @any_maker
-def test_a_character_in_several_tokens_has_the_logprobs_of_all(make: Maker) -> None:
+def test_character_in_several_tokens_keeps_all_logprobs(make: Maker) -> None:
     def said(text: str, *entries: Json) -> Json:
         return chunk({"content": text}, logprobs={"content": list(entries), "refusal": None})
 
@@ -529,30 +529,30 @@ def test_a_character_in_several_tokens_has_the_logprobs_of_all(make: Maker) -> N
 
 
 @openai_maker
-def test_a_function_call_as_there_once_was_one(make: Maker) -> None:
+def test_legacy_function_call_is_one_call(make: Maker) -> None:
     begun = chunk({"function_call": {"name": "f", "arguments": ""}})
     deltas = read(make, [begun, chunk({"function_call": {"arguments": "{}"}})], finish="function_call")
     assert [(call.name, call.arguments) for call in deltas if isinstance(call, ToolCall)] == [("f", ""), ("", "{}")]
     assert len({call.key for call in deltas if isinstance(call, ToolCall)}) == 1
 
 
-def test_logprobs_without_alternatives() -> None:
+def test_logprobs_without_alternatives_are_read() -> None:
     [entry] = shown(as_client, logprob("a", -0.5, None, None)) or []
     assert entry["top_logprobs"] == []
 
 
 @any_maker
-def test_null_logprobs(make: Maker) -> None:
+def test_null_logprobs_are_accepted(make: Maker) -> None:
     assert read(make, [chunk({"content": "a"}, logprobs={"content": None, "refusal": None})]) == [Text("a", [])]
     assert read(make, [chunk({"content": "a"}, logprobs=None)]) == [Text("a", None)]
 
 
-def test_logprobs_of_reasoning_are_not_shown() -> None:
+def test_logprobs_of_reasoning_are_dropped() -> None:
     reasoned = chunk({"reasoning_content": "a"}, logprobs={"content": [logprob("a", -0.5)]})
     assert read(as_client, [reasoned]) == [Reasoning("a")]
 
 
-def test_logprobs_beside_inline_thinking() -> None:
+def test_logprobs_beside_inline_thinking_belong_to_text() -> None:
     profile = Profile(inline_thinking=InlineThinking())
     pieces = ["<think>", "a", "</think>b", "c", "d<"]
     chunks = [chunk({"content": piece}, logprobs={"content": [logprob(piece, -0.5)]}) for piece in pieces]
@@ -568,7 +568,7 @@ def test_logprobs_beside_inline_thinking() -> None:
 # Annotations
 
 
-def test_annotations() -> None:
+def test_url_citation_becomes_annotation() -> None:
     citation = {"url": "u", "title": "t", "start_index": 0, "end_index": 1}
     said = {"type": "url_citation", "url_citation": citation}
     [text, annotation] = read(as_client, [chunk({"content": "a", "annotations": [said]})])
@@ -584,7 +584,7 @@ def test_annotations() -> None:
         {"type": "url_citation", "url_citation": {"url": "u", "title": None, "start_index": 0, "end_index": 1}},
     ],
 )
-def test_annotations_that_lack_something_are_dropped(said: Json) -> None:
+def test_incomplete_annotations_are_dropped(said: Json) -> None:
     assert read(as_client, [chunk({"annotations": [said]})]) == []
 
 
@@ -599,20 +599,20 @@ def test_annotations_that_lack_something_are_dropped(said: Json) -> None:
         (InlineThinking(open="[THINK]", close="[/THINK]"), "[THINK]hm[/THINK]so"),
     ],
 )
-def test_inline_thinking_cut_anywhere(tags: InlineThinking, text: str) -> None:
+def test_inline_thinking_is_found_wherever_it_is_cut(tags: InlineThinking, text: str) -> None:
     profile = Profile(inline_thinking=tags)
     for cut in range(len(text) + 1):
         deltas = read(as_client, [chunk({"content": piece}) for piece in (text[:cut], text[cut:])], profile)
         assert joined(deltas) == [Reasoning("hm"), Text("so")]
 
 
-def test_what_was_held_back_comes_out_at_the_end() -> None:
+def test_held_back_text_is_emitted_at_end() -> None:
     reader = ChunkReader(Profile(inline_thinking=InlineThinking()), MOST)
     assert reader.read(as_client(chunk({"content": "a <thi"}, finish="stop"))) == [Text("a ")]
     assert reader.end() == [Text("<thi"), Finish("stop")]
 
 
-def test_tags_stay_in_the_text_without_a_profile_for_them() -> None:
+def test_thinking_tags_stay_in_text_without_profile() -> None:
     assert read(as_client, [chunk({"content": "<think>a</think>"})]) == [Text("<think>a</think>")]
 
 
@@ -629,7 +629,7 @@ def joined(deltas: Iterable[Delta]) -> list[Delta]:
     return out
 
 
-# Anything
+# Arbitrary chunks
 
 ANY_FRAGMENT: Final = st.builds(
     fragment,
@@ -658,7 +658,7 @@ ANY_CHUNK: Final = (
 
 @settings(max_examples=100)
 @given(chunks=st.lists(ANY_CHUNK, max_size=8), thinking=st.booleans())
-def test_any_chunks_make_deltas_that_say_something(chunks: list[Json], thinking: bool) -> None:
+def test_arbitrary_chunks_give_nonempty_deltas(chunks: list[Json], thinking: bool) -> None:
     profile = Profile(inline_thinking=InlineThinking() if thinking else None)
     deltas = read(as_client, chunks, profile)
     for delta in deltas:

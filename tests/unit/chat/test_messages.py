@@ -1,4 +1,4 @@
-"""Items become the messages that chat templates take, whatever order they come in."""
+"""Items become messages that chat templates accept, in whatever order the items come."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def made(*items: Json, profile: Profile = PLAIN, **options: Any) -> list[Json]:
 # Messages
 
 
-def test_a_conversation() -> None:
+def test_conversation_becomes_messages() -> None:
     assert made(user("a"), answer("b"), user("c"), instructions="Be kind.") == [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": "a"},
@@ -76,11 +76,11 @@ def test_a_conversation() -> None:
     ]
 
 
-def test_several_parts_of_a_user_message_stay_parts() -> None:
+def test_parts_of_user_message_stay_separate() -> None:
     assert made(user("a", "b"))[0]["content"] == [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
 
-def test_marks_for_the_prompt_cache_stay_on_their_parts() -> None:
+def test_prompt_cache_breakpoints_stay_on_their_parts() -> None:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     [message] = made(user({"type": "input_text", "text": "a", **mark}))
     assert message["content"] == [{"type": "text", "text": "a", **mark}]
@@ -89,21 +89,21 @@ def test_marks_for_the_prompt_cache_stay_on_their_parts() -> None:
     assert message["content"][1] == {"type": "image_url", "image_url": {"url": "https://x/y.png"}, **mark}
 
 
-def test_a_refusal_is_what_the_assistant_said() -> None:
+def test_refusal_becomes_assistant_message() -> None:
     refused = {"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
     assert made(user("a"), refused)[1] == {"role": "assistant", "content": "No."}
 
 
-def test_messages_of_the_assistant_in_a_row_are_one() -> None:
+def test_consecutive_assistant_messages_are_joined() -> None:
     items = [user("a"), answer("Let me see.", phase="commentary"), answer("b", "c")]
     assert made(*items)[1:] == [{"role": "assistant", "content": "Let me see.\n\nbc"}]
 
 
-def test_an_assistant_that_said_nothing_says_nothing() -> None:
+def test_empty_assistant_messages_are_left_out() -> None:
     assert made(user("a"), answer(""), answer(), user("b")) == made(user("a"), user("b"))
 
 
-def test_the_items_are_left_alone() -> None:
+def test_items_are_not_modified() -> None:
     items = [user("a"), thought("hm"), call("1"), output("1", [{"type": "input_text", "text": "x"}]), answer("b")]
     before = deepcopy(items)
     made(*items, profile=Profile(reasoning_replay="think_tags"))
@@ -113,7 +113,7 @@ def test_the_items_are_left_alone() -> None:
 # Calls
 
 
-def test_calls_in_a_row_join_one_message_with_the_text_beside_them() -> None:
+def test_consecutive_calls_join_one_message_with_text() -> None:
     items = [user("a"), answer("Look."), call("1"), call("2"), output("1"), output("2"), answer("b")]
     assert made(*items)[1:] == [
         called("Look.", "1", "2"),
@@ -123,7 +123,7 @@ def test_calls_in_a_row_join_one_message_with_the_text_beside_them() -> None:
     ]
 
 
-def test_calls_of_several_rounds_stay_apart() -> None:
+def test_calls_of_several_rounds_stay_separate() -> None:
     items = [user("a"), call("1"), output("1"), call("2"), output("2")]
     assert made(*items)[1:] == [called(None, "1"), tool("1"), called(None, "2"), tool("2")]
 
@@ -137,11 +137,11 @@ def test_calls_of_several_rounds_stay_apart() -> None:
         [call("1"), call("2"), answer(""), output("2", "second"), output("1", "first")],
     ],
 )
-def test_outputs_come_right_after_their_calls(order: list[Json]) -> None:
+def test_outputs_follow_their_calls_directly(order: list[Json]) -> None:
     assert made(user("a"), *order)[1:4] == [called(None, "1", "2"), tool("1", "first"), tool("2", "second")]
 
 
-def test_an_output_that_comes_late_splits_nothing_that_came_since() -> None:
+def test_late_output_does_not_split_later_messages() -> None:
     items = [call("1"), user("wait"), answer("a"), output("1"), answer("b")]
     assert made(*items) == [
         called(None, "1"),
@@ -151,12 +151,12 @@ def test_an_output_that_comes_late_splits_nothing_that_came_since() -> None:
     ]
 
 
-def test_call_ids_that_repeat_over_the_turns() -> None:
+def test_repeated_call_ids_across_turns_are_matched() -> None:
     items = [call("1"), output("1", "first"), answer("a"), user("b"), call("1"), output("1", "second")]
     assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
 
 
-def test_a_second_output_of_a_call_is_not_taken_for_that_of_a_later_call() -> None:
+def test_second_output_of_call_is_not_used_for_later_call() -> None:
     items = [call("1"), output("1", "first"), output("1", "again"), answer("a"), call("1"), output("1", "second")]
     assert [message["content"] for message in made(*items) if message["role"] == "tool"] == ["first", "second"]
 
@@ -174,7 +174,7 @@ def test_a_second_output_of_a_call_is_not_taken_for_that_of_a_later_call() -> No
     ],
     ids=["an object", "nothing", "blanks", "cut off", "a list", "no number", "too deep"],
 )
-def test_arguments_go_back_as_an_object(arguments: str, sent: str) -> None:
+def test_invalid_arguments_are_wrapped_in_object(arguments: str, sent: str) -> None:
     messages = made(user("q"), call("1") | {"arguments": arguments}, output("1"))
     assert messages[1]["tool_calls"][0]["function"]["arguments"] == sent
 
@@ -185,25 +185,25 @@ THINKING: Final = [user("a"), thought("old"), answer("b"), user("c"), thought("n
 
 
 def replayed(profile: Profile, *, all_reasoning: bool = False, field: str = "reasoning_content") -> list[str | None]:
-    """The reasoning of each assistant message."""
+    """Return the reasoning of each assistant message."""
     messages = made(*THINKING, profile=profile, all_reasoning=all_reasoning)
     return [message.get(field) for message in messages if message["role"] == "assistant"]
 
 
-def test_reasoning_since_the_last_user_message_goes_back() -> None:
+def test_reasoning_since_last_user_message_is_sent() -> None:
     assert replayed(PLAIN) == [None, "new"]
 
 
-def test_all_reasoning_goes_back_when_asked_for() -> None:
+def test_all_reasoning_is_sent_if_requested() -> None:
     assert replayed(PLAIN, all_reasoning=True) == ["old", "new"]
 
 
-def test_reasoning_in_the_field_that_the_model_knows() -> None:
+def test_reasoning_is_sent_in_field_of_profile() -> None:
     assert replayed(Profile(reasoning_replay="reasoning"), field="reasoning") == [None, "new"]
     assert replayed(Profile(reasoning_replay="reasoning")) == [None, None]
 
 
-def test_no_reasoning_for_models_that_want_none() -> None:
+def test_reasoning_is_not_sent_if_profile_excludes_it() -> None:
     profile = Profile(reasoning_replay="none")
     assert (
         replayed(profile, all_reasoning=True)
@@ -216,23 +216,23 @@ def test_no_reasoning_for_models_that_want_none() -> None:
     ("tags", "start", "end"),
     [(None, "<think>", "</think>"), (InlineThinking(open="[T]", close="[/T]"), "[T]", "[/T]")],
 )
-def test_reasoning_between_tags(tags: InlineThinking | None, start: str, end: str) -> None:
+def test_reasoning_is_sent_between_think_tags(tags: InlineThinking | None, start: str, end: str) -> None:
     profile = Profile(reasoning_replay="think_tags", inline_thinking=tags)
     [_, first, _, second, _] = made(*THINKING, profile=profile, all_reasoning=True)
     assert first["content"] == f"{start}\nold\n{end}\n\nb"
     assert second["content"] == f"{start}\nnew\n{end}\n\n"
 
 
-def test_a_summary_stands_in_for_reasoning_that_is_not_there() -> None:
+def test_summary_replaces_missing_reasoning() -> None:
     items = [thought("long", "short"), call("1"), output("1"), thought(None, "short"), call("2"), output("2")]
     assert [message.get("reasoning_content") for message in made(*items)[::2]] == ["long", "short"]
 
 
-def test_reasoning_without_text_makes_no_field() -> None:
+def test_reasoning_without_text_adds_no_field() -> None:
     assert made(user("a"), thought(None), answer("b"))[1] == {"role": "assistant", "content": "b"}
 
 
-def test_reasoning_alone_makes_no_message() -> None:
+def test_reasoning_alone_adds_no_message() -> None:
     assert [message["role"] for message in made(user("a"), thought("hm"), user("b"), thought("hm"))] == ["user", "user"]
 
 
@@ -272,7 +272,7 @@ def test_system_messages_are_kept() -> None:
     ]
 
 
-def test_one_system_message_in_the_middle_is_moved_to_the_front() -> None:
+def test_single_later_system_message_is_moved_to_front() -> None:
     messages = made(user("a"), says("system", "S"), profile=Profile(system_messages="merge_all"))
     assert [message["role"] for message in messages] == ["system", "user"]
 
@@ -292,25 +292,25 @@ def content(part: Json, profile: Profile = PLAIN) -> Json:
     return dict(media)
 
 
-def test_images() -> None:
+def test_image_is_mapped_with_detail() -> None:
     assert content(IMAGE) == CHAT_IMAGE
     assert content(IMAGE | {"detail": "low"})["image_url"]["detail"] == "low"
 
 
-def test_an_image_alone_is_a_list_too() -> None:
+def test_image_alone_is_list_of_parts() -> None:
     assert made(user(IMAGE))[0]["content"] == [CHAT_IMAGE]
 
 
-def test_files() -> None:
+def test_file_is_mapped() -> None:
     expected = {"filename": "a.pdf", "file_data": "data:application/pdf;base64,AA=="}
     assert content(FILE) == {"type": "file", "file": expected}
 
 
-def test_audio() -> None:
+def test_audio_is_mapped() -> None:
     assert content(AUDIO) == {"type": "input_audio", "input_audio": {"data": "AA==", "format": "wav"}}
 
 
-def test_media_of_a_developer_follow_in_a_user_message() -> None:
+def test_media_of_developer_follow_in_user_message() -> None:
     assert made(says("developer", "Like this: ", IMAGE), user("a")) == [
         {"role": "system", "content": "Like this: (see the attachment in the next message)"},
         {"role": "user", "content": [CHAT_IMAGE]},
@@ -318,13 +318,13 @@ def test_media_of_a_developer_follow_in_a_user_message() -> None:
     ]
 
 
-def test_a_tool_that_returns_parts_of_text() -> None:
+def test_text_parts_of_tool_output_are_joined() -> None:
     parts = [{"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]
     assert made(call("1"), output("1", parts))[1] == tool("1", "a\nb")
     assert made(call("1"), output("1", []))[1] == tool("1", "")
 
 
-def test_media_in_tool_outputs_follow_all_outputs_in_a_user_message() -> None:
+def test_media_of_tool_outputs_follow_in_user_message() -> None:
     seen: list[Json] = [{"type": "input_text", "text": "a"}, IMAGE]
     items = [call("1"), call("2"), output("1", seen), output("2", [IMAGE])]
     _, first, second, after = made(*items)
@@ -333,13 +333,13 @@ def test_media_in_tool_outputs_follow_all_outputs_in_a_user_message() -> None:
     assert after == {"role": "user", "content": [CHAT_IMAGE, CHAT_IMAGE]}
 
 
-def test_media_in_tool_outputs_stay_there_where_the_model_takes_them() -> None:
+def test_media_stay_in_tool_message_if_profile_allows() -> None:
     seen: list[Json] = [{"type": "input_text", "text": "a"}, IMAGE]
     messages = made(call("1"), output("1", seen), profile=Profile(tool_media="tool_message"))
     assert messages[1:] == [tool("1", [{"type": "text", "text": "a"}, CHAT_IMAGE])]
 
 
-# Anything
+# Arbitrary conversations
 
 STEPS: Final = st.lists(
     st.tuples(
@@ -357,7 +357,7 @@ PROFILES: Final = st.builds(
 
 
 def conversation(steps: Sequence[tuple[str, int]]) -> list[Json]:
-    """A valid list of items: a call has an id that is not open, an output one that is, and in the end none is."""
+    """Return a valid list of items: every call id is unique among open calls, and every call is answered in the end."""
     items: list[Json] = []
     opened: list[str] = []
     answered: set[str] = set()
@@ -383,7 +383,9 @@ def conversation(steps: Sequence[tuple[str, int]]) -> list[Json]:
 
 @settings(max_examples=200)
 @given(steps=STEPS, profile=PROFILES, all_reasoning=st.booleans())
-def test_what_chat_templates_ask_for(steps: list[tuple[str, int]], profile: Profile, all_reasoning: bool) -> None:
+def test_arbitrary_conversations_fit_chat_templates(
+    steps: list[tuple[str, int]], profile: Profile, all_reasoning: bool
+) -> None:
     items = conversation(steps)
     assert parse_input(items) == items
     check_call_pairs(items)
@@ -402,7 +404,7 @@ def test_what_chat_templates_ask_for(steps: list[tuple[str, int]], profile: Prof
 
 
 def assert_calls_are_answered_at_once(messages: Sequence[Json]) -> None:
-    """Right after each assistant message the outputs of its calls, in their order; no output anywhere else."""
+    """Assert that the outputs of each assistant message's calls follow it directly, in order, and are nowhere else."""
     position = 0
     while position < len(messages):
         message = messages[position]

@@ -1,4 +1,4 @@
-"""What model servers say of requests that are too long."""
+"""Model servers' refusals of requests that are too long."""
 
 import pytest
 
@@ -42,7 +42,7 @@ from llama_stack_responses.chat.refusals import says_too_long, too_long
         ("Your input exceeds the context window of this model. Please adjust your input and try again.", None, None),
     ],
 )
-def test_the_numbers_in_a_refusal(message: str, length: int | None, tokens: int | None) -> None:
+def test_token_counts_are_read_from_refusal(message: str, length: int | None, tokens: int | None) -> None:
     assert says_too_long(message)
     error = too_long(message)
     assert (error.length, error.tokens, error.message) == (length, tokens, message)
@@ -50,16 +50,16 @@ def test_the_numbers_in_a_refusal(message: str, length: int | None, tokens: int 
 
 
 @pytest.mark.parametrize("message", ["no such thing as min_p", "Rate limit of 100 requests reached"])
-def test_what_is_another_problem(message: str) -> None:
+def test_other_refusals_are_not_taken_as_too_long(message: str) -> None:
     assert not says_too_long(message)
 
 
 @pytest.mark.parametrize("digits", [16, 5_000, 100_000])
-def test_number_without_end_is_no_number_and_no_effort(digits: int) -> None:
+def test_huge_number_in_refusal_is_ignored(digits: int) -> None:
     error = too_long(f"maximum context length, your request has {'9' * digits} {'9' * digits}x")
     assert error.length is None or error.length < 10**15
     assert error.tokens is None or error.tokens < 10**15
 
 
-def test_message_is_read_to_a_bound() -> None:
+def test_refusal_is_read_only_to_limit() -> None:
     assert not says_too_long("x" * 10_000 + "context length")

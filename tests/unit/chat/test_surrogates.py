@@ -5,25 +5,25 @@ from llama_stack_responses.chat.surrogates import SurrogateMender
 
 
 def halves(text: str) -> list[str]:
-    """The UTF-16 units of a text, as a server that cuts between them sends them."""
+    """Return the UTF-16 units of a text, as sent by a server that cuts between them."""
     units = text.encode("utf-16-le", "surrogatepass")
     return [units[at : at + 2].decode("utf-16-le", "surrogatepass") for at in range(0, len(units), 2)]
 
 
 @given(st.text())
-def test_characters_cut_in_two_come_out_whole(text: str) -> None:
+def test_surrogate_pairs_cut_in_two_are_joined(text: str) -> None:
     mender = SurrogateMender()
     assert "".join(mender.feed("content", piece) for piece in halves(text)) == text
 
 
 @given(st.lists(st.text(st.characters(categories=("Lu", "Cs")), min_size=1)))
-def test_what_comes_out_can_be_encoded(pieces: list[str]) -> None:
+def test_output_of_surrogate_mender_can_be_encoded(pieces: list[str]) -> None:
     mender = SurrogateMender()
     for piece in pieces:
         mender.feed("content", piece).encode()
 
 
-def test_streams_do_not_mix() -> None:
+def test_surrogates_of_separate_streams_are_not_joined() -> None:
     mender = SurrogateMender()
     assert mender.feed("content", "a\ud83d") == "a"
     assert mender.feed("reasoning", "\ude00") == "\ufffd"

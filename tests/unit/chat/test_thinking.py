@@ -1,4 +1,4 @@
-"""Inline reasoning is told from the answer wherever its tags are cut."""
+"""Inline reasoning is separated from the answer wherever its tags are cut."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TAGS: Final = {
 
 
 def split(tags: InlineThinking, pieces: Iterable[str]) -> list[tuple[bool, str]]:
-    """What comes out of these pieces, with neighbours of the same kind joined."""
+    """Return the output for these pieces, with adjacent parts of the same kind joined."""
     splitter = ThinkingSplitter(tags)
     out: list[tuple[bool, str]] = []
     for part in [*(part for piece in pieces for part in splitter.feed(piece)), *splitter.end()]:
@@ -55,7 +55,7 @@ def split(tags: InlineThinking, pieces: Iterable[str]) -> list[tuple[bool, str]]
         ("one character", "a{b}c", [(False, "a"), (True, "b"), (False, "c")]),
     ],
 )
-def test_cut_at_every_character(tags: str, text: str, expected: list[tuple[bool, str]]) -> None:
+def test_tags_cut_at_every_character_are_found(tags: str, text: str, expected: list[tuple[bool, str]]) -> None:
     assert split(TAGS[tags], [text]) == expected
     assert split(TAGS[tags], text) == expected
     for cut in range(len(text)):
@@ -64,7 +64,7 @@ def test_cut_at_every_character(tags: str, text: str, expected: list[tuple[bool,
 
 @settings(max_examples=200)
 @given(data=st.data(), tags=st.sampled_from(sorted(TAGS)))
-def test_any_text_cut_anywhere_is_the_text_in_one_piece(data: st.DataObject, tags: str) -> None:
+def test_arbitrary_cuts_do_not_change_result(data: st.DataObject, tags: str) -> None:
     chosen = TAGS[tags]
     halves = [chosen.open, chosen.close, chosen.open[:-1] or "a", chosen.close[:-1] or "b", "\n", "x", "<", "[", "%"]
     text = "".join(data.draw(st.lists(st.sampled_from(halves), max_size=8)))
@@ -74,12 +74,12 @@ def test_any_text_cut_anywhere_is_the_text_in_one_piece(data: st.DataObject, tag
 
 
 @given(text=st.text("ab<think>/\n", max_size=30).filter(lambda text: "<think>" not in text))
-def test_text_without_an_opening_tag_is_all_answer(text: str) -> None:
+def test_text_without_opening_tag_is_answer(text: str) -> None:
     expected = text.lstrip("\n")
     assert split(InlineThinking(), text) == ([(False, expected)] if expected else [])
 
 
-def test_no_more_is_held_back_than_could_be_a_tag() -> None:
+def test_only_possible_tag_is_held_back() -> None:
     splitter = ThinkingSplitter(InlineThinking())
     assert splitter.feed("a<thi") == [(False, "a")]
     assert splitter.feed("s") == [(False, "<this")]

@@ -1,4 +1,4 @@
-"""Tokenizers by file and by name, and what is said where there is none."""
+"""Tokenizers by file and by name, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VOCABULARIES = Path(str(LLAMA_INDEX and LLAMA_INDEX.origin)).parent / "_static" 
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    """A tokenizer with a token a word, which is also asked to cut texts after two."""
+    """A tokenizer with one token per word, configured to truncate texts after two."""
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.enable_truncation(2)
@@ -28,27 +28,27 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "tokenizer.json")
 
 
-def test_a_file_counts_whole_texts(file: str) -> None:
+def test_tokenizer_file_counts_whole_text(file: str) -> None:
     count = open_tokenizer(file)
     assert [count(text) for text in ("", "one", "one two  three\nfour")] == [0, 1, 4]
 
 
-def test_any_text_has_a_count(file: str) -> None:
+def test_any_text_can_be_counted(file: str) -> None:
     count = open_tokenizer(file)
     assert count("cut \ud83d") == 2
     assert count("word " * 100_000) == 100_000
     assert count(" " * 3_000_000) == 0
 
 
-def test_an_encoding_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_encoding_counts_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(VOCABULARIES))
     count = open_tokenizer("o200k_base")
     assert count("hello world") == 2
-    assert count("<|endoftext|>") > 1  # what a user writes is never a sign of the template's
+    assert count("<|endoftext|>") > 1  # a user's text never counts as a special token
     assert 0 < count(" " * 1_500_000) < 100_000
 
 
-def test_texts_are_counted_and_what_is_around_them_is_guessed(file: str) -> None:
+def test_texts_are_counted_and_structure_is_estimated(file: str) -> None:
     chat = {
         "messages": [
             {"role": "user", "content": "one two three"},
@@ -60,25 +60,25 @@ def test_texts_are_counted_and_what_is_around_them_is_guessed(file: str) -> None
     assert estimated_tokens(chat, open_tokenizer(file)) == (names + 4_000) // 4 + (4 + 1 + 1) + 2 * 4
 
 
-def test_a_missing_file_is_named() -> None:
+def test_missing_tokenizer_file_is_reported() -> None:
     with pytest.raises(ValueError, match=r"there is no file 'nowhere/tokenizer\.json': download"):
         open_tokenizer("nowhere/tokenizer.json")
 
 
-def test_a_wrong_file_is_named(tmp_path: Path) -> None:
+def test_invalid_tokenizer_file_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "tokenizer.json"
     wrong.write_text("{}")
     with pytest.raises(ValueError, match=r"tokenizer\.json' is no tokenizer\.json of Hugging Face's"):
         open_tokenizer(str(wrong))
 
 
-def test_an_unknown_encoding_is_told_which_there_are() -> None:
+def test_unknown_encoding_lists_known_ones() -> None:
     with pytest.raises(ValueError, match=r"'o300k' is neither the path .* o200k_harmony"):
         open_tokenizer("o300k")
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "tiktoken"])
-def test_a_missing_package_is_named(package: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_is_reported(package: str, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, package, raising=False)
     monkeypatch.setattr(sys, "path", [])
     monkeypatch.setattr(sys, "path_importer_cache", {})

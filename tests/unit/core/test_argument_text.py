@@ -1,4 +1,4 @@
-"""The text in a call's arguments, however they are written and wherever they are cut."""
+"""The text in a call's arguments, in every notation and wherever it is cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CUTS = st.lists(st.integers(0, 200), max_size=20)
 
 
 def decoded(arguments: str, cuts: list[int]) -> str:
-    """The text of arguments that come in pieces."""
+    """Return the text of arguments that arrive in pieces."""
     decoder = ArgumentText("input")
     places = sorted({0, *(min(cut, len(arguments)) for cut in cuts), len(arguments)})
     pieces = [decoder.feed(arguments[start:end]) for start, end in itertools.pairwise(places)]
@@ -25,19 +25,19 @@ def decoded(arguments: str, cuts: list[int]) -> str:
 
 
 @given(TEXTS, st.booleans(), BLANKS, CUTS)
-def test_text_comes_out_as_it_went_in(text: str, ascii_only: bool, blank: str, cuts: list[int]) -> None:
+def test_text_in_json_object_is_decoded(text: str, ascii_only: bool, blank: str, cuts: list[int]) -> None:
     value = json.dumps(text, ensure_ascii=ascii_only)
     arguments = f'{blank}{{{blank}"input"{blank}:{blank}{value}{blank}}}{blank}'
     assert decoded(arguments, cuts) == text
 
 
 @given(TEXTS.filter(lambda text: not text.lstrip().startswith("{")), CUTS)
-def test_what_is_no_object_is_the_text_itself(text: str, cuts: list[int]) -> None:
+def test_non_object_is_text_itself(text: str, cuts: list[int]) -> None:
     assert decoded(text, cuts) == text
 
 
 @given(st.text('\\"u{}:inputdD8cC0fx ', max_size=60), CUTS)
-def test_any_characters_make_the_same_text_wherever_they_are_cut(arguments: str, cuts: list[int]) -> None:
+def test_arbitrary_cuts_do_not_change_text(arguments: str, cuts: list[int]) -> None:
     whole = decoded(arguments, [])
     assert decoded(arguments, cuts) == whole
     whole.encode()
@@ -74,12 +74,12 @@ def test_any_characters_make_the_same_text_wherever_they_are_cut(arguments: str,
         ('{"input": "a\\ud83d\\ude', "a\ufffd"),
     ],
 )
-def test_what_models_write(arguments: str, text: str) -> None:
+def test_malformed_arguments_of_models_are_decoded(arguments: str, text: str) -> None:
     assert decoded(arguments, []) == text
     assert decoded(arguments, list(range(len(arguments)))) == text
 
 
-def test_text_comes_while_it_is_written() -> None:
+def test_text_is_decoded_while_it_arrives() -> None:
     decoder = ArgumentText("input")
     assert [decoder.feed(piece) for piece in ['{"in', 'put":"', "a", "\\", "n\\ud83d", '\\ude00b"', "}"]] == [
         "",
@@ -93,6 +93,6 @@ def test_text_comes_while_it_is_written() -> None:
     assert decoder.end() == ""
 
 
-def test_blanks_without_end_are_text() -> None:
+def test_endless_whitespace_is_text() -> None:
     decoder = ArgumentText("input")
     assert "".join(decoder.feed(" ") for _ in range(300)) == " " * 300

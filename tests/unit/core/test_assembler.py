@@ -1,4 +1,4 @@
-"""Any deltas in any order make a well-formed stream, and the response that the stream describes."""
+"""Any deltas in any order give a valid stream, and the response that the stream describes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def kind_of(name: str) -> CallKind | None:
 
 
 class Driver:
-    """Drives an assembler and keeps what it emits, each event also as it was when it went out."""
+    """Drive an assembler and keep its events, each also as a copy from the time it was emitted."""
 
     def __init__(self, *, show_logprobs: bool = False, structured: bool = False) -> None:
         response = new_response(parse_create({"model": "m", "input": "hi"}), id="resp_1", created_at=1)
@@ -53,11 +53,11 @@ class Driver:
         self._take(self.assembler.start())
 
     def feed(self, *deltas: Delta) -> list[Json]:
-        """The events that these deltas make."""
+        """Return the events that these deltas cause."""
         return [event for delta in deltas for event in self._take(self.assembler.feed(delta))]
 
     def end(self, status: Status = "completed", error: ApiError | None = None) -> Json:
-        """Ends the response, as the loop does; returns it after checking everything that holds for any stream."""
+        """End the response as the loop does. Return it after checking the invariants of every stream."""
         self._take(self.assembler.close("completed" if status == "completed" else "incomplete"))
         self.assembler.settle(
             status,
@@ -90,7 +90,7 @@ class Driver:
 
 
 def run(*deltas: Delta, status: Status = "completed", show_logprobs: bool = False) -> list[Json]:
-    """The output of one response made of these deltas."""
+    """Return the output of one response made of these deltas."""
     driver = Driver(show_logprobs=show_logprobs)
     driver.feed(*deltas)
     output: list[Json] = driver.end(status)["output"]
@@ -102,7 +102,7 @@ def types(events: Iterable[Json]) -> list[str]:
 
 
 def kinds(output: Iterable[Json]) -> list[str]:
-    """Each item in a word: a message by its phase, any other by its type."""
+    """Return one word per item: the phase of a message, the type of any other item."""
     return [item.get("phase") or item["type"] for item in output]
 
 
@@ -116,7 +116,7 @@ STOP: Final = Finish("stop")
 # Text and refusals
 
 
-def test_the_events_of_a_text() -> None:
+def test_text_emits_its_events() -> None:
     driver = Driver()
     assert types(driver.feed(Text("Hel"))) == ["output_item.added", "content_part.added", "output_text.delta"]
     assert types(driver.feed(Text("lo"))) == ["output_text.delta"]
@@ -127,7 +127,7 @@ def test_the_events_of_a_text() -> None:
     assert message["content"] == [{"type": "output_text", "text": "Hello", "annotations": [], "logprobs": []}]
 
 
-def test_a_refusal_is_a_part_of_its_own() -> None:
+def test_refusal_is_separate_part() -> None:
     [message] = run(Refusal("I ca"), Refusal("n't."), STOP)
     assert message["content"] == [{"type": "refusal", "refusal": "I can't."}]
 
@@ -138,14 +138,14 @@ def test_text_and_refusal_are_parts_of_one_message() -> None:
     assert texts(message) == ["Well", "no", "but..."]
 
 
-def test_no_delta_makes_no_item() -> None:
+def test_no_delta_gives_no_item() -> None:
     assert run() == run(STOP) == []
 
 
 # Reasoning
 
 
-def test_reasoning_text() -> None:
+def test_reasoning_emits_its_events() -> None:
     driver = Driver()
     opened = driver.feed(Reasoning("h"), Reasoning("m"))
     assert types(opened) == ["output_item.added", "content_part.added", *["reasoning_text.delta"] * 2]
@@ -157,13 +157,13 @@ def test_reasoning_text() -> None:
     assert item["summary"] == []
 
 
-def test_a_summary_alone_leaves_no_content() -> None:
+def test_summary_alone_has_no_content() -> None:
     [item] = run(Reasoning("h", summary=True), Reasoning("m", summary=True), STOP)
     assert item["summary"] == [{"type": "summary_text", "text": "hm"}]
     assert "content" not in item
 
 
-def test_content_and_summary_have_indices_of_their_own() -> None:
+def test_content_and_summary_have_separate_indices() -> None:
     driver = Driver()
     driver.feed(Reasoning("a"), Reasoning("A", summary=True), Reasoning("b"), Reasoning("B", summary=True), STOP)
     [item] = driver.end()["output"]
@@ -177,22 +177,22 @@ def test_content_and_summary_have_indices_of_their_own() -> None:
     ]
 
 
-def test_reasoning_stands_where_the_model_reasoned() -> None:
+def test_reasoning_keeps_its_position_in_output() -> None:
     output = run(Reasoning("1"), Text("2"), Reasoning("3"), Text("4"), STOP)
     assert kinds(output) == ["reasoning", "commentary", "reasoning", "final_answer"]
     assert [texts(item) for item in output] == [["1"], ["2"], ["3"], ["4"]]
 
 
-def test_reasoning_after_the_last_text_leaves_it_the_answer() -> None:
+def test_reasoning_after_last_text_keeps_final_answer() -> None:
     output = run(Text("answer"), Reasoning("afterthought"), STOP)
     assert kinds(output) == ["final_answer", "reasoning"]
 
 
-def test_a_refusal_after_reasoning_is_a_message_of_its_own() -> None:
+def test_refusal_after_reasoning_is_separate_message() -> None:
     assert kinds(run(Text("a"), Reasoning("b"), Refusal("c"), STOP)) == ["commentary", "reasoning", "final_answer"]
 
 
-def test_text_that_goes_on_after_reasoning_opens_no_part_in_the_old_message() -> None:
+def test_text_after_reasoning_begins_new_message() -> None:
     driver = Driver()
     driver.feed(Text("a"), Reasoning("b"))
     assert types(driver.feed(Text("c"))) == [
@@ -209,7 +209,7 @@ def call(key: object, name: str = "", call_id: str = "", arguments: str = "") ->
     return ToolCall(str(key), name, call_id, arguments)
 
 
-def test_the_events_of_a_call() -> None:
+def test_call_emits_its_events() -> None:
     driver = Driver()
     assert driver.feed(call(0, "f", "call_a")) == []
     assert types(driver.feed(call(0, arguments="{"))) == ["output_item.added", "function_call_arguments.delta"]
@@ -227,7 +227,7 @@ def test_the_events_of_a_call() -> None:
     }
 
 
-def test_parallel_calls_interleave() -> None:
+def test_parallel_calls_are_separated() -> None:
     output = run(
         call(0, "f", "a"),
         call(1, "g", "b"),
@@ -243,7 +243,7 @@ def test_parallel_calls_interleave() -> None:
     }
 
 
-def test_call_is_closed_when_the_next_one_begins() -> None:
+def test_call_is_closed_when_next_one_begins() -> None:
     driver = Driver()
     driver.feed(call(0, "f", "a", '{"a": "}'), call(0, arguments='\\"{"}'))
     events = driver.feed(call(1, "g", "b", "{"))
@@ -257,7 +257,7 @@ def test_call_is_closed_when_the_next_one_begins() -> None:
     assert [item["arguments"] for item in driver.end()["output"]] == ['{"a": "}\\"{"}', "{}"]
 
 
-def test_call_waits_until_the_one_before_it_is_whole() -> None:
+def test_call_waits_until_previous_one_is_complete() -> None:
     driver = Driver()
     driver.feed(call(0, "f", "a", "{"))
     assert driver.feed(call(1, "g", "b", "{"), call(2, "h", "c", "{}"), call(1, arguments="}")) == []
@@ -272,18 +272,18 @@ def test_call_waits_until_the_one_before_it_is_whole() -> None:
     assert [item["call_id"] for item in driver.end()["output"]] == ["a", "b", "c"]
 
 
-def test_call_that_never_is_whole_is_followed_by_the_next_at_the_end() -> None:
+def test_incomplete_call_is_closed_at_end_before_next() -> None:
     output = run(call(0, "f", "a", "{"), call(1, "g", "b", "{}"), Finish("length"), status="incomplete")
     assert [(item["arguments"], item["status"]) for item in output] == [("{", "incomplete"), ("{}", "incomplete")]
 
 
-def test_fragment_of_a_call_that_was_whole_is_dropped() -> None:
+def test_fragment_of_completed_call_is_dropped() -> None:
     output = run(call(0, "f", "a", "{}"), call(1, "g", "b", "{"), call(0, arguments=" "), call(1, arguments="}"), STOP)
     assert [item["arguments"] for item in output] == ["{}", "{}"]
 
 
 @pytest.mark.parametrize("word", [Text("So."), Reasoning("So."), Refusal("No.")])
-def test_words_wait_until_the_call_before_them_is_whole(word: Delta) -> None:
+def test_text_waits_until_previous_call_is_complete(word: Delta) -> None:
     driver = Driver()
     driver.feed(call(0, "f", "a", "{"))
     assert driver.feed(word) == []
@@ -294,18 +294,18 @@ def test_words_wait_until_the_call_before_them_is_whole(word: Delta) -> None:
     assert len(driver.end()["output"]) == 2
 
 
-def test_words_behind_a_call_that_never_is_whole_are_said_at_the_end() -> None:
+def test_text_after_incomplete_call_is_emitted_at_end() -> None:
     output = run(call(0, "f", "a"), Text("So."), Annotation(CITATION), Reasoning("Hm."), STOP)
     assert kinds(output) == ["function_call", "commentary", "reasoning"]
     assert output[1]["content"][0]["annotations"] == [CITATION]
 
 
-def test_an_id_that_comes_late() -> None:
+def test_late_call_id_is_used() -> None:
     [item] = run(call(0, "f"), call(0, call_id="late"), call(0, arguments="{}"), STOP)
     assert item["call_id"] == "late"
 
 
-def test_an_id_that_comes_after_the_call_was_shown_changes_nothing() -> None:
+def test_call_id_after_added_event_is_ignored() -> None:
     driver = Driver()
     [added, _] = driver.feed(call(0, "f", arguments="{"))
     driver.feed(call(0, call_id="too late", arguments="}"), STOP)
@@ -314,13 +314,13 @@ def test_an_id_that_comes_after_the_call_was_shown_changes_nothing() -> None:
     assert item["call_id"].startswith("call_")
 
 
-def test_an_id_that_never_comes_is_made_up() -> None:
+def test_missing_call_id_is_generated() -> None:
     output = run(call(0, "f", arguments="{}"), call(1, "f", arguments="{}"), STOP)
     assert len({item["call_id"] for item in output}) == 2
     assert all(item["call_id"].startswith("call_") for item in output)
 
 
-def test_a_call_id_counts_once_in_a_response() -> None:
+def test_repeated_call_id_is_replaced() -> None:
     first, second, third = run(
         *(call(0, "f", "same", "{}"), call(1, "f", "same", "{}"), Finish("tool_calls")),
         *(call(0, "f", "same", "{}"), Finish("tool_calls")),
@@ -339,17 +339,17 @@ def test_a_call_id_counts_once_in_a_response() -> None:
         ["get_", "weather", "get_weather"],
     ],
 )
-def test_a_name_in_pieces_or_again(pieces: list[str]) -> None:
+def test_name_in_fragments_or_repeated_is_joined(pieces: list[str]) -> None:
     [item] = run(*(call(0, piece, "a") for piece in pieces), call(0, arguments="{"), call(0, arguments="}"), STOP)
     assert item["name"] == "get_weather"
 
 
-def test_a_name_that_is_sent_with_every_fragment() -> None:
+def test_name_repeated_in_every_fragment_is_kept_once() -> None:
     [item] = run(*(call(0, "f", "a", fragment) for fragment in ("{", "1", "}")), STOP)
     assert (item["name"], item["arguments"]) == ("f", "{1}")
 
 
-def test_arguments_before_the_name_are_kept() -> None:
+def test_arguments_before_name_are_kept() -> None:
     driver = Driver()
     assert driver.feed(call(0, arguments="{"), call(0, arguments='"a"'), call(0, "f")) == []
     events = driver.feed(call(0, arguments=": 1}"))
@@ -359,12 +359,12 @@ def test_arguments_before_the_name_are_kept() -> None:
     assert (item["name"], item["arguments"]) == ("f", '{"a": 1}')
 
 
-def test_a_name_that_comes_last_of_all() -> None:
+def test_name_after_all_arguments_is_used() -> None:
     [item] = run(call(0, arguments="{}"), call(0, "f", "a"), STOP)
     assert (item["name"], item["call_id"], item["arguments"]) == ("f", "a", "{}")
 
 
-def test_a_name_that_never_comes_is_a_hidden_call() -> None:
+def test_call_without_name_is_hidden() -> None:
     driver = Driver()
     driver.feed(call(0, "", "a", "{}"), STOP)
     assert driver.assembler.calls.server_calls == [ServerCall("", "a", "{}")]
@@ -372,7 +372,7 @@ def test_a_name_that_never_comes_is_a_hidden_call() -> None:
 
 
 @pytest.mark.parametrize("arguments", ["", " "])
-def test_a_call_without_arguments_has_an_empty_object_for_them(arguments: str) -> None:
+def test_missing_arguments_become_empty_object(arguments: str) -> None:
     driver = Driver()
     driver.feed(call(0, "f", "a", arguments), STOP)
     [item] = driver.end()["output"]
@@ -381,18 +381,18 @@ def test_a_call_without_arguments_has_an_empty_object_for_them(arguments: str) -
     assert driver.assembler.calls.server_calls[0].arguments.strip() in ("{}", "")
 
 
-def test_a_call_that_was_cut_off_before_its_arguments_has_none() -> None:
+def test_cut_off_call_without_arguments_has_none() -> None:
     [item] = run(call(0, "f", "a"), Finish("length"), status="incomplete")
     assert (item["status"], item["arguments"]) == ("incomplete", "")
 
 
-def test_an_id_alone_is_no_call() -> None:
+def test_call_id_alone_is_no_call() -> None:
     driver = Driver()
     driver.feed(call(0, "", "a"), STOP)
     assert driver.assembler.calls.server_calls == driver.end()["output"] == []
 
 
-def test_hidden_calls_make_no_events_but_end_the_text_before_them() -> None:
+def test_hidden_call_emits_no_events_but_closes_text() -> None:
     driver = Driver()
     driver.feed(Text("Let me see."))
     assert types(driver.feed(call(0, "hidden", "a"))) == ["output_text.done", "content_part.done", "output_item.done"]
@@ -401,7 +401,7 @@ def test_hidden_calls_make_no_events_but_end_the_text_before_them() -> None:
     assert kinds(driver.end()["output"]) == ["commentary"]
 
 
-def test_hidden_and_shown_calls_take_their_own_ways() -> None:
+def test_hidden_and_shown_calls_are_separated() -> None:
     driver = Driver()
     driver.feed(
         call(0, "hidden", "a", "1"), call(1, "f", "b", "2"), call(0, arguments="1"), call(1, arguments="2"), STOP
@@ -418,11 +418,11 @@ def test_text_before_calls_is_commentary() -> None:
     assert kinds(run(Text("a"), call(0, "f", "c", "{}"), STOP)) == ["commentary", "function_call"]
 
 
-def test_text_after_calls_is_commentary_too() -> None:
+def test_text_after_calls_is_commentary() -> None:
     assert kinds(run(call(0, "f", "c", "{}"), Text("a"), STOP)) == ["function_call", "commentary"]
 
 
-def test_reasoning_between_text_and_calls() -> None:
+def test_text_before_reasoning_and_calls_is_commentary() -> None:
     output = run(Text("a"), Reasoning("b"), call(0, "f", "c", "{}"), STOP)
     assert kinds(output) == ["commentary", "reasoning", "function_call"]
 
@@ -435,7 +435,7 @@ def test_each_round_has_its_own_phases() -> None:
 # Annotations and logprobs
 
 
-def test_annotations_stand_in_the_part_and_count_from_zero_in_each() -> None:
+def test_annotations_are_numbered_per_part() -> None:
     driver = Driver()
     driver.feed(
         Text("a"), Annotation(CITATION), Annotation(CITATION), Refusal("b"), Text("c"), Annotation(CITATION), STOP
@@ -446,20 +446,20 @@ def test_annotations_stand_in_the_part_and_count_from_zero_in_each() -> None:
     assert [(event["content_index"], event["annotation_index"]) for event in added] == [(0, 0), (0, 1), (2, 0)]
 
 
-def test_an_annotation_on_the_text_before_reasoning() -> None:
+def test_annotation_after_reasoning_belongs_to_earlier_text() -> None:
     message, _ = run(Text("a"), Reasoning("b"), Annotation(CITATION), STOP)
     assert message["content"][0]["annotations"] == [CITATION]
 
 
 @pytest.mark.parametrize("before", [[], [Reasoning("a")], [Refusal("a")]])
-def test_an_annotation_on_no_text_is_dropped(before: list[Delta]) -> None:
+def test_annotation_without_text_is_dropped(before: list[Delta]) -> None:
     driver = Driver()
     driver.feed(*before)
     assert driver.feed(Annotation(CITATION)) == []
     driver.end()
 
 
-def test_the_places_of_a_citation_are_filled_in() -> None:
+def test_positions_of_citation_are_filled_in() -> None:
     on_text, at_text = (
         {"type": "url_citation", "url": "u", "title": "t"},
         {"type": "file_citation", "file_id": "f", "filename": "n"},
@@ -472,7 +472,7 @@ def test_the_places_of_a_citation_are_filled_in() -> None:
     assert "start_index" not in on_text
 
 
-def test_logprobs_are_shown_when_asked_for() -> None:
+def test_logprobs_are_shown_if_requested() -> None:
     driver = Driver(show_logprobs=True)
     driver.feed(Text("a", [LOGPROB]), Text("b", None), Text("c", [LOGPROB, LOGPROB]), STOP)
     [message] = driver.end()["output"]
@@ -481,7 +481,7 @@ def test_logprobs_are_shown_when_asked_for() -> None:
     assert [len(event["logprobs"]) for event in deltas] == [1, 0, 2]
 
 
-def test_logprobs_are_not_shown_when_not_asked_for() -> None:
+def test_logprobs_are_hidden_if_not_requested() -> None:
     [message] = run(Text("a", [LOGPROB]), STOP)
     assert message["content"][0]["logprobs"] == []
 
@@ -489,7 +489,7 @@ def test_logprobs_are_not_shown_when_not_asked_for() -> None:
 # Rounds, usage and ends
 
 
-def test_usage_sums_all_rounds_with_its_details() -> None:
+def test_usage_sums_all_rounds_with_details() -> None:
     driver = Driver()
     assert driver.assembler.response["usage"] is None
     driver.feed(
@@ -505,7 +505,7 @@ def test_usage_sums_all_rounds_with_its_details() -> None:
 
 
 @pytest.mark.parametrize("reason", ["length", "content_filter", "cancelled"])
-def test_what_was_cut_off_stays_incomplete(reason: FinishReason) -> None:
+def test_cut_off_items_stay_incomplete(reason: FinishReason) -> None:
     output = run(Reasoning("a"), Text("b"), call(0, "f", "c", "{"), Finish(reason), status="incomplete")
     assert [item["status"] for item in output] == ["completed", "completed", "incomplete"]
     [message] = run(Text("a"), Finish(reason), status="incomplete")
@@ -513,13 +513,13 @@ def test_what_was_cut_off_stays_incomplete(reason: FinishReason) -> None:
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-def test_an_end_in_the_middle_closes_what_is_open(status: Status) -> None:
+def test_early_end_closes_open_items(status: Status) -> None:
     output = run(Text("a"), Reasoning("b"), call(0, "f", "c", "{"), call(1, "f"), status=status)
     assert kinds(output) == ["commentary", "reasoning", "function_call", "function_call"]
     assert [item["status"] for item in output] == ["completed", "completed", "incomplete", "incomplete"]
 
 
-def test_a_failure_says_why_twice() -> None:
+def test_failure_is_in_error_event_and_response() -> None:
     driver = Driver()
     driver.feed(Text("a"))
     final = driver.end("failed", ApiError(400, "Too long.", code="context_length_exceeded", param="input"))
@@ -540,7 +540,7 @@ def test_a_failure_says_why_twice() -> None:
     ],
     ids=lambda each: getattr(each, "message", each),
 )
-def test_a_failure_has_a_code_of_the_list(error: ApiError, code: str) -> None:
+def test_failure_code_is_one_of_openais(error: ApiError, code: str) -> None:
     driver = Driver()
     final = driver.end("failed", error)
     assert (final["error"]["code"], driver.events[-2]["code"]) == (code, code)
@@ -550,13 +550,13 @@ def test_a_failure_has_a_code_of_the_list(error: ApiError, code: str) -> None:
     ("status", "event"),
     [("completed", "completed"), ("incomplete", "incomplete"), ("failed", "failed"), ("cancelled", "incomplete")],
 )
-def test_every_status_has_its_terminal_event(status: Status, event: str) -> None:
+def test_each_status_has_its_terminal_event(status: Status, event: str) -> None:
     driver = Driver()
     driver.end(status)
     assert driver.events[-1]["type"] == f"response.{event}"
 
 
-def test_settling_anew_overrides() -> None:
+def test_later_settle_overrides_earlier_one() -> None:
     driver = Driver()
     driver.feed(Text("a"), STOP)
     driver.assembler.settle("completed", completed_at=5)
@@ -564,12 +564,12 @@ def test_settling_anew_overrides() -> None:
     assert (final["status"], final["completed_at"], final["error"]["code"]) == ("failed", None, "server_error")
 
 
-def test_the_same_key_is_another_call_in_the_next_round() -> None:
+def test_same_key_in_next_round_is_another_call() -> None:
     first, second = run(call(0, "f", "a", "1"), Finish("tool_calls"), call(0, "g", "b", "2"), STOP)
     assert (first["name"], first["arguments"], second["name"], second["arguments"]) == ("f", "1", "g", "2")
 
 
-# Anything
+# Arbitrary deltas
 
 SHORT: Final = st.text("ab<é\n", max_size=3)
 LOGPROBS: Final = st.none() | st.lists(st.just(LOGPROB), max_size=2)
@@ -596,7 +596,7 @@ STATUSES: Final = st.sampled_from(["completed", "incomplete", "failed", "cancell
 
 @settings(max_examples=150)
 @given(rounds=ROUNDS, cut_off=ROUND, status=STATUSES, show_logprobs=st.booleans(), structured=st.booleans())
-def test_any_deltas_in_any_order(
+def test_arbitrary_deltas_give_valid_stream(
     rounds: list[tuple[list[Delta], Finish]],
     cut_off: list[Delta],
     status: Status,
@@ -628,14 +628,14 @@ JSON_CALLS: Final = st.builds(
 
 @settings(max_examples=150)
 @given(pieces=st.lists(PIECES | JSON_CALLS, max_size=16))
-def test_no_item_opens_while_another_is_open_whatever_comes(pieces: list[Delta]) -> None:
+def test_items_never_overlap_whatever_deltas_come(pieces: list[Delta]) -> None:
     driver = Driver()
     driver.feed(*pieces, STOP)
     assert_nothing_is_lost(pieces, driver.end()["output"])
 
 
 def assert_nothing_is_lost(fed: Sequence[Delta], output: Sequence[Json]) -> None:
-    """All text and reasoning stands in the output, in order and once."""
+    """Assert that all text and reasoning is in the output, in order and once."""
 
     def shown(item_type: str, holder: str, part_type: str) -> str:
         parts = [part for item in output if item["type"] == item_type for part in item.get(holder, ())]
@@ -649,7 +649,7 @@ def assert_nothing_is_lost(fed: Sequence[Delta], output: Sequence[Json]) -> None
 
 
 def assert_arguments(rounds: Sequence[list[Delta]], output: Sequence[Json], hidden: Sequence[ServerCall]) -> None:
-    """Every key of every round that says anything is one call, shown or hidden, with all of its arguments."""
+    """Assert that every non-empty key of every round is one call, shown or hidden, with all of its arguments."""
     wanted: list[str] = []
     for deltas in rounds:
         calls: dict[Any, str] = {}
@@ -661,13 +661,13 @@ def assert_arguments(rounds: Sequence[list[Delta]], output: Sequence[Json], hidd
         wanted += [arguments for key, arguments in calls.items() if arguments or names[key]]
     made = [item["arguments"] for item in output if item["type"] == "function_call"]
     made += [each.arguments for each in hidden]
-    # A call without arguments has an empty object for them.
+    # A call without arguments gets an empty object.
     assert sorted(text.strip() or "{}" for text in made) == sorted(text.strip() or "{}" for text in wanted)
 
 
 @settings(max_examples=60)
 @given(rounds=st.lists(ROUND, min_size=1, max_size=3))
-def test_a_round_has_one_answer_and_only_without_calls(rounds: list[list[Delta]]) -> None:
+def test_round_has_one_final_answer_and_only_without_calls(rounds: list[list[Delta]]) -> None:
     driver = Driver()
     for deltas in rounds:
         begin = len(driver.assembler.response["output"])
@@ -683,7 +683,7 @@ def test_a_round_has_one_answer_and_only_without_calls(rounds: list[list[Delta]]
     ("text", "phase"),
     [("Let me look.", "commentary"), ('{"a": 1}', None), ("  [1]", None), (" -1", None), ('"a"', None)],
 )
-def test_a_preamble_to_json_is_marked_from_its_first_word(text: str, phase: str | None) -> None:
+def test_preamble_to_json_is_commentary_from_first_delta(text: str, phase: str | None) -> None:
     driver = Driver(structured=True)
     [added, *_] = driver.feed(Text(text))
     driver.feed(Finish("stop"))
@@ -692,7 +692,7 @@ def test_a_preamble_to_json_is_marked_from_its_first_word(text: str, phase: str 
     assert message["phase"] == "final_answer"  # nothing followed it
 
 
-def test_blanks_before_json_are_part_of_it() -> None:
+def test_whitespace_before_json_is_part_of_answer() -> None:
     driver = Driver(structured=True, show_logprobs=True)
     assert driver.feed(Text("\n", [LOGPROB]), Text("\n")) == []
     [added, _, delta] = driver.feed(Text('{"a"', [LOGPROB]))
@@ -704,7 +704,7 @@ def test_blanks_before_json_are_part_of_it() -> None:
     assert message["content"][0]["logprobs"] == [LOGPROB, LOGPROB]
 
 
-def test_blanks_before_a_call_are_a_preamble_from_the_beginning() -> None:
+def test_whitespace_before_call_is_commentary() -> None:
     driver = Driver(structured=True)
     events = driver.feed(Text("\n\n"), call(0, "f", "1", "{}"), Finish("tool_calls"))
     assert events[0]["item"]["phase"] == "commentary"
@@ -712,7 +712,7 @@ def test_blanks_before_a_call_are_a_preamble_from_the_beginning() -> None:
     assert (message["phase"], message["content"][0]["text"]) == ("commentary", "\n\n")
 
 
-def test_blanks_alone_are_the_answer() -> None:
+def test_whitespace_alone_is_final_answer() -> None:
     driver = Driver(structured=True)
     driver.feed(Text("\n"), Finish("stop"))
     [message] = driver.end()["output"]

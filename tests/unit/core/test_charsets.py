@@ -1,4 +1,4 @@
-"""The charsets that are honoured are those of the web."""
+"""Only the charsets of the WHATWG Encoding Standard are honoured."""
 
 import codecs
 import encodings.aliases
@@ -21,11 +21,11 @@ from llama_stack_responses.core.charsets import codec_of, codec_of_mark
         ("iso-8859-8-i", "iso8859-8"),
     ],
 )
-def test_label_of_the_standard_has_a_codec(label: str, codec: str) -> None:
+def test_label_of_encoding_standard_has_codec(label: str, codec: str) -> None:
     assert codec_of(label) == codec
 
 
-def test_all_codecs_are_charsets_of_python() -> None:
+def test_all_codecs_are_text_encodings_of_python() -> None:
     names = {name for name in map(codec_of, _known()) if name}
     assert len(names) == 36
     for name in names:
@@ -36,12 +36,12 @@ def test_all_codecs_are_charsets_of_python() -> None:
 @pytest.mark.parametrize(
     "label", ["punycode", "idna", "utf-7", "unicode_escape", "raw_unicode_escape", "zlib", "rot13", "hz", "x" * 10_000]
 )
-def test_other_codec_of_python_is_no_charset(label: str) -> None:
+def test_other_python_codec_is_not_charset(label: str) -> None:
     assert codec_of(label) is None
 
 
 def _known() -> set[str]:
-    """The names that Python knows for its codecs, as they stand in headers."""
+    """Return Python's codec names, as they are written in headers."""
     names = {*encodings.aliases.aliases, *encodings.aliases.aliases.values()}
     web = {"windows-874", "macintosh", "iso-8859-16", "windows-1258", "x-mac-cyrillic", "koi8-u", "utf-16be"}
     return {each.replace("_", "-") for each in names} | names | web
@@ -51,5 +51,5 @@ def _known() -> set[str]:
     ("content", "codec"),
     [(b"\xef\xbb\xbfa", "utf-8-sig"), ("a".encode("utf-16"), "utf-16"), (b"\xfe\xff\0a", "utf-16"), (b"a", None)],
 )
-def test_mark_says_the_codec(content: bytes, codec: str | None) -> None:
+def test_byte_order_mark_selects_codec(content: bytes, codec: str | None) -> None:
     assert codec_of_mark(content) == codec

@@ -27,7 +27,7 @@ def read(*texts: str) -> list[Delta]:
 
 
 def shown(deltas: Iterable[Delta]) -> tuple[str, list[tuple[int, int, str]]]:
-    """The text, and of each citation what it is on and of which type it is."""
+    """Return the text, and the range and type of each citation."""
     text, citations = "", []
     for delta in deltas:
         if isinstance(delta, Text):
@@ -53,23 +53,23 @@ def shown(deltas: Iterable[Delta]) -> tuple[str, list[tuple[int, int, str]]]:
         ("【1†a\nb】", ("【1†a\nb】", [])),
     ],
 )
-def test_markers(text: str, result: tuple[str, list[tuple[int, int, str]]]) -> None:
+def test_markers_become_citations(text: str, result: tuple[str, list[tuple[int, int, str]]]) -> None:
     assert shown(read(text)) == result
     assert shown(read(*text)) == result
 
 
-def test_text_without_a_marker_goes_through_as_it_is() -> None:
+def test_text_without_marker_is_passed_unchanged() -> None:
     citing, delta = Citing(cite), Text("Otters")
     assert citing.feed(delta)[0] is delta
 
 
-def test_what_cannot_become_a_marker_is_shown_at_once() -> None:
+def test_impossible_marker_is_emitted_at_once() -> None:
     citing = Citing(cite)
     assert shown(citing.feed(Text("a【1"))) == ("a", [])
     assert shown(citing.feed(Text("x"))) == ("【1x", [])
 
 
-def test_other_deltas_end_a_marker() -> None:
+def test_other_delta_ends_marker() -> None:
     citing = Citing(cite)
     citing.feed(Text("【1"))
     assert list(citing.feed(Reasoning("hm"))) == [Text("【1"), Reasoning("hm")]
@@ -89,7 +89,7 @@ def cut(draw: st.DrawFn) -> tuple[str, Sequence[str]]:
 
 
 @given(cut())
-def test_cuts_make_no_difference(given_text: tuple[str, Sequence[str]]) -> None:
+def test_arbitrary_cuts_do_not_change_citations(given_text: tuple[str, Sequence[str]]) -> None:
     text, pieces = given_text
     assert shown(read(*pieces)) == shown(read(text))
 
@@ -103,19 +103,19 @@ def logprobs(deltas: Iterable[Delta]) -> list[list[str]]:
     return [[entry["token"] for entry in delta.logprobs or ()] for delta in deltas if isinstance(delta, Text)]
 
 
-def test_logprobs_go_with_their_text() -> None:
+def test_logprobs_stay_with_their_text() -> None:
     citing = Citing(cite)
     whole = Text("é: b【1】 c", [token(each) for each in ("é", ":", " b【", "1", "】", " c")])
     assert logprobs(citing.feed(whole)) == [["é", ":", " b"], [], [" c"]]
 
 
-def test_logprobs_of_a_marker_over_several_chunks() -> None:
+def test_logprobs_of_marker_over_several_chunks_are_dropped() -> None:
     citing = Citing(cite)
     deltas = [Text(each, [token(each)]) for each in ("a ", "【", "1", "】.", " b")]
     assert logprobs(each for delta in deltas for each in citing.feed(delta)) == [["a "], [], ["."], [" b"]]
 
 
-def test_logprobs_of_what_was_no_marker() -> None:
+def test_logprobs_of_incomplete_marker_are_kept() -> None:
     citing = Citing(cite)
     deltas: list[Delta] = [Text("【", [token(b"\xe3\x80"), token(b"\x90")]), Text("1", [token("1")]), Finish("stop")]
     [held, _] = [each for delta in deltas for each in citing.feed(delta)]

@@ -1,4 +1,4 @@
-"""What a model sees of a conversation that was compacted."""
+"""The part of a compacted conversation that a model receives."""
 
 import zlib
 from typing import Any
@@ -56,15 +56,15 @@ S_OPEN = f"{S}\n\nThe user's latest message was:"
         ([ASKED, ANSWERED, PLAIN, AGAIN], [S, "c?"]),
         ([SYSTEM, DEVELOPER, ASKED, SYSTEM, PLAIN, AGAIN], ["Be kind.", "Be brief.", S, "c?"]),
         ([PLAIN, ASKED, ANSWERED, PLAIN, AGAIN], [S, "c?"]),
-        # The question that was open is told, unless it is there.
+        # The open question is repeated, unless it is still there.
         ([ASKED, OPEN, ANSWERED], [S_OPEN, "a?", "b."]),
         ([ASKED, OPEN, ASKED], [S, "a?"]),
-        # What cannot be read stands for nothing.
+        # An unreadable summary replaces nothing.
         ([ASKED, GONE, AGAIN], ["a?", "compaction", "c?"]),
         ([ASKED, PLAIN, ANSWERED, GONE, AGAIN], [S, "b.", "compaction", "c?"]),
     ],
 )
-def test_a_summary_takes_the_place_of_what_came_before(items: list[Json], seen: list[str]) -> None:
+def test_summary_replaces_earlier_items(items: list[Json], seen: list[str]) -> None:
     assert texts(continued(items, read)) == seen
 
 
@@ -78,16 +78,16 @@ def test_a_summary_takes_the_place_of_what_came_before(items: list[Json], seen: 
         ([PLAIN, SYSTEM], False),
         ([PLAIN, ANSWERED, SYSTEM], True),
         ([ASKED, GONE], True),
-        # What a summary became for the model is no news either.
+        # A summary as shown to the model counts as summarised too.
         (continued([ASKED, OPEN], read), False),
         (continued([ASKED, OPEN, CALL], read), True),
     ],
 )
-def test_whether_there_is_something_to_summarise(items: list[Json], news: bool) -> None:
+def test_has_news_tells_whether_to_summarise(items: list[Json], news: bool) -> None:
     assert has_news(items, read) is news
 
 
-def test_the_question_at_the_end() -> None:
+def test_question_at_end_is_split_off() -> None:
     assert before_question([ASKED, ANSWERED, ASKED, AGAIN]) == ([ASKED, ANSWERED], [ASKED, AGAIN])
     assert before_question([ASKED]) == ([], [ASKED])
     assert before_question([ASKED, CALL, OUTPUT]) == ([ASKED, CALL, OUTPUT], [])
@@ -105,30 +105,30 @@ def test_the_question_at_the_end() -> None:
         ([PICTURE, CALL, OUTPUT], PICTURE),
     ],
 )
-def test_the_message_that_is_still_being_answered(items: list[Json], message: Json | None) -> None:
+def test_open_message_is_last_unanswered_user_message(items: list[Json], message: Json | None) -> None:
     assert open_message(items, items, read) == (message and message["content"])
 
 
-def test_the_message_is_kept_as_it_was_sent() -> None:
+def test_open_message_is_kept_as_sent() -> None:
     assert open_message([SEEN, CALL, OUTPUT], [PICTURE], read) == PICTURE["content"]
     assert open_message([SEEN, CALL, ANSWERED], [PICTURE], read) is None
 
 
-def test_the_message_is_shown_as_it_was_read() -> None:
+def test_open_message_is_shown_as_read() -> None:
     assert shown_message([SEEN, CALL, OUTPUT]) == SEEN["content"]
     told = as_message(Summary("S", SEEN["content"]))
     assert [part["type"] for part in told["content"]] == ["input_text", "input_image"]
     assert shown_message([told, CALL, OUTPUT]) == SEEN["content"]
-    # What was told with what was read is not told again.
+    # A message shown together with its resolved content is not repeated.
     assert continued([PICTURE, OPEN, told, CALL], read) == [told, CALL]
 
 
-def test_a_summary_comes_back_as_it_was() -> None:
+def test_summary_decodes_to_itself() -> None:
     large = [{"type": "input_image", "image_url": f"data:image/png;base64,{'A' * 1_000_000}"}]
     for summary in (Summary("Ünï"), Summary("a", PICTURE["content"]), Summary("b", large)):
         assert Summary.decode(summary.encode()) == summary
 
 
-def test_a_summary_with_the_text_of_a_message() -> None:
+def test_summary_of_earlier_version_is_read() -> None:
     earlier = zlib.compress(orjson.dumps(["a", "b?"]))
     assert Summary.decode(earlier) == Summary("a", [{"type": "input_text", "text": "b?"}])

@@ -19,11 +19,11 @@ from tests.support.strict import validate_event
 Json = dict[str, Any]
 
 LEFT_OUT: Final[dict[str, set[str]]] = {
-    # Only said of a summary that was cut off, and then the item says it too.
+    # Set only for a summary that was cut off, where the item has the status too.
     "response.reasoning_summary_part.done": {"status"},
     "response.shell_call_command.delta": {"obfuscation"},
 }
-"""Optional fields of the types that we deliberately do not send."""
+"""Optional fields of the types that this server deliberately does not send."""
 
 NOT_BUILT: Final = {
     "response.audio.delta",
@@ -35,7 +35,7 @@ NOT_BUILT: Final = {
     "response.image_generation_call.in_progress",
     "response.image_generation_call.partial_image",
 }
-"""Events of things that this server does not have yet; one that gets a constructor leaves this list."""
+"""Events that this server does not emit yet; remove an entry when its constructor is added."""
 
 LOGPROB: Final[Json] = {
     "token": "a",
@@ -53,7 +53,7 @@ PARTS: Final[dict[str, Json]] = {
     "reasoning_summary": {"type": "summary_text", "text": "hm"},
     "content_part": OUTPUT_TEXT,
 }
-"""A part for each constructor that takes one, by what its name begins with."""
+"""A part for each constructor that takes one, by the beginning of the constructor's name."""
 
 ARGUMENTS: Final[Json] = {
     "sequence_number": 7,
@@ -101,13 +101,13 @@ def made(constructor: Callable[..., Json]) -> Json:
 
 
 def models() -> dict[str, type[BaseModel]]:
-    """The models of all events, by type."""
+    """Return the models of all events, by type."""
     members: tuple[type[BaseModel], ...] = get_args(get_args(ResponseStreamEvent)[0])
     return {get_args(model.model_fields["type"].annotation)[0]: model for model in members}
 
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_an_event_has_the_keys_of_its_model(constructor: Callable[..., Json]) -> None:
+def test_event_has_keys_of_its_model(constructor: Callable[..., Json]) -> None:
     event = made(constructor)
     fields = {field.alias or name for name, field in models()[event["type"]].model_fields.items()}
     more = ALLOWED_KEYS.get(models()[event["type"]], frozenset())
@@ -115,39 +115,39 @@ def test_an_event_has_the_keys_of_its_model(constructor: Callable[..., Json]) ->
 
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_an_event_is_what_the_types_say(constructor: Callable[..., Json]) -> None:
+def test_event_is_valid_for_its_type(constructor: Callable[..., Json]) -> None:
     event = made(constructor)
     validate_event(event)
     assert event["sequence_number"] == 7
 
 
 @pytest.mark.parametrize("constructor", CONSTRUCTORS.values(), ids=CONSTRUCTORS)
-def test_an_argument_goes_where_its_name_says(constructor: Callable[..., Json]) -> None:
+def test_event_argument_sets_field_of_same_name(constructor: Callable[..., Json]) -> None:
     event = made(constructor)
     for name in inspect.signature(constructor).parameters.keys() & event.keys() - {"part"}:
         assert event[name] == ARGUMENTS[name]
 
 
-def test_every_type_is_built_once_or_listed_as_not_built() -> None:
+def test_every_event_type_is_built_once_or_listed() -> None:
     built = [made(constructor)["type"] for constructor in CONSTRUCTORS.values()]
     assert len(built) == len(set(built))
     assert models().keys() - set(built) == NOT_BUILT
 
 
-def test_what_is_left_out_is_optional() -> None:
+def test_omitted_event_fields_are_optional() -> None:
     for event_type, names in LEFT_OUT.items():
         fields = models()[event_type].model_fields
         assert not any(fields[name].is_required() for name in names)
 
 
-def test_the_done_text_repeats_the_part() -> None:
+def test_done_event_repeats_text_of_part() -> None:
     done = events.output_text_done(0, "msg_1", 0, 0, OUTPUT_TEXT)
     assert done["text"] == "a"
     assert done["logprobs"] == [{"token": "a", "logprob": -0.5, "top_logprobs": [{"token": "b", "logprob": -1.0}]}]
     assert events.refusal_done(0, "msg_1", 0, 0, PARTS["refusal"])["refusal"] == "no"
 
 
-def test_event_logprobs_leave_the_part_alone() -> None:
+def test_event_logprobs_do_not_modify_part() -> None:
     before = {**LOGPROB, "top_logprobs": [dict(top) for top in LOGPROB["top_logprobs"]]}
     events.event_logprobs([LOGPROB])
     assert before == LOGPROB

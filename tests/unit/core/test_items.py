@@ -1,4 +1,4 @@
-"""Every form in which clients send items, and the one form in which they are stored."""
+"""Every form in which clients send items, and the single form in which they are stored."""
 
 from __future__ import annotations
 
@@ -377,22 +377,22 @@ def parsed(item: Json) -> Json:
 
 
 def types_of(member: Any) -> tuple[str, ...]:
-    """The values of a TypedDict's `type`."""
+    """Return the values of a TypedDict's `type`."""
     hint = get_type_hints(member)["type"]
     options = [hint] if get_origin(hint) is Literal else get_args(hint)
     return tuple(value for option in options if get_origin(option) is Literal for value in get_args(option))
 
 
-# What is kept
+# Accepted items
 
 
-def test_a_string_is_one_user_message() -> None:
+def test_string_input_becomes_user_message() -> None:
     content = [{"type": "input_text", "text": "hi"}]
     assert parse_input("hi") == [{"type": "message", "role": "user", "content": content}]
 
 
 @pytest.mark.parametrize("item", [item for item, _ in WHOLE], ids=lambda item: item["type"])
-def test_an_item_with_every_declared_key_is_left_as_it_is(item: Json) -> None:
+def test_item_with_every_declared_key_stays_unchanged(item: Json) -> None:
     assert parsed(item) == item
     TypeAdapter(ResponseInputItem).validate_python(parsed(item))
 
@@ -400,12 +400,12 @@ def test_an_item_with_every_declared_key_is_left_as_it_is(item: Json) -> None:
 @pytest.mark.parametrize(
     "item", [item for item, _ in WHOLE if item["type"] != "item_reference"], ids=lambda item: item["type"]
 )
-def test_an_item_is_listed_as_openais_type_has_it(item: Json) -> None:
+def test_listed_item_matches_openai_type(item: Json) -> None:
     assert problems(ResponseItem, listed(with_ids([parsed(item)]))[0]) == []
 
 
 @pytest.mark.parametrize(("whole", "declared"), WHOLE + WHOLE_PARTS, ids=lambda value: getattr(value, "__name__", ""))
-def test_the_samples_have_every_declared_key(whole: Json, declared: Any) -> None:
+def test_samples_have_every_declared_key(whole: Json, declared: Any) -> None:
     if declared is not None:
         assert whole.keys() == get_type_hints(declared).keys()
 
@@ -419,7 +419,7 @@ def test_the_samples_have_every_declared_key(whole: Json, declared: Any) -> None
         {"type": "find_in_page", "url": "https://a.example/", "pattern": "a"},
     ],
 )
-def test_what_a_web_search_did(action: Json) -> None:
+def test_web_search_actions_are_accepted(action: Json) -> None:
     item = {**WEB_SEARCH_CALL, "action": action}
     assert parsed(item) == item
 
@@ -430,7 +430,7 @@ def test_undeclared_keys_and_nulls_are_dropped() -> None:
 
 
 @pytest.mark.parametrize("role", ["user", "system", "developer"])
-def test_a_message_needs_no_type_and_its_text_becomes_a_part(role: str) -> None:
+def test_message_needs_no_type_and_its_text_becomes_part(role: str) -> None:
     content = [{"type": "input_text", "text": "hi"}]
     assert parsed({"role": role, "content": "hi"}) == {"type": "message", "role": role, "content": content}
     assert parsed({"role": role, "content": "hi", "type": None})["type"] == "message"
@@ -439,7 +439,7 @@ def test_a_message_needs_no_type_and_its_text_becomes_a_part(role: str) -> None:
 @pytest.mark.parametrize(
     "content", ["hi", [{"type": "input_text", "text": "hi"}], [{"type": "output_text", "text": "hi"}]]
 )
-def test_an_assistants_text_becomes_output_text(content: Any) -> None:
+def test_assistant_text_becomes_output_text(content: Any) -> None:
     message = parsed({"role": "assistant", "content": content, "phase": "commentary"})
     assert message["content"] == [{"type": "output_text", "text": "hi", "annotations": []}]
     assert message["phase"] == "commentary"
@@ -453,12 +453,12 @@ def test_default_annotations_are_not_shared() -> None:
 @pytest.mark.parametrize(
     "item", [{"role": "user", "content": "a"}, {"type": "reasoning"}, CALL], ids=lambda i: str(i)[:20]
 )
-def test_an_empty_id_is_none(item: Json) -> None:
+def test_empty_id_is_dropped(item: Json) -> None:
     [kept] = parse_input([item | {"id": ""}])
     assert "id" not in kept
 
 
-def test_an_item_is_there_once() -> None:
+def test_duplicate_item_id_is_refused() -> None:
     history, items = [{"id": "msg_1"}, {}], [{"id": "msg_2"}, {}, {}]
     check_ids(history, items)
     for twice in ([*items, {"id": "msg_2"}], [{"id": "msg_1"}]):
@@ -468,17 +468,17 @@ def test_an_item_is_there_once() -> None:
         assert error.value.param == "input"
 
 
-def test_audio_is_taken() -> None:
+def test_audio_is_accepted() -> None:
     assert parsed({"role": "user", "content": [INPUT_AUDIO]})["content"] == [INPUT_AUDIO]
 
 
-def test_an_image_has_its_detail() -> None:
+def test_image_without_detail_gets_auto() -> None:
     image = {"type": "input_image", "image_url": "https://a.b/c.png", "detail": None}
     assert parsed({"role": "user", "content": [image]})["content"] == [{**image, "detail": "auto"}]
 
 
 @pytest.mark.parametrize("output", ["", "sunny", [], [{"type": "input_text", "text": "a"}, INPUT_IMAGE, INPUT_FILE]])
-def test_a_call_output_is_text_or_parts(output: Any) -> None:
+def test_call_output_is_text_or_parts(output: Any) -> None:
     assert parsed({"type": "function_call_output", "call_id": "c", "output": output})["output"] == output
 
 
@@ -495,32 +495,32 @@ def test_a_call_output_is_text_or_parts(output: Any) -> None:
         ({"encrypted_content": "", "content": []}, {"encrypted_content": "", "content": []}),
     ],
 )
-def test_reasoning_in_every_form(sent: Json, kept: Json) -> None:
+def test_reasoning_is_accepted_in_every_form(sent: Json, kept: Json) -> None:
     assert parsed({"type": "reasoning", **sent}) == {"type": "reasoning", "summary": [], **kept}
 
 
-def test_a_local_shells_output_names_its_call_in_either_way() -> None:
+def test_local_shell_output_may_name_call_by_id() -> None:
     kept = {"type": "local_shell_call_output", "call_id": "call_3", "output": "{}"}
     assert parsed({"type": "local_shell_call_output", "id": "call_3", "output": "{}"}) == kept
     assert parsed(kept) == kept
 
 
 @pytest.mark.parametrize("kind", ["computer_screenshot", "input_image"])
-def test_a_screenshot_is_one_by_either_name(kind: str) -> None:
+def test_screenshot_is_accepted_under_both_types(kind: str) -> None:
     item = {"type": "computer_call_output", "call_id": "c", "output": {"type": kind, "file_id": "file_1"}}
     assert parsed(item)["output"] == {"type": "computer_screenshot", "file_id": "file_1"}
 
 
 @pytest.mark.parametrize("item", [{"id": "msg_1"}, {"id": "msg_1", "type": None}, REFERENCE])
-def test_an_id_alone_is_a_reference(item: Json) -> None:
+def test_id_alone_is_item_reference(item: Json) -> None:
     assert parsed(item) == REFERENCE
 
 
-# What is refused
+# Refused items
 
 
 @pytest.mark.parametrize("value", [None, 1, True, {}, 1.5])
-def test_input_is_a_string_or_an_array(value: Any) -> None:
+def test_input_must_be_string_or_array(value: Any) -> None:
     error = refused(value)
     assert (error.param, error.code) == ("input", "invalid_type")
     assert error.message.startswith("Invalid type for 'input': expected one of a string or an array of input items")
@@ -599,7 +599,7 @@ def test_input_is_a_string_or_an_array(value: Any) -> None:
         ({**ADDITIONAL, "role": "user"}, ".role", "invalid_value"),
     ],
 )
-def test_a_wrong_item_is_refused_where_it_is_wrong(item: Any, param: str, code: str) -> None:
+def test_invalid_item_is_refused_with_its_position(item: Any, param: str, code: str) -> None:
     error = refused([REFERENCE, item])
     assert (error.param, error.code) == (f"input[1]{param}", code)
 
@@ -622,7 +622,7 @@ def test_a_wrong_item_is_refused_where_it_is_wrong(item: Any, param: str, code: 
         ({**INPUT_TEXT, "prompt_cache_breakpoint": {}}, ".prompt_cache_breakpoint.mode", "missing_required_parameter"),
     ],
 )
-def test_a_wrong_part_is_refused_where_it_is_wrong(part: Json, param: str, code: str) -> None:
+def test_invalid_part_is_refused_with_its_position(part: Json, param: str, code: str) -> None:
     error = part_refused(part)
     assert (error.param, error.code) == (f"input[0].content[0]{param}", code)
 
@@ -641,12 +641,12 @@ def test_a_wrong_part_is_refused_where_it_is_wrong(part: Json, param: str, code:
         ({"type": "refusal", "text": "a"}, ".refusal"),
     ],
 )
-def test_a_wrong_part_of_an_assistant_is_refused(part: Json, param: str) -> None:
+def test_invalid_assistant_part_is_refused(part: Json, param: str) -> None:
     assert part_refused(part, "assistant").param == f"input[0].content[0]{param}"
 
 
 @pytest.mark.parametrize("annotation", OUTPUT_TEXT["annotations"], ids=lambda annotation: annotation["type"])
-def test_an_annotation_is_whole(annotation: Json) -> None:
+def test_incomplete_annotation_is_refused(annotation: Json) -> None:
     for key in annotation:
         part = {**OUTPUT_TEXT, "annotations": [{name: annotation[name] for name in annotation if name != key}]}
         error = part_refused(part, "assistant")
@@ -656,7 +656,7 @@ def test_an_annotation_is_whole(annotation: Json) -> None:
         )
 
 
-def test_a_logprob_is_whole() -> None:
+def test_incomplete_logprob_is_refused() -> None:
     [logprob] = OUTPUT_TEXT["logprobs"]
     for key in logprob:
         part = {**OUTPUT_TEXT, "logprobs": [{name: logprob[name] for name in logprob if name != key}]}
@@ -667,30 +667,30 @@ def test_a_logprob_is_whole() -> None:
     "source",
     [{"image_url": "https://a.b/c?d=@"}, {"image_url": "HTTP://a"}, {"image_url": "data:,"}, {"file_id": "a"}],
 )
-def test_an_image_has_one_source(source: Json) -> None:
+def test_image_is_accepted_from_each_source(source: Json) -> None:
     image = {"type": "input_image", "detail": "auto", **source}
     assert parsed({"role": "user", "content": [image]})["content"] == [image]
 
 
 @pytest.mark.parametrize("source", [{"file_data": "a"}, {"file_id": "a"}, {"file_url": "https://a.b/c"}])
-def test_a_file_has_one_source(source: Json) -> None:
+def test_file_is_accepted_from_each_source(source: Json) -> None:
     file = {"type": "input_file", "filename": "", **source}
     assert parsed({"role": "user", "content": [file]})["content"] == [file]
 
 
 @pytest.mark.parametrize("url", ["a", "file:///etc/passwd", "https://me:secret@a.b/c", "http://me@a.b", "http://[a"])
 @pytest.mark.parametrize(("kind", "field"), [("input_image", "image_url"), ("input_file", "file_url")])
-def test_a_url_that_leads_nowhere_or_holds_a_secret_is_refused(kind: str, field: str, url: str) -> None:
+def test_invalid_url_is_refused_without_repeating_credentials(kind: str, field: str, url: str) -> None:
     error = part_refused({"type": kind, field: url})
     assert (error.param, error.code) == (f"input[0].content[0].{field}", "invalid_value")
     assert "secret" not in error.message
 
 
-def test_a_file_has_no_url_of_data() -> None:
+def test_data_url_as_file_url_is_refused() -> None:
     assert part_refused({"type": "input_file", "file_url": "data:,a"}).param == "input[0].content[0].file_url"
 
 
-def test_messages_read_like_openais() -> None:
+def test_item_errors_are_worded_like_openais() -> None:
     assert part_refused({"type": "text", "text": "a"}).message == (
         "Invalid value: 'text'. Supported values are: 'input_text', 'input_image', 'input_file', and 'input_audio'."
     )
@@ -705,7 +705,7 @@ def test_messages_read_like_openais() -> None:
 
 
 @pytest.mark.parametrize("member", get_args(ResponseInputItemParam), ids=lambda member: member.__name__)
-def test_every_item_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
+def test_every_openai_item_type_is_accepted_or_refused_by_name(member: Any) -> None:
     taken = {item["type"] for item, _ in WHOLE} | {"compaction_trigger"}
     for name in types_of(member):
         if name not in taken:
@@ -714,7 +714,7 @@ def test_every_item_that_openai_takes_is_taken_or_refused_by_name(member: Any) -
             assert name in error.message
 
 
-def test_a_compaction_trigger_is_the_last_item() -> None:
+def test_compaction_trigger_must_be_last_item() -> None:
     trigger = {"type": "compaction_trigger"}
     assert parse_input([USER, trigger]) == [USER, trigger]
     error = refused([USER, trigger, USER])
@@ -725,7 +725,7 @@ def test_a_compaction_trigger_is_the_last_item() -> None:
 # Limits
 
 
-def test_limits() -> None:
+def test_input_limits_are_enforced() -> None:
     assert len(parse_input([REFERENCE] * 2, Limits(max_items=2))) == 2
     error = refused([REFERENCE] * 3, max_items=2)
     assert (error.param, error.code) == ("input", "array_above_max_length")
@@ -741,11 +741,11 @@ def test_limits() -> None:
     assert parse_input([{"role": "user", "content": [image]}], Limits(max_text_length=3))
 
 
-def test_a_message_shows_little_of_what_the_client_sent() -> None:
+def test_error_repeats_little_of_client_input() -> None:
     assert refused([{"type": "x" * 10_000}]).message.count("x" * 10) < 10
 
 
-def test_text_that_cannot_be_written_is_refused() -> None:
+def test_text_that_cannot_be_encoded_is_refused() -> None:
     assert refused("\ud800").code == "invalid_value"
     token = {"token": "a", "bytes": [], "logprob": float("nan"), "top_logprobs": []}
     assert part_refused({**OUTPUT_TEXT, "logprobs": [token]}, "assistant").code == "invalid_value"
@@ -777,7 +777,7 @@ def output(call_id: str, kind: str = "function_call_output") -> Json:
         [call("a", "shell_call"), call("a"), output("a"), output("a", "shell_call_output")],
     ],
 )
-def test_pairs_that_hold(items: list[Json]) -> None:
+def test_matching_calls_and_outputs_are_accepted(items: list[Json]) -> None:
     check_call_pairs(items)
 
 
@@ -794,7 +794,7 @@ def test_pairs_that_hold(items: list[Json]) -> None:
         ([output("a", "tool_search_output")], "No tool call found for tool search call output with call_id a."),
     ],
 )
-def test_pairs_that_do_not_hold(items: list[Json], message: str) -> None:
+def test_unmatched_calls_and_outputs_are_refused(items: list[Json], message: str) -> None:
     with pytest.raises(ApiError) as caught:
         check_call_pairs(items)
     assert (caught.value.status, caught.value.message) == (400, message)

@@ -1,4 +1,4 @@
-"""Values of a JSON document are counted, and characters of its strings are not."""
+"""The values of a JSON document are counted; characters within its strings are not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.core import json_values
 from llama_stack_responses.core.json_values import count_values, fits
 
 JSON = st.recursive(
@@ -25,7 +24,7 @@ VALUES = st.recursive(
 
 
 def structure(value: Any) -> int:
-    """The opening brackets and commas of a value."""
+    """Return the number of opening brackets and commas of a value."""
     if not isinstance(value, list | dict):
         return 0
     members = value.values() if isinstance(value, dict) else value
@@ -33,28 +32,26 @@ def structure(value: Any) -> int:
 
 
 @given(JSON, st.integers(1, 9))
-def test_count_over_the_limit_leaves_strings_out(value: Any, size: int) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_values, "_SLICE", size)
-        body = json.dumps(value).encode()
-        exact = structure(value)
-        assert count_values(body, exact) >= exact
-        if exact:
-            assert count_values(body, exact - 1) > exact - 1
-        assert (count_values(body, exact) > exact) is False
+def test_value_count_ignores_characters_of_strings(value: Any, size: int) -> None:
+    body = json.dumps(value).encode()
+    exact = structure(value)
+    assert count_values(body, exact, size) >= exact
+    if exact:
+        assert count_values(body, exact - 1, size) > exact - 1
+    assert (count_values(body, exact, size) > exact) is False
 
 
 @pytest.mark.parametrize("text", ["[{,", '\\"[', "\\\\", '"', "a\\"])
-def test_text_of_any_length_is_one_value(text: str) -> None:
+def test_text_of_any_length_counts_once(text: str) -> None:
     assert count_values(json.dumps({"input": text * 100_000}).encode(), 10) == 1
 
 
-def test_small_values_are_over_the_limit() -> None:
+def test_many_small_values_exceed_limit() -> None:
     assert count_values(b"[" + b"[]," * 100_000 + b"[]]", 50_000) > 50_000
 
 
 def counted(value: Any) -> tuple[int, int]:
-    """The values, and how deep arrays and objects are in one another."""
+    """Return the number of values, and the nesting depth of arrays and objects."""
     if not isinstance(value, list | dict):
         return 1, 0
     inner = [counted(each) for each in (value.values() if isinstance(value, dict) else value)]
@@ -62,7 +59,7 @@ def counted(value: Any) -> tuple[int, int]:
 
 
 @given(VALUES)
-def test_a_text_fits_from_its_depth_on(value: Any) -> None:
+def test_document_fits_from_its_depth_on(value: Any) -> None:
     _, depth = counted(value)
     text = orjson.dumps(value)
     assert fits(text, 10_000, depth)
@@ -70,8 +67,8 @@ def test_a_text_fits_from_its_depth_on(value: Any) -> None:
 
 
 @given(VALUES)
-def test_a_text_fits_for_its_values(value: Any) -> None:
-    """An empty array counts as if it had one."""
+def test_document_fits_within_twice_its_values(value: Any) -> None:
+    """An empty array counts as if it had one value."""
     values, _ = counted(value)
     text = orjson.dumps(value)
     assert fits(text, 2 * values + 1, 100)
@@ -79,12 +76,12 @@ def test_a_text_fits_for_its_values(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", [b'["' + b",[{" * 10_000 + b'"]', b'["\\\\\\"' + b",[{" * 10_000 + b'"]'])
-def test_brackets_in_a_string_are_not_counted(text: bytes) -> None:
+def test_brackets_in_strings_are_not_counted(text: bytes) -> None:
     assert fits(text, 3, 1)
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b'{"a":' * 50_000, b"[0," * 30_000, b"]" * 9 + b"[" * 99])
-def test_document_that_is_too_deep_does_not_fit(text: bytes) -> None:
+def test_too_deep_document_does_not_fit(text: bytes) -> None:
     assert not fits(text, 1_000_000, 64)
 
 

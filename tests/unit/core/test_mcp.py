@@ -33,7 +33,7 @@ OPENING: Final = (
     "/%73ecret/mcp",
     "/mcp;key=a",
 )
-"""Paths that know what nobody else does."""
+"""Paths that contain a secret."""
 
 REQUEST: Final[Json] = {
     "type": "mcp_approval_request",
@@ -64,18 +64,18 @@ LABELS = st.from_regex("[a-zA-Z][a-zA-Z0-9_-]{0,80}", fullmatch=True)
 NAMES = st.text(min_size=1, max_size=80) | st.sampled_from(["b", "b__c", "_b", "c"])
 
 
-def test_a_plain_name_can_be_read() -> None:
+def test_plain_tool_name_is_readable() -> None:
     assert qualified_name("deepwiki", "ask_question") == "deepwiki__ask_question"
 
 
 @given(LABELS | st.sampled_from(["a", "a__b", "a_"]), NAMES, LABELS | st.sampled_from(["a", "a__b", "a_"]), NAMES)
-def test_names_are_functions_names_and_each_tools_own(label: str, name: str, label_2: str, name_2: str) -> None:
+def test_qualified_names_are_valid_and_unique(label: str, name: str, label_2: str, name_2: str) -> None:
     one, other = qualified_name(label, name), qualified_name(label_2, name_2)
     assert re.fullmatch("[a-zA-Z0-9_-]{1,64}", one)
     assert (one == other) == ((label, name) == (label_2, name_2))
 
 
-# The tool
+# Tools
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_names_are_functions_names_and_each_tools_own(label: str, name: str, lab
         ({"require_approval": {"never": ["add"]}}, ".require_approval.never", "invalid_type"),
     ],
 )
-def test_a_wrong_server_is_refused_without_its_secrets(members: Json, param: str, code: str) -> None:
+def test_invalid_server_is_refused_without_repeating_secrets(members: Json, param: str, code: str) -> None:
     with pytest.raises(ApiError) as caught:
         declared({**SERVER, **members})
     assert (caught.value.param, caught.value.code) == (f"tools[0]{param}", code)
     assert "canary" not in caught.value.message
 
 
-def test_a_label_is_one_servers() -> None:
+def test_duplicate_server_label_is_refused() -> None:
     with pytest.raises(ApiError, match="another tool has the label 's' already"):
         declared(SERVER, SERVER)
 
 
-def test_what_a_response_repeats() -> None:
+def test_echoed_server_hides_secrets() -> None:
     secret = {**SERVER, "authorization": "canary", "headers": {"x": "canary"}, "require_approval": "never"}
     [tool] = declared({**secret, "server_url": "https://example.com:8443/canary?key=canary"})
     assert echoed(tool) == {
@@ -131,7 +131,7 @@ def test_what_a_response_repeats() -> None:
     assert echoed(SERVER | {"server_url": "https://example.com/"})["server_url"] == "https://example.com"
 
 
-def test_secrets_are_put_aside_and_back() -> None:
+def test_secrets_are_split_off_and_restored() -> None:
     tools = [{"type": "function", "name": "f"}, {**SERVER, "authorization": "canary", "allowed_tools": ["a"]}]
     left, secrets = secrets_apart(tools)
     assert "canary" not in str(left)
@@ -152,11 +152,11 @@ def test_secrets_are_put_aside_and_back() -> None:
         ({"server_url": None, "connector_id": "c"}, False),
     ],
 )
-def test_what_holds_secrets(members: Json, holds: bool) -> None:
+def test_secrets_of_server_are_detected(members: Json, holds: bool) -> None:
     assert holds_secrets({**SERVER, **members}) == holds
 
 
-def test_an_item_that_brings_a_server_brings_no_secrets() -> None:
+def test_secrets_in_additional_tools_item_are_refused() -> None:
     item = {"type": "additional_tools", "role": "developer", "tools": [{**SERVER, "authorization": "canary"}]}
     with pytest.raises(ApiError, match="Send it in the 'tools' of the request") as caught:
         parse_create({"model": "m", "input": [item]})
@@ -167,13 +167,13 @@ def test_an_item_that_brings_a_server_brings_no_secrets() -> None:
 # Approvals
 
 
-def test_what_is_approved_is_to_be_made() -> None:
+def test_approved_call_is_to_be_made() -> None:
     approvals = Approvals([USER, REQUEST, answer()])
     assert (approvals.to_make(), approvals.told(REQUEST)) == ([REQUEST], None)
 
 
 @pytest.mark.parametrize("status", ["completed", "incomplete"])
-def test_what_was_made_is_not_made_again(status: str) -> None:
+def test_finished_call_is_not_made_again(status: str) -> None:
     approvals = Approvals([USER, REQUEST, answer(), made(status)])
     assert (approvals.to_make(), approvals.told(REQUEST)) == ([], None)
 
@@ -187,7 +187,7 @@ def test_what_was_made_is_not_made_again(status: str) -> None:
         ([answer(), SAID], "was interrupted"),
     ],
 )
-def test_what_the_model_hears_of_a_call_that_was_not_made(behind: list[Json], told: str) -> None:
+def test_model_gets_reason_why_call_was_not_made(behind: list[Json], told: str) -> None:
     approvals = Approvals([USER, REQUEST, *behind])
     assert approvals.to_make() == []
     assert told in (approvals.told(REQUEST) or "")
@@ -201,12 +201,12 @@ def test_what_the_model_hears_of_a_call_that_was_not_made(behind: list[Json], to
         ([REQUEST, answer(), SAID, answer()], "has been answered already"),
     ],
 )
-def test_an_answer_has_its_request(items: list[Json], message: str) -> None:
+def test_approval_without_open_request_is_refused(items: list[Json], message: str) -> None:
     with pytest.raises(ApiError, match=message):
         check_approvals(items, [SERVER])
 
 
-def test_what_is_approved_needs_its_server() -> None:
+def test_approved_call_requires_its_server() -> None:
     check_approvals([REQUEST, answer()], [SERVER])
     check_approvals([REQUEST, answer(False)], [])
     with pytest.raises(ApiError, match="MCP server 's' was approved, and the request does not declare that server"):

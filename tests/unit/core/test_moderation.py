@@ -1,4 +1,4 @@
-"""What requests ask to have checked, what the checks say together, and what no model sees again."""
+"""The checks that requests ask for, their combined result, and refused items that models never receive again."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ def asked(**fields: Any) -> Policy | None:
         ({"guardrails": True}, Policy("guardrails", [None], "block", "block")),
     ],
 )
-def test_what_a_request_asks_for(fields: Json, policy: Policy | None) -> None:
+def test_moderation_policy_is_read_from_request(fields: Json, policy: Policy | None) -> None:
     assert asked(**fields) == policy
 
 
 @pytest.mark.parametrize("one", [SAFE, UNSAFE, merged([SAFE, UNSAFE]), failure(AWAY), NOT_YET, NO_OUTPUT])
-def test_every_result_is_one_of_openais(one: Json) -> None:
+def test_moderation_results_match_openai_types(one: Json) -> None:
     both = {"input": one, "output": one}
     assert TypeAdapter(Moderation).validate_python(both, strict=True).model_dump() == both
 
 
-def test_what_several_checks_say() -> None:
+def test_results_of_several_checks_are_merged() -> None:
     together = merged([SAFE, UNSAFE, SAFE])
     assert (together["flagged"], together["model"]) == (True, "m, n")
     assert together["category_scores"] == {"hate": 0.1, "violence": 0.9}
@@ -71,11 +71,11 @@ def test_what_several_checks_say() -> None:
     assert merged([SAFE, SAFE]) == SAFE
 
 
-def test_a_category_without_a_score() -> None:
+def test_flagged_category_without_score_gets_one() -> None:
     assert result("m", {}, True, ["S1"])["category_scores"] == {"S1": 1.0}
 
 
-def test_a_refusal_says_why() -> None:
+def test_refusal_names_categories() -> None:
     assert refusal("input", UNSAFE) == "This request was blocked: its input was flagged by the moderation (violence)."
     assert refusal("output", result("m", {}, flagged=True)).endswith("was flagged by the moderation.")
 
@@ -96,7 +96,7 @@ def told(call_id: str, output: Any = "Snow.") -> Json:
     return {"type": "function_call_output", "call_id": call_id, "output": output}
 
 
-def test_the_texts_of_an_input() -> None:
+def test_texts_of_input_are_checked() -> None:
     shell = {"type": "shell_call_output", "call_id": "2", "output": [{"stdout": "out", "stderr": "err", "outcome": {}}]}
     image = {"type": "input_image", "image_url": "data:image/png;base64,bad"}
     items = [
@@ -113,13 +113,13 @@ def test_the_texts_of_an_input() -> None:
     assert asked_texts(request, [*items, said("user", "bad"), NO, said("user", "so")])[-2:] == ["err", "so"]
 
 
-def test_the_variables_of_a_prompt() -> None:
+def test_texts_of_prompt_variables_are_checked() -> None:
     variables = {"a": "Ada", "b": {"type": "input_text", "text": "Ben"}, "c": {"type": "input_image", "file_id": "f"}}
     request = parse_create({"model": "m", "prompt": {"id": "p", "variables": variables}})
     assert asked_texts(request, []) == ["Ada", "Ben"]
 
 
-def test_the_texts_of_an_output() -> None:
+def test_texts_of_output_are_checked() -> None:
     thought = {"summary": [{"type": "summary_text", "text": "Short."}], "content": [{"text": "Long."}]}
     output = [
         {"type": "reasoning", "encrypted_content": "x", **thought},
@@ -132,7 +132,7 @@ def test_the_texts_of_an_output() -> None:
     assert made_texts(output) == ["Long.", "Short.", "Hello", '{"a":1}', "abc", "print(1)"]
 
 
-# What was refused
+# Refused items
 
 NO: Final[Json] = {
     "type": "message",
@@ -142,18 +142,18 @@ NO: Final[Json] = {
 }
 
 
-def test_a_refused_message_is_not_seen_again() -> None:
+def test_refused_message_is_not_sent_again() -> None:
     before, after = [said("user", "a"), said("assistant", "b")], [said("user", "c")]
     assert without_refused([*before, said("user", "bad"), said("user", "worse"), NO, *after]) == [*before, *after]
     assert without_refused([NO]) == []
 
 
-def test_a_refused_output_is_not_seen_again_nor_its_call() -> None:
+def test_refused_output_is_not_sent_again_nor_its_call() -> None:
     before = [said("user", "a"), called("1"), told("1")]
     assert without_refused([*before, called("2"), told("2", "bad"), NO]) == before
 
 
-def test_another_output_takes_the_place_of_a_refused_one() -> None:
+def test_later_output_replaces_refused_one() -> None:
     call, better = called("2"), told("2", "better")
     assert without_refused([said("user", "a"), call, told("2", "bad"), NO, better]) == [said("user", "a"), call, better]
 
@@ -166,12 +166,12 @@ def test_another_output_takes_the_place_of_a_refused_one() -> None:
         said("assistant", "b", status="incomplete"),
     ],
 )
-def test_other_answers_stay(answer: Json) -> None:
+def test_other_incomplete_answers_are_kept(answer: Json) -> None:
     items = [said("user", "a"), answer]
     assert without_refused(items) == items
 
 
-def test_what_came_before_an_answer_stays() -> None:
+def test_items_before_answer_are_kept() -> None:
     system, thought = said("system", "s"), {"type": "reasoning", "summary": []}
     assert without_refused([system, said("user", "a"), NO]) == [system]
     assert without_refused([said("user", "a"), thought, NO]) == [said("user", "a"), thought]

@@ -1,4 +1,4 @@
-"""What containers can be asked for, and what is refused."""
+"""Requests for containers that are accepted, and those that are refused."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from llama_stack_responses.core.schema.new_container import new_container
         ({"memory_limit": "4g", "network_policy": {"type": "disabled"}, "unknown": 1}, None),
     ],
 )
-def test_a_container(asked: dict[str, Any], minutes: int | None) -> None:
+def test_container_request_is_accepted(asked: dict[str, Any], minutes: int | None) -> None:
     assert new_container({"name": "notes", **asked}) == ("notes", minutes)
 
 
@@ -33,7 +33,7 @@ def test_a_container(asked: dict[str, Any], minutes: int | None) -> None:
         ({"network_policy": {"type": "allowlist"}}, "network_policy", "unsupported_value"),
     ],
 )
-def test_what_a_container_cannot_be(asked: dict[str, Any], param: str, code: str) -> None:
+def test_unsupported_container_is_refused(asked: dict[str, Any], param: str, code: str) -> None:
     with pytest.raises(ApiError) as refused:
         new_container({"name": "notes", **asked})
     assert (refused.value.status, refused.value.param, refused.value.code) == (400, param, code)

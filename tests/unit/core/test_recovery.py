@@ -1,4 +1,4 @@
-"""Wherever a stream is cut, what follows makes one stream of it, and the response that the stream describes."""
+"""A stream that is cut anywhere continues as one valid stream, and the response that the stream describes."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from tests.unit.core.test_assembler import CITATION, LOGPROB, ROUND, ROUNDS, STA
 Json = dict[str, Any]
 
 OPENING: Final = 3
-"""The events before anything is made: created, queued, in progress."""
+"""The number of events before the first output: created, queued, in progress."""
 
 
 def fresh(output: list[Json], **fields: Any) -> Assembler:
-    """An assembler of the response, in progress, with this output."""
+    """Return an assembler of the response, in progress, with this output."""
     request = parse_create({"model": "m", "input": "hi", "background": True})
     response = new_response(request, id="resp_1", created_at=1) | {"output": output}
     return Assembler(response, kind_of, **fields)
 
 
 def begun(**fields: Any) -> tuple[Assembler, list[Event]]:
-    """An assembler whose response had to wait, and its opening events."""
+    """Return an assembler whose response was queued first, and its opening events."""
     assembler = fresh([], **fields)
     assembler.response["status"] = "queued"
     opening = assembler.enqueue()
@@ -62,7 +62,7 @@ def feed(assembler: Assembler, deltas: list[Delta]) -> list[Event]:
 def taken_up(
     output: list[Json], cut: list[Event], number: int, used: Usage, **fields: Any
 ) -> tuple[Assembler, list[Event]]:
-    """Another assembler that goes on behind `cut`, and the events that close what stood open."""
+    """Return another assembler that continues after `cut`, and the events that close open items."""
     output = list(output)
     closing = close_cut("resp_1", output, cut, number)
     assembler = fresh(output, **fields)
@@ -82,7 +82,7 @@ def end(assembler: Assembler, status: Status) -> list[Event]:
 
 
 def check(events: list[Event], response: Json) -> None:
-    """These are one stream, it builds the response, and the response builds it again."""
+    """Assert that the events are one valid stream that builds the response, and that the response replays them."""
     final = check_stream(events)
     assert final == response
     assert rebuild(events) == final
@@ -91,6 +91,7 @@ def check(events: list[Event], response: Json) -> None:
     assert list(replay(final, json.loads(json.dumps(transcript.marks())))) == events
 
 
+@pytest.mark.extended
 @settings(max_examples=200)
 @given(
     rounds=ROUNDS,
@@ -101,7 +102,7 @@ def check(events: list[Event], response: Json) -> None:
     show_logprobs=st.booleans(),
     structured=st.booleans(),
 )
-def test_a_stream_that_is_cut_anywhere_goes_on(
+def test_stream_cut_anywhere_continues(
     rounds: list[tuple[list[Delta], Finish]],
     cut_off: list[Delta],
     more: list[tuple[list[Delta], Finish]],
@@ -127,9 +128,10 @@ def test_a_stream_that_is_cut_anywhere_goes_on(
     check(kept + after, second.response)
 
 
+@pytest.mark.extended
 @settings(max_examples=100)
 @given(done=ROUND, cut_off=ROUND, more=ROUND, cuts=st.lists(st.integers(0, 40), min_size=1, max_size=3))
-def test_a_stream_that_is_cut_again_and_again_goes_on_from_its_last_finished_round(
+def test_stream_cut_repeatedly_continues_from_last_finished_round(
     done: list[Delta], cut_off: list[Delta], more: list[Delta], cuts: list[int]
 ) -> None:
     assembler, events = begun()
@@ -154,7 +156,7 @@ OPEN: Final[dict[str, tuple[list[Delta], str]]] = {
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_an_item_that_was_cut_off_is_closed_as_it_stood(name: str) -> None:
+def test_cut_item_is_closed_as_incomplete(name: str) -> None:
     deltas, kind = OPEN[name]
     assembler, events = begun(show_logprobs=True)
     events += feed(assembler, deltas)
@@ -162,14 +164,14 @@ def test_an_item_that_was_cut_off_is_closed_as_it_stood(name: str) -> None:
     closing = close_cut("resp_1", output, events[OPENING:], len(events))
     [cut] = output
     assert (cut["type"], cut["status"]) == (kind, "incomplete")
-    # As the first assembler would have closed it, had it lived; but the answer is still to come.
+    # As the first assembler would have closed it; but the answer is still to come, so it is commentary.
     alive = assembler.close("incomplete")
     assert [event["type"] for event in closing] == [event["type"] for event in alive]
     phase = {"phase": "commentary"} if kind == "message" else {}
     assert cut == assembler.response["output"][0] | phase
 
 
-def test_call_that_is_whole_stays_so_and_the_one_behind_it_is_closed_as_incomplete() -> None:
+def test_complete_call_stays_complete_and_next_is_closed_incomplete() -> None:
     assembler, events = begun()
     events += feed(assembler, [ToolCall(0, "f", "a", "{"), ToolCall(1, "g", "b", "["), ToolCall(0, arguments="}")])
     output: list[Json] = []
@@ -180,7 +182,7 @@ def test_call_that_is_whole_stays_so_and_the_one_behind_it_is_closed_as_incomple
     ]
 
 
-def test_what_is_finished_stays_as_it_is() -> None:
+def test_finished_items_stay_unchanged_after_cut() -> None:
     assembler, events = begun()
     events += feed(assembler, [Reasoning("hm"), Text("Hello"), Finish("stop")])
     output: list[Json] = []
@@ -188,7 +190,7 @@ def test_what_is_finished_stays_as_it_is() -> None:
     assert output == assembler.response["output"]
 
 
-def test_a_call_has_an_id_of_its_own_behind_those_that_were_cut_off() -> None:
+def test_repeated_call_after_cut_gets_new_call_id() -> None:
     assembler, events = begun()
     events += feed(assembler, [ToolCall(0, "f", "call_1", "{")])
     second, closing = taken_up([], events[OPENING:], len(events), Usage())
@@ -201,7 +203,7 @@ def test_a_call_has_an_id_of_its_own_behind_those_that_were_cut_off() -> None:
     check(events, second.response)
 
 
-def test_how_far_a_call_is_that_is_run_once_more_is_not_told_twice() -> None:
+def test_progress_of_repeated_hosted_call_is_emitted_once() -> None:
     item = {
         "type": "web_search_call",
         "id": "ws_1",

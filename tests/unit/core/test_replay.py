@@ -1,4 +1,4 @@
-"""A stored response's events, made again, are a well-formed stream that ends in exactly that response."""
+"""Replayed events of a stored response are a valid stream that ends in exactly that response."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CALL: Final[Json] = {
 }
 
 
-def test_the_order_of_the_events() -> None:
+def test_replayed_events_are_in_order() -> None:
     events = list(replay(finished([REASONING, MESSAGE, CALL])))
     assert [event["type"].removeprefix("response.") for event in events] == [
         "created",
@@ -103,7 +103,7 @@ def test_the_order_of_the_events() -> None:
     ]
 
 
-def test_the_first_events_know_nothing_of_the_end() -> None:
+def test_first_replayed_events_reveal_nothing_of_end() -> None:
     for status in ENDS:
         begun = next(replay(finished([MESSAGE], status)))["response"]
         assert begun["status"] == "in_progress"
@@ -112,19 +112,19 @@ def test_the_first_events_know_nothing_of_the_end() -> None:
 
 
 @pytest.mark.parametrize("status", ENDS)
-def test_a_stream_of_every_end(status: str) -> None:
+def test_every_status_replays_to_valid_stream(status: str) -> None:
     response = finished([MESSAGE], status)
     events = list(replay(response))
     assert check_stream(events) == response
     assert ("error" in [event["type"] for event in events]) == (status == "failed")
 
 
-def test_the_error_event_says_what_the_response_says() -> None:
+def test_error_event_repeats_error_of_response() -> None:
     error = list(replay(finished([], "failed")))[-2]
     assert (error["code"], error["message"]) == ("rate_limit_exceeded", "Slow down.")
 
 
-def test_an_empty_output() -> None:
+def test_empty_output_replays() -> None:
     response = finished([])
     assert check_stream(list(replay(response))) == response
 
@@ -160,7 +160,7 @@ CALLS: Final = st.builds(lambda arguments, status: {**CALL, "arguments": argumen
 
 @settings(max_examples=150)
 @given(items=st.lists(MESSAGES | REASONINGS | CALLS, max_size=5), status=st.sampled_from(sorted(ENDS)))
-def test_any_response(items: list[Json], status: str) -> None:
+def test_arbitrary_response_replays(items: list[Json], status: str) -> None:
     response = finished([{**item, "id": f"item_{number}"} for number, item in enumerate(items)], status)
     before = deepcopy(response)
     events = list(replay(response))

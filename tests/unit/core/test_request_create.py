@@ -1,4 +1,4 @@
-"""The body of a request: every field of OpenAI's, what it may be, and how a wrong one is refused."""
+"""The request body: every field of OpenAI's, its allowed values, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def refused(value: Any, **limits: Any) -> ApiError:
     return caught.value
 
 
-# The fields
+# Fields
 
 
 def declared_fields() -> set[str]:
@@ -95,7 +95,7 @@ def declared_fields() -> set[str]:
     return {name for kind in kinds for name in get_type_hints(kind)}
 
 
-def test_the_fields_are_openais() -> None:
+def test_fields_are_openais() -> None:
     ours = {field.name for field in fields(CreateRequest)}
     assert (
         ours - {"input_items", "guardrails", "passthrough", "frequency_penalty", "presence_penalty"}
@@ -105,7 +105,7 @@ def test_the_fields_are_openais() -> None:
     assert FULL.keys() | {"conversation"} == declared_fields()
 
 
-def test_every_field_arrives() -> None:
+def test_every_field_is_parsed() -> None:
     request = parse_create(FULL)
     for name, value in FULL.items():
         if name != "tools":
@@ -116,16 +116,16 @@ def test_every_field_arrives() -> None:
 
 
 @pytest.mark.parametrize("conversation", ["conv_1", {"id": "conv_1"}, {"id": "conv_1", "object": "conversation"}])
-def test_a_conversation_is_its_id(conversation: Any) -> None:
+def test_conversation_is_parsed_to_id(conversation: Any) -> None:
     assert parse_create({"model": MODEL, "conversation": conversation}).conversation == "conv_1"
 
 
-def test_nulls_are_like_fields_left_out() -> None:
+def test_null_fields_equal_missing_fields() -> None:
     nulls = dict.fromkeys(declared_fields() - {"model", "input"})
     assert parse(**nulls) == parse()
 
 
-def test_what_a_field_is_when_it_is_left_out() -> None:
+def test_missing_fields_have_defaults() -> None:
     request = parse()
     assert (request.store, request.stream, request.background, request.truncation) == (True, False, False, "disabled")
     assert (request.tools, request.include, request.metadata, request.passthrough) == ([], [], {}, {})
@@ -138,7 +138,7 @@ def test_unknown_fields_are_ignored_or_passed_through() -> None:
     assert request.reasoning == {}
 
 
-def test_unknown_field_is_refused_where_the_operator_wants_that() -> None:
+def test_unknown_field_is_refused_if_configured() -> None:
     known = {"model": "m", "input": "hi", "seed": 1, "whatever": None, "client_metadata": {}, "max_infer_iters": 3}
     assert parse_create(known, refuse_unknown=True).passthrough == {"seed": 1}
     with pytest.raises(ApiError) as caught:
@@ -148,7 +148,7 @@ def test_unknown_field_is_refused_where_the_operator_wants_that() -> None:
     assert error.message.startswith("Unknown parameter: 'whatever'.")
 
 
-def test_the_engines_fields_pass_through() -> None:
+def test_engine_fields_are_passed_through() -> None:
     engine = {
         "seed": 1,
         "stop": ["a"],
@@ -164,7 +164,7 @@ def test_the_engines_fields_pass_through() -> None:
     assert engine.keys() == DEFAULT_PASSTHROUGH
 
 
-def test_passthrough_names_what_passes_and_never_openais_fields() -> None:
+def test_passthrough_setting_never_includes_openai_fields() -> None:
     request = parse_create(body(seed=1, mine=2, temperature=1), passthrough=frozenset({"mine", "temperature"}))
     assert request.passthrough == {"mine": 2}
 
@@ -178,7 +178,7 @@ def test_passthrough_names_what_passes_and_never_openais_fields() -> None:
         ({"top_logprobs": 0}, False),
     ],
 )
-def test_logprobs_are_wanted(changes: Json, wants: bool) -> None:
+def test_logprobs_are_wanted_by_include_or_top_logprobs(changes: Json, wants: bool) -> None:
     assert parse(**changes).wants_logprobs is wants
 
 
@@ -198,26 +198,26 @@ def test_logprobs_are_wanted(changes: Json, wants: bool) -> None:
         ("temperature", [0.0, 2.0]),
         ("top_p", [0.0, 1.0]),
         ("top_logprobs", [0, 20]),
-        ("max_output_tokens", [1]),
+        ("max_output_tokens", [16]),
         ("max_tool_calls", [1]),
         ("safety_identifier", ["s" * 128]),
     ],
 )
-def test_values_that_are_taken(field: str, values: Any) -> None:
+def test_allowed_values_are_accepted(field: str, values: Any) -> None:
     assert values
     for value in values:
         assert getattr(parse(**{field: value}), field) == value
 
 
-def test_the_reasoning_fields_are_openais() -> None:
+def test_reasoning_fields_are_openais() -> None:
     assert FULL["reasoning"].keys() == get_type_hints(Reasoning).keys()
 
 
-# What is refused
+# Refused requests
 
 
 @pytest.mark.parametrize("value", [None, True, 1, 1.5, "a", [], [FULL]])
-def test_a_body_is_an_object(value: Any) -> None:
+def test_body_must_be_object(value: Any) -> None:
     error = refused(value)
     assert (error.param, error.code) == (None, "invalid_type")
     assert error.message.startswith("Invalid request body: expected a JSON object, but got")
@@ -243,7 +243,7 @@ def test_a_body_is_an_object(value: Any) -> None:
         ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
         ({"top_logprobs": -1}, "top_logprobs", "integer_below_min_value"),
         ({"top_logprobs": True}, "top_logprobs", "invalid_type"),
-        ({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value"),
+        ({"max_output_tokens": 15}, "max_output_tokens", "integer_below_min_value"),
         ({"max_output_tokens": 1.0}, "max_output_tokens", "invalid_type"),
         ({"max_output_tokens": 2**31}, "max_output_tokens", "integer_above_max_value"),
         ({"max_tool_calls": 0}, "max_tool_calls", "integer_below_min_value"),
@@ -346,7 +346,7 @@ def test_a_body_is_an_object(value: Any) -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, code: str | None) -> None:
+def test_invalid_value_is_refused_with_its_position(changes: Json, param: str, code: str | None) -> None:
     error = refused(body(**changes))
     assert (error.param, error.code) == (param, code)
 
@@ -361,7 +361,7 @@ def test_a_wrong_value_is_refused_where_it_is_wrong(changes: Json, param: str, c
         (["a", {"type": "b", "threshold": 1}], ["a", "b"]),
     ],
 )
-def test_guardrails(given: Any, names: list[str | None]) -> None:
+def test_guardrails_are_parsed(given: Any, names: list[str | None]) -> None:
     assert parse(guardrails=given).guardrails == names
 
 
@@ -372,7 +372,7 @@ def test_guardrails(given: Any, names: list[str | None]) -> None:
         ("prompt_cache_options", {"prewarm": True}),
     ],
 )
-def test_what_the_server_cannot_do_is_refused_by_name(field: str, value: Any) -> None:
+def test_unsupported_features_are_refused_by_name(field: str, value: Any) -> None:
     error = refused(body(**{field: value}))
     assert (error.param, error.code) == (field, "unsupported_parameter")
     assert f"'{field}" in error.message
@@ -392,8 +392,8 @@ def test_what_the_server_cannot_do_is_refused_by_name(field: str, value: Any) ->
             "Invalid 'temperature': decimal above maximum value. Expected a value <= 2, but got 3 instead.",
         ),
         (
-            {"max_output_tokens": 0},
-            "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 1, but got 0 instead.",
+            {"max_output_tokens": 15},
+            "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 15 instead.",
         ),
         ({"truncation": "foo"}, "Invalid value: 'foo'. Supported values are: 'auto' and 'disabled'."),
         ({"text": {"verbosity": "x"}}, "Invalid value: 'x'. Supported values are: 'low', 'medium', and 'high'."),
@@ -410,22 +410,22 @@ def test_what_the_server_cannot_do_is_refused_by_name(field: str, value: Any) ->
         ({"stream_options": {}}, "The 'stream_options' parameter is only allowed when 'stream' is enabled."),
     ],
 )
-def test_messages_read_like_openais(changes: Json, message: str) -> None:
+def test_field_errors_are_worded_like_openais(changes: Json, message: str) -> None:
     assert refused(body(**changes)).message == message
 
 
-def test_input_may_be_left_out_where_something_goes_before_it() -> None:
+def test_input_may_be_omitted_with_previous_response() -> None:
     request = parse_create({"model": MODEL, "previous_response_id": PREVIOUS})
     assert (request.input, request.input_items) == (None, [])
     assert parse_create({"model": MODEL, "previous_response_id": PREVIOUS, "input": []}).input_items == []
 
 
-def test_metadata_at_its_bounds() -> None:
+def test_metadata_at_limits_is_accepted() -> None:
     metadata = {f"{i:064}": "b" * 512 for i in range(15)} | {"": ""}
     assert parse(metadata=metadata).metadata == metadata
 
 
-def test_limits_reach_every_field() -> None:
+def test_limits_apply_to_every_field() -> None:
     assert refused(body(instructions="abcd"), max_text_length=3).param == "instructions"
     assert refused(body(input="abcd"), max_text_length=3).param == "input"
 
@@ -448,7 +448,7 @@ def nested(depth: int) -> Json:
         body(tools=[{"type": "function", "name": "f", "parameters": nested(2000)}]),
     ],
 )
-def test_what_cannot_be_written_as_json_again_is_refused(value: Json) -> None:
+def test_values_not_representable_in_json_are_refused(value: Json) -> None:
     assert refused(value).code == "invalid_value"
 
 
@@ -465,9 +465,7 @@ def test_what_cannot_be_written_as_json_again_is_refused(value: Json) -> None:
         ("function_call", "auto", "tool_choice"),
     ],
 )
-def test_field_of_a_chat_request_is_refused_with_the_name_of_the_field_that_is_meant(
-    name: str, value: Any, moved_to: str
-) -> None:
+def test_chat_completions_field_is_refused_with_responses_name(name: str, value: Any, moved_to: str) -> None:
     with pytest.raises(ApiError) as raised:
         parse(**{name: value})
     error = raised.value

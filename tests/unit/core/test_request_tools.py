@@ -29,7 +29,7 @@ from llama_stack_responses.core.schema.shapes import Limits
 Json = dict[str, Any]
 
 TAKEN: Final = {"code_interpreter", "mcp", *CLIENT_TOOL_NAMES, *SEARCH_TOOLS}
-"""The types of the tools that are taken; they are no longer refused by name."""
+"""The tool types that are accepted; no others are."""
 
 FILE_SEARCH: Final[Json] = {
     "type": "file_search",
@@ -87,24 +87,24 @@ def types_of(member: Any) -> tuple[str, ...]:
     return get_args(get_type_hints(member)["type"])
 
 
-def test_a_function_with_every_declared_key_is_left_as_it_is() -> None:
+def test_function_with_every_declared_key_stays_unchanged() -> None:
     assert tools(WHOLE) == [WHOLE]
     assert WHOLE.keys() == get_type_hints(FunctionToolParam).keys()
 
 
-def test_a_file_search_with_every_declared_key_is_left_as_it_is() -> None:
+def test_file_search_with_every_declared_key_stays_unchanged() -> None:
     assert tools(FILE_SEARCH) == [FILE_SEARCH]
     assert FILE_SEARCH.keys() == get_type_hints(FileSearchToolParam).keys()
 
 
-def test_a_function_always_has_parameters_and_strict() -> None:
+def test_function_always_has_parameters_and_strict() -> None:
     assert tools({**function("f"), "evil": 1, "description": None}) == [
         {"type": "function", "name": "f", "parameters": None, "strict": None}
     ]
 
 
 @pytest.mark.parametrize("name", ["a", "a" * 128, "get-weather_2", "files.read"])
-def test_names_that_are_taken(name: str) -> None:
+def test_valid_tool_names_are_accepted(name: str) -> None:
     assert tools(function(name))[0]["name"] == name
 
 
@@ -141,12 +141,12 @@ def test_names_that_are_taken(name: str) -> None:
         ({**function("f"), "output_schema": []}, ".output_schema", "invalid_type"),
     ],
 )
-def test_a_wrong_tool_is_refused_where_it_is_wrong(tool: Any, param: str, code: str) -> None:
+def test_invalid_tool_is_refused_with_its_position(tool: Any, param: str, code: str) -> None:
     error = refused([function("e"), tool])
     assert (error.param, error.code) == (f"tools[1]{param}", code)
 
 
-def test_messages() -> None:
+def test_tool_errors_are_worded_like_openais() -> None:
     assert refused([{"type": "image_generation"}]).message == "Unsupported tool type 'image_generation' on this server."
     assert refused([{"type": "x"}]).message.startswith("Invalid value: 'x'. Supported values are: 'code_interpreter', ")
     assert refused([{"type": "function", "function": {"name": "f"}}]).message == (
@@ -200,7 +200,7 @@ DISPLAY: Final[Json] = {
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_a_tool_with_every_declared_key_is_left_as_it_is(tool: Json, declared: Any) -> None:
+def test_client_tool_with_every_declared_key_stays_unchanged(tool: Json, declared: Any) -> None:
     assert tools(tool) == [tool]
     assert tool.keys() == get_type_hints(declared).keys()
 
@@ -217,26 +217,26 @@ def test_a_tool_with_every_declared_key_is_left_as_it_is(tool: Json, declared: A
         ({**DISPLAY, "environment": "phone"}, ".environment", "invalid_value"),
     ],
 )
-def test_a_wrong_client_tool_is_refused_where_it_is_wrong(tool: Json, param: str, code: str) -> None:
+def test_invalid_client_tool_is_refused_with_its_position(tool: Json, param: str, code: str) -> None:
     error = refused([tool])
     assert (error.param, error.code) == (f"tools[0]{param}", code)
 
 
-def test_a_namespace_may_have_the_name_of_a_tool() -> None:
+def test_namespace_may_share_name_with_tool() -> None:
     assert tools(function("n"), NAMESPACE)
 
 
 @pytest.mark.parametrize("declared", [{}, "function", 1])
-def test_tools_are_an_array(declared: Any) -> None:
+def test_tools_must_be_array(declared: Any) -> None:
     assert refused(declared).param == "tools"
 
 
-def test_there_may_be_so_many() -> None:
+def test_too_many_tools_are_refused() -> None:
     assert refused([function("a"), function("b")], max_tools=1).code == "array_above_max_length"
 
 
 @pytest.mark.parametrize("member", get_args(ToolParam), ids=lambda member: member.__name__)
-def test_every_tool_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
+def test_every_openai_tool_is_accepted_or_refused_by_name(member: Any) -> None:
     for name in types_of(member):
         if name not in TAKEN:
             error = refused([{"type": name}])
@@ -244,25 +244,25 @@ def test_every_tool_that_openai_takes_is_taken_or_refused_by_name(member: Any) -
             assert f"'{name}'" in error.message
 
 
-# The choice
+# Tool choice
 
 
 @pytest.mark.parametrize("chosen", ["none", "auto", "required"])
-def test_a_mode(chosen: str) -> None:
+def test_choice_mode_is_accepted(chosen: str) -> None:
     assert choice(chosen, function("f")) == chosen
 
 
 @pytest.mark.parametrize("chosen", ["none", "auto"])
-def test_a_mode_without_tools(chosen: str) -> None:
+def test_choice_mode_without_tools_is_accepted(chosen: str) -> None:
     assert choice(chosen) == chosen
 
 
-def test_a_function() -> None:
+def test_choice_of_function_is_accepted() -> None:
     assert choice({**function("f"), "evil": 1}, function("e"), function("f")) == function("f")
 
 
 @pytest.mark.parametrize("mode", ["auto", "required"])
-def test_allowed_tools(mode: str) -> None:
+def test_choice_of_allowed_tools_is_accepted(mode: str) -> None:
     chosen = {"type": "allowed_tools", "mode": mode, "tools": [function("f")]}
     assert choice(chosen, function("e"), function("f")) == chosen
 
@@ -290,7 +290,7 @@ def test_allowed_tools(mode: str) -> None:
         ({"type": "allowed_tools", "mode": "auto", "tools": [function("f"), function("g")]}, "tool_choice", None),
     ],
 )
-def test_a_wrong_choice_is_refused_where_it_is_wrong(chosen: Any, param: str, code: str | None) -> None:
+def test_invalid_choice_is_refused_with_its_position(chosen: Any, param: str, code: str | None) -> None:
     error = refused([function("f")], chosen)
     assert (error.param, error.code) == (param, code)
 
@@ -306,7 +306,7 @@ def test_a_wrong_choice_is_refused_where_it_is_wrong(chosen: Any, param: str, co
         ({"type": "custom", "name": "c"}, NAMESPACE),
     ],
 )
-def test_a_choice_of_a_client_tool(chosen: Json, tool: Json) -> None:
+def test_choice_of_client_tool_requires_that_tool(chosen: Json, tool: Json) -> None:
     assert choice(chosen, tool) == chosen
     error = refused([function("f")], chosen)
     assert (error.param, error.code) == ("tool_choice", None)
@@ -321,7 +321,7 @@ def test_a_choice_of_a_client_tool(chosen: Json, tool: Json) -> None:
         ({"type": "tool_search"}, {"type": "tool_search"}),
     ],
 )
-def test_a_client_tool_is_allowed(entry: Json, tool: Json) -> None:
+def test_allowed_client_tool_requires_that_tool(entry: Json, tool: Json) -> None:
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [entry]}
     assert choice(allowed, tool) == allowed
     assert refused([function("f")], allowed).param == "tool_choice"
@@ -338,7 +338,7 @@ def test_a_client_tool_is_allowed(entry: Json, tool: Json) -> None:
         ),
     ],
 )
-def test_a_choice_without_tools(chosen: Any, message: str) -> None:
+def test_choice_without_tools_is_refused(chosen: Any, message: str) -> None:
     error = refused(None, chosen)
     assert (error.param, error.message) == ("tool_choice", message)
 
@@ -347,7 +347,7 @@ CHOICES = [member for member in get_args(ToolChoice) if isinstance(member, type)
 
 
 @pytest.mark.parametrize("member", CHOICES, ids=lambda member: member.__name__)
-def test_every_choice_that_openai_takes_is_taken_or_refused_by_name(member: Any) -> None:
+def test_every_openai_choice_is_accepted_or_refused_by_name(member: Any) -> None:
     for name in types_of(member):
         if name not in {"allowed_tools", *TAKEN}:
             error = refused([function("f")], {"type": name})
@@ -358,7 +358,7 @@ def test_every_choice_that_openai_takes_is_taken_or_refused_by_name(member: Any)
 OMITTING = Limits(omitted_tools=frozenset({"image_generation", "file_search"}))
 
 
-def test_an_omitted_tool_that_this_server_does_not_know_is_taken_as_it_came() -> None:
+def test_omitted_unknown_tool_is_accepted_unchanged() -> None:
     tool = {"type": "image_generation", "quality": "low"}
     assert parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING).tools == [tool]
 
@@ -366,6 +366,6 @@ def test_an_omitted_tool_that_this_server_does_not_know_is_taken_as_it_came() ->
 @pytest.mark.parametrize(
     "tool", [{"type": "programmatic_tool_calling"}, {"type": "file_search"}, {"type": "image"}, {"type": []}]
 )
-def test_other_tools_are_checked_as_ever(tool: Any) -> None:
+def test_other_tools_are_checked_despite_omitted_ones(tool: Any) -> None:
     with pytest.raises(ApiError):
         parse_create({"model": "m", "input": "Hi", "tools": [tool]}, limits=OMITTING)

@@ -1,4 +1,4 @@
-"""The response object: every field of OpenAI's type and no other."""
+"""The response object has every field of OpenAI's type and no other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def response(**fields: Any) -> Json:
 
 
 def assert_declared(value: Any) -> None:
-    """No model in `value` has a key that its type does not declare."""
+    """Assert that no model in `value` has a key that its type does not declare."""
     if isinstance(value, BaseModel):
         extra = (value.model_extra or {}).keys() - ALLOWED_KEYS.get(type(value), frozenset())
         assert not extra, f"{type(value).__name__}: {extra}"
@@ -43,7 +43,7 @@ REQUESTS: dict[str, Json] = {
         "presence_penalty": -2,
         "top_p": 0.5,
         "top_logprobs": 3,
-        "max_output_tokens": 5,
+        "max_output_tokens": 50,
         "max_tool_calls": 2,
     },
     "functions": {
@@ -80,7 +80,7 @@ REQUESTS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("fields", REQUESTS.values(), ids=REQUESTS)
-def test_the_response_is_openais_type_whole(fields: Json) -> None:
+def test_response_matches_openai_type(fields: Json) -> None:
     made = response(**fields)
     model = Response.model_validate(made, strict=True)
     assert_declared(model)
@@ -88,7 +88,7 @@ def test_the_response_is_openais_type_whole(fields: Json) -> None:
     assert made.keys() == typed | ALLOWED_KEYS[Response]
 
 
-def test_what_is_echoed() -> None:
+def test_request_fields_are_echoed() -> None:
     for fields in REQUESTS.values():
         made = response(**fields)
         for name, value in fields.items():
@@ -103,7 +103,7 @@ def test_what_is_echoed() -> None:
                 assert made[name] == value, name
 
 
-def test_the_defaults() -> None:
+def test_response_has_defaults() -> None:
     assert {name: value for name, value in response().items() if value is not None} == {
         "id": ID,
         "object": "response",
@@ -130,33 +130,33 @@ def test_the_defaults() -> None:
     }
 
 
-def test_a_temperature_of_nothing_is_kept() -> None:
+def test_zero_temperature_is_kept() -> None:
     assert (response(temperature=0)["temperature"], response(top_p=0)["top_p"]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(
     ("wanted", "shown"), [(None, "default"), ("auto", "default"), ("fast", "priority"), ("flex", "flex")]
 )
-def test_the_tier_is_one_that_serves(wanted: str | None, shown: str) -> None:
+def test_service_tier_is_effective_tier(wanted: str | None, shown: str) -> None:
     assert response(service_tier=wanted)["service_tier"] == shown
 
 
-def test_the_image_policy_is_the_one_in_effect() -> None:
+def test_image_policy_is_effective_policy() -> None:
     assert response(image={"context_compression": "auto"})["image"] is None
     assert response(image={"context_compression": "disabled"})["image"] == {"context_compression": "disabled"}
 
 
-def test_the_cache_options_are_whole() -> None:
+def test_cache_options_are_complete() -> None:
     options = response(prompt_cache_options={"mode": "explicit", "prewarm": False})["prompt_cache_options"]
     assert options == {"mode": "explicit", "ttl": "30m"}
 
 
-def test_a_function_shows_its_parameters_and_strict() -> None:
+def test_echoed_function_has_parameters_and_strict() -> None:
     [tool] = response(tools=[{"type": "function", "name": "f"}])["tools"]
     assert tool == {"type": "function", "name": "f", "description": None, "parameters": None, "strict": None}
 
 
-def test_each_response_has_its_own_output() -> None:
+def test_responses_do_not_share_output() -> None:
     request = parse_create({"model": "m", "input": "hi"})
     first = new_response(request, id=ID, created_at=0)
     first["output"].append({})
@@ -164,13 +164,13 @@ def test_each_response_has_its_own_output() -> None:
 
 
 @pytest.mark.parametrize("made", [usage_of(Usage()), usage_of(SOME)], ids=["zero", "some"])
-def test_usage_is_openais_type_whole(made: Json) -> None:
+def test_usage_matches_openai_type(made: Json) -> None:
     model = ResponseUsage.model_validate(made, strict=True)
     assert_declared(model)
     assert model.total_tokens == model.input_tokens + model.output_tokens
 
 
-def test_usage_counts_each_where_it_belongs() -> None:
+def test_usage_counts_are_in_their_fields() -> None:
     assert usage_of(SOME) == {
         "input_tokens": 10,
         "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 2},
@@ -181,7 +181,7 @@ def test_usage_counts_each_where_it_belongs() -> None:
 
 
 @pytest.mark.parametrize("default", ["always", "never"])
-def test_mcp_server_shows_the_approval_that_applies(default: Any) -> None:
+def test_mcp_server_shows_effective_approval(default: Any) -> None:
     server = {"type": "mcp", "server_label": "s", "server_url": "https://example.com/mcp"}
     request = parse_create({"model": "m", "input": "hi", "tools": [server, {**server, "server_label": "t"}]})
     request.tools[1]["require_approval"] = "always"

@@ -1,4 +1,4 @@
-"""What may be left out of a conversation that is too long."""
+"""The items that may be left out of a conversation that is too long."""
 
 from typing import Any
 
@@ -41,29 +41,29 @@ PIN = USER | {PINNED: True}
         ([USER, USER, ANSWER, USER], [[0], [1, 2]]),
         ([USER, SYSTEM, ANSWER, USER], [[0, 2]]),
         ([PIN, USER, ANSWER, USER], [[1, 2]]),
-        # In the turn that goes on, round by round, and never the last one.
+        # The current turn loses items round by round, and never its last round.
         ([USER, THOUGHT, call("1"), output("1"), THOUGHT, call("2"), output("2")], [[1, 2, 3]]),
         ([USER, ANSWER, call("1"), call("2"), output("1"), output("2"), call("3"), output("3")], [[1, 2, 3, 4, 5]]),
         ([USER, call("1"), output("1")], []),
         ([USER, SEARCH, SEARCH, ANSWER], [[1], [2]]),
-        # A call and its output go together, whoever speaks between them.
+        # A call and its output go together, whatever messages are between them.
         ([USER, call("1"), USER, output("1"), ANSWER, USER], [[0, 1, 2, 3, 4]]),
         ([USER, call("1"), USER, output("1")], []),
         ([call("1"), output("1"), call("2"), output("2")], [[0, 1]]),
     ],
 )
-def test_the_parts_of_a_conversation(items: list[Json], parts: list[list[int]]) -> None:
+def test_droppable_parts_are_whole_turns_and_rounds(items: list[Json], parts: list[list[int]]) -> None:
     assert droppable(items) == parts
 
 
-def test_a_message_that_is_not_to_be_answered_is_like_others() -> None:
+def test_answered_user_message_is_droppable() -> None:
     items = [SYSTEM, USER, ANSWER, USER, call("1"), output("1"), ANSWER]
     assert droppable(items, to_answer=False) == [[1, 2], [3, 4, 5]]
 
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Json]:
-    """Conversations in which every call has its output, somewhere behind it."""
+    """Draw conversations in which every call has its output somewhere after it."""
     items: list[Json] = []
     waiting: list[str] = []
     for number in range(draw(st.integers(0, 20))):
@@ -81,7 +81,7 @@ def conversations(draw: st.DrawFn) -> list[Json]:
 
 
 @given(conversations())
-def test_what_is_left_makes_sense(items: list[Json]) -> None:
+def test_remaining_conversation_is_valid(items: list[Json]) -> None:
     parts = droppable(items)
     numbers = [number for part in parts for number in part]
     assert numbers == sorted(set(numbers))

@@ -1,4 +1,4 @@
-"""When a JSON object that comes in fragments is whole."""
+"""When a JSON object that arrives in fragments is complete."""
 
 import json
 from random import Random
@@ -12,7 +12,7 @@ VALUES = st.recursive(st.text('{}[]"\\a', max_size=4) | st.integers(), lambda in
 
 
 @given(st.dictionaries(st.text('{"\\', max_size=3), VALUES, max_size=3), st.randoms())
-def test_object_is_whole_with_its_last_character_however_it_is_cut(value: dict[str, object], random: Random) -> None:
+def test_object_is_complete_with_its_last_character(value: dict[str, object], random: Random) -> None:
     characters = json.dumps(value, ensure_ascii=False)
     cuts = sorted({random.randrange(len(characters)) for _ in range(3)} | {0})
     pieces = [characters[start:end] for start, end in zip(cuts, [*cuts[1:], None], strict=True)]
@@ -24,5 +24,5 @@ def test_object_is_whole_with_its_last_character_however_it_is_cut(value: dict[s
     assert whole.reached(fragments)
 
 
-def test_text_without_an_object_is_never_whole() -> None:
+def test_text_without_object_is_never_complete() -> None:
     assert not WholeObject().reached(["", "12", '"{}"', " "])

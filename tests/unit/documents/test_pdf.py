@@ -1,4 +1,4 @@
-"""PDFs: their text, and what is wrong with those that have none."""
+"""PDFs: their text, and errors for those without any."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ SOUND = pdf("Hello", "W\\366rld")
     [SOUND, pdf("Hello", "", "W\\366rld"), pdf("Hello", "W\\366rld", before=b"\n\n"), encrypted(SOUND, "")],
     ids=["plain", "with an empty page", "behind something else", "encrypted, and open to all"],
 )
-def test_the_text_of_all_pages(content: bytes) -> None:
+def test_text_of_all_pages_is_read(content: bytes) -> None:
     assert read(content, LIMITS) == {"text": "Hello\n\nWörld"}
 
 
@@ -39,7 +39,7 @@ def test_the_text_of_all_pages(content: bytes) -> None:
     ],
     ids=["encrypted", "pages", "characters", "cut off", "only a head", "nothing", "a bomb"],
 )
-def test_what_cannot_be_read_says_why(content: bytes, problem: str) -> None:
+def test_unreadable_pdf_has_reason(content: bytes, problem: str) -> None:
     assert answer(read, content, LIMITS) == {"problem": problem}
 
 
@@ -47,7 +47,7 @@ def pdfs(seconds: float = 60.0, memory_bytes: int = 2**30) -> Pdfs:
     return Pdfs(PdfLimits(3, 100, seconds), WorkerPool(PoolLimits(memory_bytes=memory_bytes)))
 
 
-async def test_a_worker_process_reads_it() -> None:
+async def test_pdf_is_read_in_worker_process() -> None:
     assert await pdfs().text(SOUND, OWNER, TimeBudget(60)) == "Hello\n\nWörld"
 
 
@@ -55,11 +55,11 @@ async def test_a_worker_process_reads_it() -> None:
     ("reader", "why"),
     [(pdfs(seconds=0.001), r"within 0\.001 seconds"), (pdfs(memory_bytes=64 * 2**20), "too much memory")],
 )
-async def test_what_takes_too_much_is_given_up(reader: Pdfs, why: str) -> None:
+async def test_pdf_over_time_or_memory_limit_is_refused(reader: Pdfs, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         await reader.text(pdf_bomb(60_000_000), OWNER, TimeBudget(60))
 
 
-async def test_the_problem_is_told() -> None:
+async def test_encrypted_pdf_is_refused_with_reason() -> None:
     with pytest.raises(Unreadable, match="needs a password"):
         await pdfs().text(encrypted(SOUND, "secret"), OWNER, TimeBudget(60))

@@ -1,4 +1,4 @@
-"""Files become text, or are refused in words for whoever sent them."""
+"""Files become text, or are refused with an error for the client."""
 
 import asyncio
 import codecs
@@ -19,7 +19,7 @@ ZIP = b"PK\x03\x04\x14\x00\x00\x00"
 
 
 class FakeProcessor:
-    """A processor that says which files it was given."""
+    """A processor that records the files that it was given."""
 
     def __init__(self, text: str = "Read.", *, keeps: bool = False) -> None:
         self.keeps = keeps
@@ -27,7 +27,7 @@ class FakeProcessor:
         self.text_of_all = text
 
     async def text(self, document: Document) -> str:
-        """The same for each."""
+        """Return the same text for each file."""
         self.given.append(document.name)
         return self.text_of_all
 
@@ -62,7 +62,7 @@ def document(content: bytes, media_type: str = "", charset: str | None = None) -
         (document(b'{"a": 1}', "application/octet-stream"), '{"a": 1}'),
     ],
 )
-async def test_text_is_text_whatever_it_is_called(pool: WorkerPool, given: Document, text: str) -> None:
+async def test_text_file_is_read_whatever_its_media_type(pool: WorkerPool, given: Document, text: str) -> None:
     assert await texts_of(pool, 100).of(given, reader()) == text
 
 
@@ -77,7 +77,7 @@ async def test_text_is_text_whatever_it_is_called(pool: WorkerPool, given: Docum
         ("no-such-charset", "A"),
     ],
 )
-async def test_what_is_no_charset_changes_nothing(pool: WorkerPool, charset: str, text: str) -> None:
+async def test_unknown_charset_is_ignored(pool: WorkerPool, charset: str, text: str) -> None:
     assert await texts_of(pool, 100).of(document(text.encode(), "text/plain", charset), reader()) == text
 
 
@@ -94,12 +94,12 @@ async def test_what_is_no_charset_changes_nothing(pool: WorkerPool, charset: str
         (document("€".encode() * 5000), "more than 100 characters"),
     ],
 )
-async def test_what_has_no_text_is_refused(pool: WorkerPool, given: Document, why: str) -> None:
+async def test_file_without_text_is_refused(pool: WorkerPool, given: Document, why: str) -> None:
     with pytest.raises(Unreadable, match=why):
         await texts_of(pool, 100).of(given, reader())
 
 
-async def test_the_stacks_processor_reads_what_is_no_text(pool: WorkerPool) -> None:
+async def test_processor_of_stack_reads_files_other_than_text(pool: WorkerPool) -> None:
     processor = FakeProcessor("half a \ud83d")
     texts = texts_of(pool, 100, processor)
     assert await texts.of(document(ZIP), reader()) == "half a �"
@@ -108,7 +108,7 @@ async def test_the_stacks_processor_reads_what_is_no_text(pool: WorkerPool) -> N
     assert len(processor.given) == 2
 
 
-async def test_what_must_not_be_stored_is_given_to_none_that_does(pool: WorkerPool) -> None:
+async def test_unstored_files_are_not_given_to_processor_that_stores(pool: WorkerPool) -> None:
     keeper, processor = FakeProcessor(keeps=True), FakeProcessor()
     assert await texts_of(pool, 100, keeper).of(document(pdf("Hello")), reader(keep=False)) == "Hello"
     with pytest.raises(Unreadable, match="'store' is false"):
@@ -118,23 +118,23 @@ async def test_what_must_not_be_stored_is_given_to_none_that_does(pool: WorkerPo
     assert await texts_of(pool, 100, keeper).of(document(ZIP), reader()) == "Read."
 
 
-async def test_a_file_is_read_once(pool: WorkerPool) -> None:
+async def test_same_file_is_read_once(pool: WorkerPool) -> None:
     processor = FakeProcessor()
     texts = texts_of(pool, 100, processor)
     assert [await texts.of(document(ZIP), reader()) for _ in range(2)] == ["Read."] * 2
     assert len(processor.given) == 1
 
 
-async def test_what_is_remembered_is_bounded(pool: WorkerPool) -> None:
+async def test_cached_texts_are_bounded_in_size(pool: WorkerPool) -> None:
     processor = FakeProcessor("x" * 6_000_000)
     texts = texts_of(pool, 10_000_000, processor)
     for number in (1, 2, 1, 3, 1, 2):
         await texts.of(document(ZIP + bytes([number])), reader())
-    # The second has to make room for the third, and then the third for it.
+    # The second is evicted for the third, and then the third for the second.
     assert len(processor.given) == 4
 
 
-async def test_the_processors_time_is_bounded(pool: WorkerPool) -> None:
+async def test_processor_is_stopped_after_timeout(pool: WorkerPool) -> None:
     class Stalled(FakeProcessor):
         async def text(self, document: Document) -> str:
             await asyncio.Event().wait()
@@ -144,7 +144,7 @@ async def test_the_processors_time_is_bounded(pool: WorkerPool) -> None:
         await texts_of(pool, 100, Stalled(), seconds=0.01).of(document(ZIP), reader())
 
 
-async def test_processor_is_shared_fairly_by_the_owners() -> None:
+async def test_processor_is_shared_fairly_between_owners() -> None:
     class Stalled(FakeProcessor):
         async def text(self, document: Document) -> str:
             if document.name == "stalled":
@@ -164,7 +164,7 @@ async def test_processor_is_shared_fairly_by_the_owners() -> None:
     await asyncio.wait(flood)
 
 
-async def test_time_of_the_request_bounds_the_processor() -> None:
+async def test_time_budget_of_request_limits_processor() -> None:
     class Stalled(FakeProcessor):
         async def text(self, document: Document) -> str:
             await asyncio.Event().wait()

@@ -1,4 +1,4 @@
-"""Which addresses the guard lets through."""
+"""The addresses that the address policy allows."""
 
 import socket
 from collections.abc import Sequence
@@ -6,14 +6,14 @@ from ipaddress import ip_address, ip_network
 
 import pytest
 
-from llama_stack_responses.fetch.address_policy import Guard, Refused
+from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
 
 
-def resolving(*addresses: str) -> Guard:
+def resolving(*addresses: str) -> AddressPolicy:
     async def resolve(host: str, port: int) -> Sequence[str]:
         return addresses
 
-    return Guard(resolve=resolve)
+    return AddressPolicy(resolve=resolve)
 
 
 @pytest.mark.parametrize(
@@ -42,23 +42,23 @@ def resolving(*addresses: str) -> Guard:
         "ff02::1",
     ],
 )
-def test_what_is_not_public_is_not_let_through(address: str) -> None:
-    assert not Guard().allows(ip_address(address))
+def test_non_public_address_is_refused(address: str) -> None:
+    assert not AddressPolicy().allows(ip_address(address))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"])
-def test_what_is_public_is_let_through(address: str) -> None:
-    assert Guard().allows(ip_address(address))
+def test_public_address_is_allowed(address: str) -> None:
+    assert AddressPolicy().allows(ip_address(address))
 
 
-def test_the_operator_allows_networks() -> None:
-    guard = Guard([ip_network("10.0.0.0/8"), ip_network("fd00::/8")])
+def test_configured_networks_are_allowed() -> None:
+    guard = AddressPolicy([ip_network("10.0.0.0/8"), ip_network("fd00::/8")])
     allowed = ["10.1.2.3", "::ffff:10.1.2.3", "fd00::1", "192.168.0.1"]
     assert [guard.allows(ip_address(each)) for each in allowed] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("scheme", ["file", "ftp", "gopher", "ws", ""])
-async def test_other_schemes_are_refused(scheme: str) -> None:
+async def test_schemes_other_than_http_are_refused(scheme: str) -> None:
     with pytest.raises(Refused, match="Only http and https"):
         await resolving("8.8.8.8").addresses(scheme, "a.example", 0)
 
@@ -86,44 +86,44 @@ async def test_other_schemes_are_refused(scheme: str) -> None:
         "fe80::1%lo",
     ],
 )
-async def test_a_name_counts_by_what_it_leads_to(host: str) -> None:
+async def test_host_is_judged_by_its_resolved_address(host: str) -> None:
     with pytest.raises(Refused, match="no public address"):
-        await Guard().addresses("http", host, 80)
+        await AddressPolicy().addresses("http", host, 80)
 
 
-async def test_an_address_is_judged_without_a_lookup() -> None:
+async def test_address_is_judged_without_dns_lookup() -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise AssertionError(host)
 
-    guard = Guard(resolve=resolve)
+    guard = AddressPolicy(resolve=resolve)
     assert await guard.addresses("http", "0x8.8.2056", 80) == ["8.8.8.8"]
     with pytest.raises(Refused, match="no public address"):
         await guard.addresses("http", "localhost.", 80)
 
 
 @pytest.mark.parametrize("error", [socket.gaierror(), UnicodeError(), ValueError("embedded null character")])
-async def test_a_name_that_leads_nowhere(error: Exception) -> None:
+async def test_unresolvable_host_is_refused(error: Exception) -> None:
     async def resolve(host: str, port: int) -> Sequence[str]:
         raise error
 
     with pytest.raises(Refused, match="was not found"):
-        await Guard(resolve=resolve).addresses("http", "nowhere.example", 80)
+        await AddressPolicy(resolve=resolve).addresses("http", "nowhere.example", 80)
 
 
-async def test_a_name_with_a_long_label_is_not_found_by_the_system() -> None:
-    """It is refused before a lookup: it has no form in IDNA."""
+async def test_host_with_too_long_label_is_refused() -> None:
+    """The host has no IDNA form, so it is refused before a DNS lookup."""
     with pytest.raises(Refused, match="was not found"):
-        await Guard().addresses("http", f"{'a' * 64}.example", 80)
+        await AddressPolicy().addresses("http", f"{'a' * 64}.example", 80)
 
 
 @pytest.mark.parametrize(
     ("host", "port"), [("", 80), ("a" * 254, 80), ("8.8.8.8", 0), ("8.8.8.8", 65_536), ("8.8.8.8", -1)]
 )
-async def test_a_host_or_port_that_cannot_be_is_refused_without_a_lookup(host: str, port: int) -> None:
+async def test_impossible_host_or_port_is_refused_without_dns_lookup(host: str, port: int) -> None:
     with pytest.raises(Refused, match="no host or port"):
         await resolving("8.8.8.8").addresses("http", host, port)
 
 
-async def test_of_several_addresses_those_remain_that_are_allowed() -> None:
+async def test_only_allowed_addresses_of_host_are_used() -> None:
     guard = resolving("2606:4700::1111", "127.0.0.1", "8.8.8.8", "8.8.8.8")
     assert await guard.addresses("https", "a.example", 443) == ["8.8.8.8", "2606:4700::1111"]

@@ -1,4 +1,4 @@
-"""What the fetcher reads from servers of every kind, and where it does not go."""
+"""What the fetcher reads from servers of every kind, and the requests that it refuses."""
 
 import gzip
 import ssl
@@ -10,7 +10,8 @@ from threading import Event
 
 import pytest
 
-from llama_stack_responses.fetch.address_policy import Guard, Refused
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from tests.support.certificates import Certificates
 from tests.support.web import Answer, Web
@@ -19,20 +20,24 @@ HERE = [ip_network("127.0.0.1/32")]
 LIMITS = FetchLimits(size=100_000, seconds=20, redirects=3)
 
 
+def uncounted(_: int) -> None:
+    """Count nothing."""
+
+
 @pytest.fixture
 def web() -> Iterator[Web]:
     with Web() as web:
         yield web
 
 
-def resolving(*answers: Sequence[str]) -> Guard:
-    """A guard whose names lead elsewhere each time."""
+def resolving(*answers: Sequence[str]) -> AddressPolicy:
+    """Return an address policy whose DNS lookups give these answers in turn."""
     left = list(answers)
 
     async def resolve(host: str, port: int) -> Sequence[str]:
         return left.pop(0)
 
-    return Guard(HERE, resolve)
+    return AddressPolicy(HERE, resolve=resolve)
 
 
 async def resolving_nothing(host: str, port: int) -> Sequence[str]:
@@ -45,38 +50,38 @@ def trusting(certificates: Certificates) -> ssl.SSLContext:
 
 @pytest.fixture
 def fetcher() -> Fetcher:
-    return Fetcher(Guard(HERE), LIMITS)
+    return Fetcher(AddressPolicy(HERE), LIMITS)
 
 
-async def test_it_reads_what_a_url_names(web: Web, fetcher: Fetcher) -> None:
+async def test_body_and_content_type_are_read(web: Web, fetcher: Fetcher) -> None:
     web.say("/a", "Otters", "Text/Plain; charset=latin-1")
-    fetched = await fetcher.get(web.url("/a"))
+    fetched = await fetcher.get(web.url("/a"), uncounted)
     assert fetched.body == b"Otters"
     assert (fetched.url, fetched.media_type, fetched.charset) == (web.url("/a"), "text/plain", "latin-1")
     assert web.seen[0].headers["host"] == f"127.0.0.1:{web.port}"
 
 
-async def test_it_follows_redirects(web: Web, fetcher: Fetcher) -> None:
+async def test_redirects_are_followed(web: Web, fetcher: Fetcher) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": "/b"})
     web.answers["/b"] = Answer(status=301, headers={"location": web.url("/c")})
     web.say("/c", "here")
-    fetched = await fetcher.get(web.url("/a"))
+    fetched = await fetcher.get(web.url("/a"), uncounted)
     assert (fetched.url, fetched.body) == (web.url("/c"), b"here")
 
 
-async def test_redirects_have_a_bound(web: Web, fetcher: Fetcher) -> None:
+async def test_redirects_are_limited(web: Web, fetcher: Fetcher) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": "/a"})
     with pytest.raises(Refused, match="redirects more than 3 times"):
-        await fetcher.get(web.url("/a"))
+        await fetcher.get(web.url("/a"), uncounted)
     assert len(web.seen) == 4
 
 
-async def test_body_of_a_redirect_is_not_read(web: Web, fetcher: Fetcher) -> None:
+async def test_redirect_body_is_not_read(web: Web, fetcher: Fetcher) -> None:
     never = Event()
     web.answers["/a"] = Answer(status=302, headers={"location": "/b"}, body=[b"endless", never])
     web.say("/b", "here")
     try:
-        assert (await fetcher.get(web.url("/a"))).body == b"here"
+        assert (await fetcher.get(web.url("/a"), uncounted)).body == b"here"
     finally:
         never.set()
 
@@ -91,19 +96,19 @@ async def test_body_of_a_redirect_is_not_read(web: Web, fetcher: Fetcher) -> Non
         ("gopher://127.0.0.1:{port}/b", "not a URL of a page|Only http"),
     ],
 )
-async def test_a_redirect_is_checked_again(web: Web, fetcher: Fetcher, location: str, why: str) -> None:
+async def test_redirect_target_is_checked_by_policy(web: Web, fetcher: Fetcher, location: str, why: str) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": location.format(port=web.port)})
     with pytest.raises(Refused, match=why):
-        await fetcher.get(web.url("/a"))
+        await fetcher.get(web.url("/a"), uncounted)
     assert [asked.path for asked in web.seen] == ["/a"]
 
 
 @pytest.mark.parametrize(
     "url", ["file:///etc/passwd", "/etc/passwd", "http://", "data:text/plain,a", "http://a b/", "http://[1/", ""]
 )
-async def test_what_is_no_url_of_a_page(fetcher: Fetcher, url: str) -> None:
+async def test_url_that_is_not_page_is_refused(fetcher: Fetcher, url: str) -> None:
     with pytest.raises(Refused):
-        await fetcher.get(url)
+        await fetcher.get(url, uncounted)
 
 
 ODD_HOSTS = [
@@ -133,75 +138,75 @@ ODD_HOSTS = [
 
 
 @pytest.mark.parametrize("url", [*ODD_HOSTS, "http://127.0.0.1/\ud800", "http://127.0.0.1/" + "a" * 100_000])
-async def test_a_url_with_an_odd_host_is_refused(url: str) -> None:
+async def test_url_with_odd_host_is_refused(url: str) -> None:
     with pytest.raises(Refused):
-        await Fetcher(Guard([], resolving_nothing), LIMITS).get(url)
+        await Fetcher(AddressPolicy(resolve=resolving_nothing), LIMITS).get(url, uncounted)
 
 
 @pytest.mark.parametrize("url", [each for each in ODD_HOSTS if each.isascii() and "[" not in each])
-async def test_a_redirect_to_an_odd_host_is_refused(web: Web, url: str) -> None:
+async def test_redirect_to_odd_host_is_refused(web: Web, url: str) -> None:
     web.answers["/a"] = Answer(status=302, headers={"location": url[:10_000]})
     fetcher = Fetcher(resolving(["127.0.0.1"], []), LIMITS)
     with pytest.raises(Refused):
-        await fetcher.get(web.url("/a", "odd.example"))
+        await fetcher.get(web.url("/a", "odd.example"), uncounted)
 
 
-async def test_it_connects_to_the_address_that_was_checked() -> None:
-    """A name that answers otherwise when it is asked a second time gains nothing: it is asked once."""
+async def test_connection_uses_checked_address() -> None:
+    """DNS rebinding gains nothing: the name is resolved only once per connection."""
     with Web() as allowed, Web("127.0.0.2", allowed.port) as hidden:
         allowed.say("/a", "allowed")
         hidden.say("/a", "hidden")
         fetcher = Fetcher(resolving(["127.0.0.2", "127.0.0.1"], ["127.0.0.2"]), LIMITS)
-        assert (await fetcher.get(allowed.url("/a", "changing.example"))).body == b"allowed"
+        assert (await fetcher.get(allowed.url("/a", "changing.example"), uncounted)).body == b"allowed"
         assert allowed.seen[0].headers["host"] == f"changing.example:{allowed.port}"
         with pytest.raises(Refused, match="no public address"):
-            await fetcher.get(allowed.url("/a", "changing.example"))
+            await fetcher.get(allowed.url("/a", "changing.example"), uncounted)
         assert hidden.seen == []
 
 
-async def test_a_redirect_to_the_same_name_asks_where_it_leads_now() -> None:
+async def test_redirect_to_same_host_resolves_it_again() -> None:
     with Web() as allowed, Web("127.0.0.2", allowed.port) as hidden:
         allowed.answers["/a"] = Answer(status=302, headers={"location": "/b"})
         hidden.say("/b", "hidden")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.2"]), LIMITS)
         with pytest.raises(Refused, match="no public address"):
-            await fetcher.get(allowed.url("/a", "changing.example"))
+            await fetcher.get(allowed.url("/a", "changing.example"), uncounted)
         assert hidden.seen == []
 
 
-async def test_the_next_address_is_tried_where_nobody_listens() -> None:
+async def test_next_address_is_tried_if_connection_is_refused() -> None:
     with Web() as web:
         web.say("/a", "here")
-        guard = Guard([ip_network("127.0.0.0/8")], resolving(["127.0.0.3", "127.0.0.1"])._resolve)
-        assert (await Fetcher(guard, LIMITS).get(web.url("/a", "two.example"))).body == b"here"
+        guard = AddressPolicy([ip_network("127.0.0.0/8")], resolve=resolving(["127.0.0.3", "127.0.0.1"])._resolve)
+        assert (await Fetcher(guard, LIMITS).get(web.url("/a", "two.example"), uncounted)).body == b"here"
 
 
-async def test_the_certificate_is_for_the_name(tmp_path: Path) -> None:
+async def test_certificate_is_verified_for_host_name(tmp_path: Path) -> None:
     certificates = Certificates.made_in(tmp_path, ["good.example"])
     with Web(certificate=certificates.of_server()) as web:
         web.say("/a", "safe")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.1"]), LIMITS, trusting(certificates))
-        assert (await fetcher.get(web.url("/a", "good.example"))).body == b"safe"
+        assert (await fetcher.get(web.url("/a", "good.example"), uncounted)).body == b"safe"
         with pytest.raises(Refused, match="could not be fetched"):
-            await fetcher.get(web.url("/a", "other.example"))
+            await fetcher.get(web.url("/a", "other.example"), uncounted)
 
 
-async def test_no_connection_serves_another_name(tmp_path: Path) -> None:
-    """Two names with one address: the second has no certificate there, though a connection stands open."""
+async def test_connection_is_not_reused_for_other_host(tmp_path: Path) -> None:
+    """The second name has the same address but no certificate there, and an open connection does not change that."""
     certificates = Certificates.made_in(tmp_path, ["good.example"])
     with Web(certificate=certificates.of_server()) as web:
         web.answers["/a"] = Answer(status=302, headers={"location": web.url("/b", "other.example")})
         web.say("/b", "not for other.example")
         fetcher = Fetcher(resolving(["127.0.0.1"], ["127.0.0.1"]), LIMITS, trusting(certificates))
         with pytest.raises(Refused, match="could not be fetched"):
-            await fetcher.get(web.url("/a", "good.example"))
+            await fetcher.get(web.url("/a", "good.example"), uncounted)
         assert [asked.path for asked in web.seen] == ["/a"]
 
 
-async def test_gzip_is_read(web: Web, fetcher: Fetcher) -> None:
+async def test_gzip_body_is_decoded(web: Web, fetcher: Fetcher) -> None:
     headers = {"content-encoding": "gzip", "content-type": "text/plain"}
     web.answers["/a"] = Answer(gzip.compress(b"small" * 1000), headers=headers)
-    assert (await fetcher.get(web.url("/a"))).body == b"small" * 1000
+    assert (await fetcher.get(web.url("/a"), uncounted)).body == b"small" * 1000
 
 
 @pytest.mark.parametrize(
@@ -212,53 +217,53 @@ async def test_gzip_is_read(web: Web, fetcher: Fetcher) -> None:
         (zlib.compress(b"\0" * 50_000_000), "deflate"),
     ],
 )
-async def test_what_is_too_large_is_not_read(web: Web, fetcher: Fetcher, body: bytes, encoding: str) -> None:
+async def test_oversized_body_is_refused(web: Web, fetcher: Fetcher, body: bytes, encoding: str) -> None:
     web.answers["/a"] = Answer(body, headers={"content-encoding": encoding} if encoding else {})
     with pytest.raises(Refused, match="larger than 100000 bytes"):
-        await fetcher.get(web.url("/a"))
+        await fetcher.get(web.url("/a"), uncounted)
 
 
-async def test_a_body_without_end_is_not_read_to_its_end(web: Web, fetcher: Fetcher) -> None:
+async def test_endless_body_is_refused_at_limit(web: Web, fetcher: Fetcher) -> None:
     def endless() -> Iterator[bytes]:
         while True:
             yield b"x" * 10_000
 
     web.answers["/a"] = Answer(endless())
     with pytest.raises(Refused, match="larger than"):
-        await fetcher.get(web.url("/a"))
+        await fetcher.get(web.url("/a"), uncounted)
 
 
 @pytest.mark.parametrize(
     ("body", "encoding", "why"), [(b"no gzip", "gzip", "cannot be read"), (b"?", "br", "was not asked for")]
 )
-async def test_encodings_that_cannot_be_undone(
+async def test_invalid_content_encoding_is_refused(
     web: Web, fetcher: Fetcher, body: bytes, encoding: str, why: str
 ) -> None:
     web.answers["/a"] = Answer(body, headers={"content-encoding": encoding})
     with pytest.raises(Refused, match=why):
-        await fetcher.get(web.url("/a"))
+        await fetcher.get(web.url("/a"), uncounted)
 
 
 @pytest.mark.parametrize("before", [[], [b"drop "]])
-async def test_a_slow_server_is_left(web: Web, before: list[bytes]) -> None:
+async def test_slow_server_times_out(web: Web, before: list[bytes]) -> None:
     gate = Event()
     web.answers["/a"] = Answer([*before, gate, b"late"])
     try:
         with pytest.raises(Refused, match=r"did not answer within 0\.3 seconds"):
-            await Fetcher(Guard(HERE), FetchLimits(100_000, 0.3, 3)).get(web.url("/a"))
+            await Fetcher(AddressPolicy(HERE), FetchLimits(100_000, 0.3, 3)).get(web.url("/a"), uncounted)
     finally:
         gate.set()
 
 
-async def test_what_a_server_says_no_to(web: Web, fetcher: Fetcher) -> None:
+async def test_http_error_status_is_reported(web: Web, fetcher: Fetcher) -> None:
     with pytest.raises(Refused, match=r"answered 404 Not Found\."):
-        await fetcher.get(web.url("/nothing"))
+        await fetcher.get(web.url("/nothing"), uncounted)
 
 
-async def test_a_server_that_hangs_up(web: Web, fetcher: Fetcher) -> None:
+async def test_truncated_body_is_refused(web: Web, fetcher: Fetcher) -> None:
     web.answers["/a"] = Answer(b"less", headers={"content-length": "100"})
     with pytest.raises(Refused, match="could not be fetched"):
-        await fetcher.get(web.url("/a"))
+        await fetcher.get(web.url("/a"), uncounted)
 
 
 @pytest.mark.parametrize(
@@ -271,7 +276,7 @@ async def test_a_server_that_hangs_up(web: Web, fetcher: Fetcher) -> None:
         ('text/plain;"' + ";" * 50_000, None),
     ],
 )
-async def test_charset_is_read_without_the_parser_that_takes_quadratic_time(
+async def test_charset_is_read_without_quadratic_header_parser(
     web: Web, fetcher: Fetcher, content_type: str, charset: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def parsed(_: str) -> list[str]:
@@ -279,5 +284,32 @@ async def test_charset_is_read_without_the_parser_that_takes_quadratic_time(
 
     monkeypatch.setattr("email.message._parseparam", parsed)
     web.answers["/a"] = Answer(b"a", headers={"content-type": content_type})
-    fetched = await fetcher.get(web.url("/a"))
+    fetched = await fetcher.get(web.url("/a"), uncounted)
     assert (fetched.media_type, fetched.charset) == ("text/plain", charset)
+
+
+async def test_body_of_known_size_counts_before_reading(web: Web, fetcher: Fetcher) -> None:
+    counted: list[int] = []
+    web.say("/a", "x" * 50_000, "text/plain")
+    await fetcher.get(web.url("/a"), counted.append)
+    assert counted == [50_000]
+
+
+@pytest.mark.parametrize("headers", [{}, {"content-encoding": "gzip"}])
+async def test_body_of_unknown_size_counts_as_it_arrives(web: Web, fetcher: Fetcher, headers: dict[str, str]) -> None:
+    body, counted = b"x" * 90_000, list[int]()
+    web.answers["/a"] = Answer([gzip.compress(body) if headers else body], headers=headers)
+    await fetcher.get(web.url("/a"), counted.append)
+    assert sum(counted) == 90_000
+
+
+async def test_refused_count_stops_reading(web: Web, fetcher: Fetcher) -> None:
+    def refuse(size: int) -> None:
+        if size:
+            raise ApiError(429, "Too much.")
+
+    going_on = Event()
+    web.answers["/a"] = Answer([b"x" * 90_000, going_on])
+    with pytest.raises(ApiError, match="Too much"):
+        await fetcher.get(web.url("/a"), refuse)
+    going_on.set()

@@ -1,22 +1,31 @@
-"""What a model is shown of a page."""
+"""The part of a page that a model receives."""
 
+import asyncio
 from collections.abc import Iterator
 from ipaddress import ip_network
+from threading import Event
 
 import pytest
 
-from llama_stack_responses.fetch.address_policy import Guard, Refused
+from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import Page, Pages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from tests.support.waiting import until
 from tests.support.web import Answer, Web
 
-OWNER = ("", "ada")
+OWNER = Owner("ada")
 OTTERS = """<html><head><title>Otters &amp;
  others</title><script>track()</script></head><body><nav><a href="/">Home</a></nav><article><h1>Otters</h1>
 <p>Otters hold hands while they sleep, so that they do not drift apart.</p>
 <p>They eat <a href="/fish">fish</a> and crabs, and they crack shells with stones.</p></article>
 <footer>Cookies</footer></body></html>"""
+
+
+def contents(per_user: int = 2**30) -> Admission:
+    return Admission(Quota("files and pages", 2**30, per_user))
 
 
 @pytest.fixture
@@ -28,11 +37,14 @@ def web() -> Iterator[Web]:
 @pytest.fixture(scope="module")
 def pages() -> Pages:
     return Pages(
-        Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3)), WorkerPool(PoolLimits()), 60
+        Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3)),
+        WorkerPool(PoolLimits()),
+        60,
+        contents(),
     )
 
 
-async def test_a_page_is_its_main_text(web: Web, pages: Pages) -> None:
+async def test_page_is_reduced_to_main_text(web: Web, pages: Pages) -> None:
     web.answers["/old"] = Answer(status=302, headers={"location": "/otters"})
     web.say("/otters", OTTERS)
     page = await pages.open(web.url("/old"), OWNER)
@@ -45,7 +57,7 @@ async def test_a_page_is_its_main_text(web: Web, pages: Pages) -> None:
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json", "application/ld+json"])
-async def test_what_is_text_already_stays_as_it_is(web: Web, pages: Pages, media_type: str) -> None:
+async def test_plain_text_stays_unchanged(web: Web, pages: Pages, media_type: str) -> None:
     web.say("/a", "{\n\n\n\n}", media_type)
     assert await pages.open(web.url("/a"), OWNER) == Page(web.url("/a"), "127.0.0.1", "{\n\n}")
 
@@ -60,12 +72,12 @@ async def test_what_is_text_already_stays_as_it_is(web: Web, pages: Pages, media
         ("", "<html><body><p>flügge</p></body></html>".encode()),
     ],
 )
-async def test_texts_are_decoded(web: Web, pages: Pages, content_type: str, body: bytes) -> None:
+async def test_page_is_decoded_by_charset(web: Web, pages: Pages, content_type: str, body: bytes) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": content_type} if content_type else {})
     assert (await pages.open(web.url("/a"), OWNER)).text.strip() == "flügge"
 
 
-async def test_an_unknown_charset_is_no_obstacle(web: Web, pages: Pages) -> None:
+async def test_unknown_charset_is_ignored(web: Web, pages: Pages) -> None:
     web.say("/a", "otters", "text/plain; charset=klingon")
     assert (await pages.open(web.url("/a"), OWNER)).text == "otters"
 
@@ -80,27 +92,58 @@ async def test_an_unknown_charset_is_no_obstacle(web: Web, pages: Pages) -> None
         ("text/plain", b" \n ", "no text that can be read"),
     ],
 )
-async def test_what_cannot_be_read(web: Web, pages: Pages, media_type: str, body: bytes, why: str) -> None:
+async def test_page_without_text_is_refused(web: Web, pages: Pages, media_type: str, body: bytes, why: str) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": media_type})
     with pytest.raises(Refused, match=why):
         await pages.open(web.url("/a"), OWNER)
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/html"])
-async def test_charset_that_is_none_of_the_web_is_not_honoured(web: Web, pages: Pages, media_type: str) -> None:
-    # As punycode, these take minutes.
+async def test_charset_outside_encoding_standard_is_ignored(web: Web, pages: Pages, media_type: str) -> None:
+    # Decoding these as punycode takes minutes.
     body = b"<html><body><p>Otters hold hands.</p><!--" + b"9" * 2_000_000
     web.answers["/a"] = Answer(body, headers={"content-type": f"{media_type}; charset=punycode"})
     assert "Otters hold hands." in (await pages.open(web.url("/a"), OWNER)).text
 
 
-async def test_page_that_takes_too_long_is_given_up(web: Web) -> None:
-    fetcher = Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
+async def test_slow_extraction_times_out(web: Web) -> None:
+    fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     web.say("/a", "<html><body>" + "<p>Otters hold <b>hands</b> while they sleep.</p>" * 100_000)
     with pytest.raises(Refused, match=r"within 0\.001 seconds"):
-        await Pages(fetcher, WorkerPool(PoolLimits()), 0.001).open(web.url("/a"), OWNER)
+        await Pages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).open(web.url("/a"), OWNER)
 
 
 async def test_long_page_is_cut(web: Web, pages: Pages) -> None:
     web.say("/a", "x" * 1_000_001, "text/plain")
     assert len((await pages.open(web.url("/a"), OWNER)).text) == 1_000_000
+
+
+async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
+    held, going_on = contents(3_000_000), Event()
+    fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
+    pages = Pages(fetcher, WorkerPool(PoolLimits()), 60, held)
+    web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on, b"x"], headers={"content-type": "text/plain"})
+    web.say("/a", "x" * 1_500_000, "text/plain")
+    first = asyncio.create_task(pages.open(web.url("/slow"), OWNER))
+    # All of the first piece except the rest of a chunk, and the connection.
+    await until(lambda: held.held >= 2_450_000)
+    with pytest.raises(Refused, match="You have too many files and pages open at the same time"):
+        await pages.open(web.url("/a"), OWNER)
+    await pages.open(web.url("/a"), Owner("bob"))
+    going_on.set()
+    await first
+    await pages.open(web.url("/a"), OWNER)
+    assert held.held == 0
+
+
+async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
+    held = contents()
+    fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
+    pages, going_on = Pages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
+    web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on], headers={"content-type": "text/plain"})
+    reading = asyncio.create_task(pages.open(web.url("/slow"), OWNER))
+    await until(lambda: held.held >= 1_900_000)
+    reading.cancel()
+    await asyncio.wait([reading])
+    going_on.set()
+    assert held.held == 0

@@ -1,4 +1,4 @@
-"""Conversations that are compacted while a response is made: when, what the model sees, and what the client does."""
+"""Compaction of a conversation during a response: when it happens, what the model receives, what the client gets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at(threshold: int | None) -> list[Json]:
 
 
 class Conversation(Setting):
-    """A question at the end of a conversation that is compacted."""
+    """A question at the end of a conversation that may be compacted."""
 
     def __init__(self, *rounds: Round, threshold: int | None = 100, length: int | None = None, **fields: Any) -> None:
         asked = {"input": [*TURNS, QUESTION], "instructions": "Be kind.", "context_management": at(threshold)} | fields
@@ -41,7 +41,7 @@ class Conversation(Setting):
         self.inference.length = length
 
     async def checked(self) -> Json:
-        """The final response; its stream is right, and is replayed as it was."""
+        """Return the final response, after checking that its stream is valid and is replayed exactly."""
         events = await self.end()
         final = check_stream(events)
         transcript = Transcript()
@@ -50,7 +50,7 @@ class Conversation(Setting):
         return final
 
     def seen(self, request: int) -> list[str]:
-        """What the model saw."""
+        """Return the contents of the messages of one request to the model."""
         return [message["content"] or "" for message in self.inference.requests[request]["messages"]]
 
 
@@ -58,7 +58,7 @@ def kinds(response: Json) -> list[str]:
     return [item["type"] for item in response["output"]]
 
 
-async def test_past_the_threshold_the_history_becomes_a_summary() -> None:
+async def test_history_over_threshold_is_replaced_by_summary() -> None:
     setting = Conversation(SUMMARY, ANSWER, tools=[FUNCTION], text={"format": {"type": "json_object"}})
     final = await setting.checked()
     assert kinds(final) == ["compaction", "message"]
@@ -79,7 +79,7 @@ async def test_past_the_threshold_the_history_becomes_a_summary() -> None:
     assert final["usage"]["output_tokens"] == 12
 
 
-async def test_its_events() -> None:
+async def test_compaction_emits_its_events_first() -> None:
     setting = Conversation(SUMMARY, ANSWER)
     types = [event["type"].removeprefix("response.") for event in await setting.end()]
     assert types[:6] == [
@@ -102,29 +102,29 @@ async def test_its_events() -> None:
         {"threshold": None},
     ],
 )
-async def test_when_there_is_no_need(fields: Json) -> None:
+async def test_compaction_is_skipped_if_not_needed(fields: Json) -> None:
     setting = Conversation(ANSWER, **fields)
     assert kinds(await setting.checked()) == ["message"]
 
 
-async def test_the_models_context_is_a_threshold_too() -> None:
+async def test_compaction_starts_at_context_length_of_model() -> None:
     setting = Conversation(SUMMARY, ANSWER, threshold=100_000, length=200)
     assert kinds(await setting.checked()) == ["compaction", "message"]
     setting = Conversation(SUMMARY, ANSWER, threshold=None, length=200)
     assert kinds(await setting.checked()) == ["compaction", "message"]
 
 
-async def test_what_the_model_refuses_is_compacted() -> None:
+async def test_request_refused_as_too_long_is_compacted() -> None:
     refusal = too_long("This model's maximum context length is 400 tokens. However, your request has 450 input tokens.")
     setting = Conversation(refusal, SUMMARY, ANSWER, threshold=100_000, input=[*TURNS, *TURNS, QUESTION])
     assert kinds(await setting.checked()) == ["compaction", "message"]
-    # What the summary had no room for was left out, and the question came through.
+    # The summary leaves out what does not fit; the question is kept.
     assert [str(setting.seen(number)).count("First") for number in range(3)] == [2, 1, 0]
     assert setting.seen(2)[-1] == "And now?"
 
 
-async def test_in_the_middle_of_a_turn() -> None:
-    """The rounds so far become part of the summary, and the user's own words stay."""
+async def test_compaction_between_rounds_keeps_user_message() -> None:
+    """The rounds so far become part of the summary, and the user's own message stays."""
     wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
     setting = Conversation(wordy, SUMMARY, ANSWER, input=[QUESTION])
     final = await setting.checked()
@@ -136,8 +136,8 @@ async def test_in_the_middle_of_a_turn() -> None:
     assert "There is no tool" not in summary
 
 
-async def test_in_the_middle_of_a_turn_an_image_stays() -> None:
-    """In this turn, and for those that go on from the compaction alone."""
+async def test_compaction_between_rounds_keeps_image() -> None:
+    """The image is kept in this turn, and in later turns that continue from the compaction alone."""
     image = {"type": "input_image", "image_url": "https://a.b/c.png"}
     asked = {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, image]}
     wordy = [chunk({"content": LONG}), call("h", "1"), finish("tool_calls")]
@@ -153,13 +153,13 @@ async def test_in_the_middle_of_a_turn_an_image_stays() -> None:
     assert again.inference.requests[0]["messages"][1] == told
 
 
-async def test_a_summary_is_not_summarised_alone() -> None:
-    """A threshold below what a summary has does not make one after the other."""
+async def test_summary_alone_is_not_compacted_again() -> None:
+    """A threshold below the size of a summary does not cause repeated compactions."""
     setting = Conversation(SUMMARY, ANSWER, threshold=1)
     assert kinds(await setting.checked()) == ["compaction", "message"]
 
 
-async def test_what_others_take_over_is_not_compacted_again() -> None:
+async def test_resumed_generation_keeps_earlier_compaction() -> None:
     setting = Conversation(SUMMARY, ANSWER)
     await setting.end()
     [step] = setting.steps
@@ -173,7 +173,7 @@ async def test_what_others_take_over_is_not_compacted_again() -> None:
     assert messages[1]["content"] == "And now?"
 
 
-async def test_a_trigger_compacts_and_does_nothing_else() -> None:
+async def test_compaction_trigger_only_compacts() -> None:
     setting = Conversation(SUMMARY, input=[*TURNS, {"type": "compaction_trigger"}], context_management=[])
     setting.items.pop()
     final = await setting.checked()
@@ -184,24 +184,24 @@ async def test_a_trigger_compacts_and_does_nothing_else() -> None:
 @pytest.mark.parametrize(
     "round_", [[finish()], [reasoning("Hm."), finish("length")], [text("a"), finish("content_filter")]]
 )
-async def test_without_a_summary_there_is_no_answer(round_: list[Step]) -> None:
+async def test_missing_summary_fails_response(round_: list[Step]) -> None:
     setting = Conversation(round_)
     with pytest.raises(ApiError, match="wrote no summary") as raised:
-        await setting.turn.run()
+        await setting.generation.run()
     assert raised.value.status == 502
-    setting.outbox.put(setting.assembler.close("incomplete"))
+    setting.event_buffer.put(setting.assembler.close("incomplete"))
     setting.assembler.settle("failed", error=raised.value)
-    setting.outbox.put(setting.assembler.end())
-    check_stream(setting.outbox.ready())
+    setting.event_buffer.put(setting.assembler.end())
+    check_stream(setting.event_buffer.ready())
 
 
-async def test_a_bound_on_tokens_counts_the_summary() -> None:
-    setting = Conversation(SUMMARY, max_output_tokens=7)
-    assert await setting.turn.run() == Ending("incomplete", "max_output_tokens")
-    assert setting.inference.requests[0]["max_completion_tokens"] == 7
+async def test_token_limit_includes_summary() -> None:
+    setting = Conversation([*SUMMARY[:-1], finish(tokens=16)], max_output_tokens=16)
+    assert await setting.generation.run() == Ending("incomplete", "max_output_tokens")
+    assert setting.inference.requests[0]["max_completion_tokens"] == 16
 
 
-async def test_nothing_is_estimated_for_those_who_do_not_ask_for_it() -> None:
+async def test_context_length_is_not_requested_without_compaction() -> None:
     class Asked(FakeInference):
         async def context_length(self, model: str) -> int | None:
             raise AssertionError("nobody wants to know")
@@ -210,14 +210,14 @@ async def test_nothing_is_estimated_for_those_who_do_not_ask_for_it() -> None:
 
 
 class Small(FakeInference):
-    """A model with a context of 1,500 tokens, a quarter more than an estimate says, that calls once in each turn."""
+    """A model with a context of 1,500 tokens, counted a quarter above the estimate, that makes one call per turn."""
 
     def __init__(self) -> None:
         super().__init__()
         self.largest = 0
 
     async def open(self, request: Json) -> AsyncGenerator[Any]:
-        """Refuses what is too long; calls, answers or summarises by what came last."""
+        """Refuse a request that is too long; otherwise call, answer or summarise depending on the last message."""
         tokens = estimated_tokens(request) * 5 // 4
         if tokens > 1_500:
             raise too_long(DEAR.format(tokens))
@@ -229,8 +229,8 @@ class Small(FakeInference):
 
 
 @pytest.mark.parametrize("threshold", [800, 100_000])
-async def test_a_long_run_under_a_small_context_stays_within_it(threshold: int) -> None:
-    """Fifty turns, each with a call that the client answers with a long text."""
+async def test_long_conversation_with_small_context_never_exceeds_it(threshold: int) -> None:
+    """Run fifty turns, each with a call that the client answers with a long text."""
     model, history, compactions = Small(), list[Json](), 0
     for number in range(50):
         result = {"type": "function_call_output", "call_id": "1", "output": f"{number} {LONG}"}

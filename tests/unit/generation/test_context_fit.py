@@ -1,4 +1,4 @@
-"""Rounds that are made to fit the model's context, by what is known of it or by what the model server says."""
+"""Requests of rounds are shortened to the model's context, as it is known or as the model server reports it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TURNS = [
     for number in range(8)
     for role in ("user", "assistant")
 ]
-"""Sixteen messages of 100 tokens, as they are estimated."""
+"""Sixteen messages of about 100 estimated tokens."""
 QUESTION = {"role": "user", "content": "And now?"}
 ANSWER: list[Step] = [text("Hello"), finish()]
 DEAR = "This model's maximum context length is {} tokens. However, your request has {} input tokens."
@@ -38,7 +38,7 @@ class Conversation(Setting):
 
     @property
     def seen(self) -> list[list[str]]:
-        """The first words of what the model saw, request by request."""
+        """The first two words of each message that the model received, request by request."""
         return [
             [" ".join((message["content"] or "").split()[:2]) for message in request["messages"]]
             for request in self.inference.requests
@@ -46,59 +46,59 @@ class Conversation(Setting):
 
     @property
     def sizes(self) -> list[int]:
-        """The estimated sizes of the requests."""
+        """The estimated sizes of the requests, in tokens."""
         return [estimated_tokens(request) for request in self.inference.requests]
 
 
-async def test_what_fits_is_sent_whole() -> None:
+async def test_request_that_fits_is_sent_whole() -> None:
     setting = Conversation(ANSWER, length=10_000)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert len(setting.seen[0]) == 18
 
 
-async def test_the_oldest_turns_are_left_out() -> None:
+async def test_oldest_turns_are_left_out_of_long_request() -> None:
     setting = Conversation(ANSWER, length=1_000)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.seen == [
         ["Be kind.", *(f"{role} {number}" for number in (4, 5, 6, 7) for role in ("user", "assistant")), "And now?"]
     ]
-    assert 675 <= setting.sizes[0] <= 875  # an eighth is for the answer, and one turn more would be too many
+    assert 675 <= setting.sizes[0] <= 875  # an eighth is for the answer, and one more turn would exceed the rest
 
 
-async def test_the_answer_has_the_place_that_it_may_need() -> None:
+async def test_context_fit_reserves_max_output_tokens() -> None:
     setting = Conversation(ANSWER, length=1_000, max_output_tokens=400)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.sizes[0] <= 600
     greedy = Conversation(ANSWER, length=1_000, max_output_tokens=100_000)
-    assert await greedy.turn.run() == COMPLETED
+    assert await greedy.generation.run() == COMPLETED
     assert 300 <= greedy.sizes[0] <= 500
 
 
-async def test_a_profile_knows_the_context() -> None:
+async def test_context_length_of_profile_is_used() -> None:
     setting = Conversation(ANSWER, profile=Profile(context_length=1_000))
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.sizes[0] <= 875
 
 
-async def test_the_model_servers_own_count_corrects_the_estimate() -> None:
+async def test_token_count_of_model_server_corrects_estimate() -> None:
     setting = Conversation(ANSWER, length=1_000)
     setting.inference.count = lambda request: 2 * estimated_tokens(request)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert 200 <= setting.sizes[0] <= 437
 
 
-async def test_a_refusal_with_numbers_is_enough_to_fit() -> None:
+async def test_refusal_with_token_counts_is_retried_once_shorter() -> None:
     setting = Conversation(too_long(DEAR.format(2_000, 3_600)), ANSWER)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     first, second = setting.sizes
     assert second <= first * 1_750 / 3_600
     assert len(setting.seen[0]) == 18
 
 
-async def test_a_refusal_without_numbers_is_tried_again_shorter() -> None:
+async def test_refusal_without_token_counts_is_retried_shorter_until_accepted() -> None:
     refusal = TooLongError("Your input exceeds the context window of this model.")
     setting = Conversation(refusal, refusal, refusal, ANSWER)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     sizes = setting.sizes
     assert all(later <= 0.7 * earlier for earlier, later in pairwise(sizes))
     assert setting.seen[-1][0] == "Be kind."
@@ -106,26 +106,26 @@ async def test_a_refusal_without_numbers_is_tried_again_shorter() -> None:
 
 
 @pytest.mark.parametrize("message", ["Your input exceeds the context window.", DEAR.format(100, 50)])
-async def test_what_never_fits_is_refused_in_the_end(message: str) -> None:
+async def test_request_that_never_fits_is_refused_after_few_retries(message: str) -> None:
     setting = Conversation(*[too_long(message)] * 20)
     with pytest.raises(TooLongError):
-        await setting.turn.run()
+        await setting.generation.run()
     assert setting.seen[-1] == ["Be kind.", "And now?"]
     assert len(setting.seen) < 12
 
 
-async def test_without_truncation_nothing_is_left_out_and_nothing_tried_again() -> None:
+async def test_disabled_truncation_sends_whole_request_once() -> None:
     setting = Conversation(too_long(DEAR.format(2_000, 3_600)), length=1_000, truncation="disabled")
     with pytest.raises(TooLongError):
-        await setting.turn.run()
+        await setting.generation.run()
     assert [len(seen) for seen in setting.seen] == [18]
 
 
-async def test_each_round_fits() -> None:
-    """Calls that this server answers, in one long turn: their rounds go one by one, each with its output."""
+async def test_every_round_of_long_turn_fits_context() -> None:
+    """Earlier rounds of hosted calls are left out one by one, each call together with its output."""
     rounds = [[chunk({"content": "word " * 76}), call("h", "1"), finish("tool_calls")] for _ in range(6)]
     setting = Conversation(*rounds, ANSWER, length=800, input=[*TURNS[:2], QUESTION])
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert max(setting.sizes) <= 700
     for request in setting.inference.requests[1:]:
         roles = [message["role"] for message in request["messages"]]
@@ -135,18 +135,18 @@ async def test_each_round_fits() -> None:
     assert setting.seen[-1][1] == "And now?"
 
 
-async def test_what_was_begun_is_not_begun_again() -> None:
-    """A refusal in the middle of an answer cannot be undone."""
+async def test_refusal_after_first_delta_is_not_retried() -> None:
+    """A refusal in the middle of an answer cannot be retried."""
     setting = Conversation([text("Hel"), too_long(DEAR.format(2_000, 3_600))], ANSWER)
     with pytest.raises(ApiError, match="maximum context"):
-        await setting.turn.run()
+        await setting.generation.run()
     assert len(setting.seen) == 1
 
 
-# What is remembered
+# Learned context lengths
 
 
-async def test_a_refusal_is_remembered_for_an_hour() -> None:
+async def test_learned_context_length_expires_after_hour() -> None:
     now = 100.0
     inference = FakeInference()
     lengths = ContextLengths(inference, lambda: now)
@@ -161,7 +161,7 @@ async def test_a_refusal_is_remembered_for_an_hour() -> None:
     assert await lengths.of("m", Profile()) == 2_000
 
 
-async def test_what_is_remembered_is_bounded() -> None:
+async def test_learned_context_lengths_are_bounded_in_number() -> None:
     lengths = ContextLengths(FakeInference())
     for number in range(1_001):
         lengths.learn(f"m{number}", 10)

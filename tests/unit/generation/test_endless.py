@@ -1,4 +1,4 @@
-"""A model server that never stops: what one response may say is bounded, and the server is left."""
+"""A model server that never stops: the output of one response is bounded, and the connection is closed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.chat import chunks
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
-from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import Ending, TurnLimits
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
@@ -35,13 +34,14 @@ CITED = [
 
 
 class Endless(Sequence[Step]):
-    """One chunk after the other, more than any bound of these tests."""
+    """Repeat the steps for more chunks than any bound of these tests."""
 
-    def __init__(self, *steps: Step) -> None:
+    def __init__(self, *steps: Step, count: int = 20_000) -> None:
         self._steps = steps
+        self._count = count
 
     def __len__(self) -> int:
-        return 20_000
+        return self._count
 
     def __getitem__(self, index: Any) -> Any:
         return self._steps[index % len(self._steps)]
@@ -51,28 +51,28 @@ class Endless(Sequence[Step]):
             yield from steps
 
 
-class Noting(Outbox):
-    """Keeps all events in a list."""
+class Noting(EventBuffer):
+    """Keep all events in a list."""
 
     def __init__(self, kept: list[Json], transcript: Transcript) -> None:
         super().__init__(wanted=False, transcript=transcript)
         self._kept = kept
 
     def put(self, events: list[Json]) -> None:
-        """Takes events."""
+        """Store the events."""
         self._kept += events
         super().put(events)
 
 
 class Setting:
-    """A turn over such a stream."""
+    """A generation over such a stream."""
 
     def __init__(self, *rounds: Any, profile: Profile | None = None, events: int = 10**6, **fields: Any) -> None:
         request = parse_create({"model": "m", "input": "hi", **fields})
         self.inference = FakeInference(*rounds)
         self.transcript = Transcript()
         self.events: list[Json] = []
-        outbox = Noting(self.events, self.transcript)
+        event_buffer = Noting(self.events, self.transcript)
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(
             new_response(request, id="resp_1", created_at=1),
@@ -80,14 +80,14 @@ class Setting:
             show_logprobs=request.wants_logprobs,
             structured=request.wants_json,
         )
-        self.turn = make_turn(
+        self.generation = make_turn(
             request,
             request.input_items,
             profile=profile,
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,
-            outbox=outbox,
+            event_buffer=event_buffer,
             limits=TurnLimits(8, 100.0, 30.0, output_bytes=100_000, output_events=events),
         )
 
@@ -101,7 +101,7 @@ FUNCTIONS = [{"type": "function", "name": "f"}]
 
 
 def growing(index: int) -> Step:
-    """A fragment of a call's arguments."""
+    """Return a fragment of a call's arguments."""
     return chunk({"tool_calls": [{"index": index, "function": {"arguments": KILO}}]})
 
 
@@ -132,27 +132,27 @@ def growing(index: int) -> Step:
         "signature",
     ],
 )
-async def test_endless_stream_ends_as_incomplete_and_is_left(steps: list[Step], most: int) -> None:
+async def test_endless_stream_ends_incomplete_and_is_closed(steps: list[Step], most: int) -> None:
     setting = Setting(Endless(*steps), tools=FUNCTIONS, include=["message.output_text.logprobs"])
-    assert await setting.turn.run() == CUT
+    assert await setting.generation.run() == CUT
     assert setting.inference.closed == 1
-    # A stream that has more at hand is left a thousand chunks later at the latest.
+    # A stream with more chunks buffered is closed at most a thousand chunks later.
     assert setting.inference.sent <= most + 1001
     assert all(item.get("status") == "incomplete" for item in setting.assembler.response["output"][-1:])
     assert setting.types.count("response.output_item.added") == setting.types.count("response.output_item.done")
     assert len(setting.transcript.marks()) <= 6 * most
 
 
-async def test_many_short_answers_count_together() -> None:
+async def test_output_limit_covers_all_rounds() -> None:
     rounds = [[text(KILO * 30), call("h", str(number)), finish("tool_calls")] for number in range(6)]
     setting = Setting(*rounds, tools=FUNCTIONS)
-    assert await setting.turn.run() == CUT
+    assert await setting.generation.run() == CUT
     assert len(setting.inference.requests) <= 4
 
 
-async def test_stream_of_tiny_pieces_is_bounded_in_events() -> None:
+async def test_stream_of_tiny_deltas_is_bounded_in_events() -> None:
     setting = Setting(Endless(text("a"), reasoning("b")), events=3000)
-    assert await setting.turn.run() == CUT
+    assert await setting.generation.run() == CUT
     assert setting.assembler.numbered < 3200
     assert setting.types.count("response.output_item.added") == setting.types.count("response.output_item.done")
 
@@ -160,13 +160,13 @@ async def test_stream_of_tiny_pieces_is_bounded_in_events() -> None:
 async def test_endless_calls_are_bounded_in_number() -> None:
     calls = [call("f", str(number), "{}", index=number) for number in range(1000)]
     setting = Setting(calls, tools=FUNCTIONS)
-    assert await setting.turn.run() == CUT
+    assert await setting.generation.run() == CUT
     assert len(setting.assembler.response["output"]) < 20
 
 
-async def test_blanks_before_json_are_bounded() -> None:
+async def test_endless_whitespace_before_json_is_bounded() -> None:
     setting = Setting(Endless(text("\n" * 1000)), text={"format": {"type": "json_object"}})
-    assert await setting.turn.run() == CUT
+    assert await setting.generation.run() == CUT
     assert setting.inference.closed == 1
 
 
@@ -175,23 +175,20 @@ async def test_blanks_before_json_are_bounded() -> None:
     [lambda: chunk({}), lambda: chunk({"content": ""}), lambda: chunk({"role": "assistant"}), lambda: finish(tokens=1)],
     ids=["nothing", "empty text", "role", "usage"],
 )
-async def test_chunks_that_say_nothing_are_bounded_in_number(
-    empty: Callable[[], Step], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(chunks, "_MOST_STALLS", 10)
-    setting = Setting(Endless(empty()))
+async def test_endless_empty_chunks_are_refused(empty: Callable[[], Step]) -> None:
+    setting = Setting(Endless(empty(), count=110_000))
     with pytest.raises(ApiError, match="say nothing") as raised:
-        await setting.turn.run()
+        await setting.generation.run()
     assert raised.value.status == 502
     assert setting.inference.closed == 1
-    assert setting.inference.sent <= 16 * 12
+    assert setting.inference.sent <= 16 * 6_252
 
 
-async def test_chunks_that_say_nothing_are_no_sign_of_life(loop_clock: LoopClock) -> None:
-    gates = [asyncio.Event() for _ in range(8)]
-    setting = Setting([step for gate in gates for step in (gate, chunk({}))])
-    work = asyncio.create_task(setting.turn.run())
-    for gate in gates:
+async def test_empty_chunks_do_not_reset_idle_timeout(loop_clock: LoopClock) -> None:
+    filters = [asyncio.Event() for _ in range(8)]
+    setting = Setting([step for gate in filters for step in (gate, chunk({}))])
+    work = asyncio.create_task(setting.generation.run())
+    for gate in filters:
         await loop_clock.passes(30.0)
         gate.set()
     await loop_clock.passes_until(work.done)
@@ -201,22 +198,22 @@ async def test_chunks_that_say_nothing_are_no_sign_of_life(loop_clock: LoopClock
     assert setting.inference.closed == 1
 
 
-async def test_call_with_an_endless_name_is_refused() -> None:
+async def test_call_with_endless_name_is_refused() -> None:
     nameless = chunk({"tool_calls": [{"index": 0, "function": {"name": "x" * 100}}]})
     named = chunk({"tool_calls": [{"index": 0, "function": {"name": "y" * 100}}]})
     setting = Setting(Endless(nameless, named), tools=FUNCTIONS)
     with pytest.raises(ApiError, match="a name of over 1024 characters"):
-        await setting.turn.run()
+        await setting.generation.run()
 
 
-async def test_halves_of_characters_are_not_kept() -> None:
+async def test_logprobs_of_incomplete_characters_are_bounded() -> None:
     half = {"content": [{"token": "?", "bytes": [0xF0], "logprob": -1.0, "top_logprobs": []}]}
     steps = [chunk({"content": ""}, logprobs=half) for _ in range(100)]
     whole = {"content": [{"token": "a", "bytes": [97], "logprob": -1.0, "top_logprobs": []}]}
     setting = Setting(
         [*steps, chunk({"content": "a"}, logprobs=whole), finish()], include=["message.output_text.logprobs"]
     )
-    await setting.turn.run()
+    await setting.generation.run()
     [part] = setting.assembler.response["output"][0]["content"]
     assert len(part["logprobs"]) == 17
 
@@ -225,6 +222,6 @@ async def test_endless_compaction_is_cut() -> None:
     items = [{"type": "message", "role": "user", "content": KILO}, {"type": "compaction_trigger"}]
     setting = Setting(Endless(reasoning(KILO)), input=items)
     with pytest.raises(ApiError, match="wrote no summary"):
-        await setting.turn.run()
+        await setting.generation.run()
     assert setting.inference.closed == 1
     assert setting.inference.sent < 1200

@@ -1,4 +1,4 @@
-"""Events reach a reader at its own speed, and a slow reader slows the writer."""
+"""A reader takes events at its own speed, and a slow reader applies backpressure to the writer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.core.stream.events import output_item_added
+from llama_stack_responses.generation.event_buffer import EventBuffer
 
 Json = dict[str, Any]
 
@@ -21,7 +22,7 @@ def events(*numbers: int) -> list[Json]:
 
 
 async def turns(count: int = 5) -> None:
-    """Lets all other tasks run until they wait."""
+    """Let all other tasks run until they wait."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -32,109 +33,118 @@ async def started(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return task
 
 
-async def test_all_that_is_ready_is_taken_at_once() -> None:
-    outbox = Outbox(wanted=True)
-    outbox.put(events(0, 1))
-    outbox.put(events(2))
-    assert await outbox.take(SILENCE) == events(0, 1, 2)
-    outbox.put(events(3))
-    assert await outbox.take(SILENCE) == events(3)
+async def test_take_returns_all_ready_events() -> None:
+    event_buffer = EventBuffer(wanted=True)
+    event_buffer.put(events(0, 1))
+    event_buffer.put(events(2))
+    assert await event_buffer.take(SILENCE) == events(0, 1, 2)
+    event_buffer.put(events(3))
+    assert await event_buffer.take(SILENCE) == events(3)
 
 
-async def test_a_reader_waits_for_the_first_event() -> None:
-    outbox = Outbox(wanted=True)
-    reader = await started(outbox.take(SILENCE))
-    outbox.put([])
+async def test_take_waits_for_first_event() -> None:
+    event_buffer = EventBuffer(wanted=True)
+    reader = await started(event_buffer.take(SILENCE))
+    event_buffer.put([])
     await turns()
     assert not reader.done()
-    outbox.put(events(0))
-    outbox.put(events(1))
+    event_buffer.put(events(0))
+    event_buffer.put(events(1))
     assert await reader == events(0, 1)
 
 
-async def test_silence_is_an_empty_list() -> None:
-    outbox = Outbox(wanted=True)
-    assert await outbox.take(0.01) == []
-    outbox.put(events(0))
-    assert await outbox.take(0.01) == events(0)
+async def test_take_returns_empty_list_after_timeout() -> None:
+    event_buffer = EventBuffer(wanted=True)
+    assert await event_buffer.take(0.01) == []
+    event_buffer.put(events(0))
+    assert await event_buffer.take(0.01) == events(0)
 
 
-async def test_the_end_comes_after_the_last_event() -> None:
-    outbox = Outbox(wanted=True)
-    outbox.put(events(0))
-    outbox.end()
-    assert await outbox.take(SILENCE) == events(0)
-    assert await outbox.take(SILENCE) is None
-    assert await outbox.take(SILENCE) is None
+async def test_take_returns_none_after_last_event() -> None:
+    event_buffer = EventBuffer(wanted=True)
+    event_buffer.put(events(0))
+    event_buffer.end()
+    assert await event_buffer.take(SILENCE) == events(0)
+    assert await event_buffer.take(SILENCE) is None
+    assert await event_buffer.take(SILENCE) is None
 
 
-async def test_the_end_wakes_a_reader() -> None:
-    outbox = Outbox(wanted=True)
-    reader = await started(outbox.take(SILENCE))
-    outbox.end()
+async def test_end_wakes_waiting_reader() -> None:
+    event_buffer = EventBuffer(wanted=True)
+    reader = await started(event_buffer.take(SILENCE))
+    event_buffer.end()
     assert await reader is None
 
 
-async def test_a_reader_that_went_away_leaves_the_events_to_the_next() -> None:
-    outbox = Outbox(wanted=True)
-    reader = await started(outbox.take(0.2))
+async def test_cancelled_reader_leaves_events_to_next_reader() -> None:
+    event_buffer = EventBuffer(wanted=True)
+    reader = await started(event_buffer.take(0.2))
     reader.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reader
-    outbox.put(events(0))
+    event_buffer.put(events(0))
     await asyncio.sleep(0.25)
-    assert await outbox.take(SILENCE) == events(0)
+    assert await event_buffer.take(SILENCE) == events(0)
 
 
-async def test_past_the_limit_the_writer_waits_for_the_reader() -> None:
-    outbox = Outbox(wanted=True, limit=3)
-    outbox.put(events(0, 1))
-    assert not outbox.full
-    await outbox.drained()
-    outbox.put(events(2))
-    writer = await started(outbox.drained())
+async def test_writer_over_limit_waits_for_reader() -> None:
+    event_buffer = EventBuffer(wanted=True, limit=3)
+    event_buffer.put(events(0, 1))
+    assert not event_buffer.full
+    await event_buffer.drained()
+    event_buffer.put(events(2))
+    writer = await started(event_buffer.drained())
     assert not writer.done()
-    assert await outbox.take(SILENCE) == events(0, 1, 2)
+    assert await event_buffer.take(SILENCE) == events(0, 1, 2)
     await writer
-    assert not outbox.full
+    assert not event_buffer.full
 
 
-async def test_a_writer_that_fills_it_again_waits_again() -> None:
-    outbox = Outbox(wanted=True, limit=1)
-    outbox.put(events(0))
-    writer = await started(outbox.drained())
-    await outbox.take(SILENCE)
-    outbox.put(events(1))
+async def test_writer_that_refills_buffer_waits_again() -> None:
+    event_buffer = EventBuffer(wanted=True, limit=1)
+    event_buffer.put(events(0))
+    writer = await started(event_buffer.drained())
+    await event_buffer.take(SILENCE)
+    event_buffer.put(events(1))
     await turns()
     assert not writer.done()
-    await outbox.take(SILENCE)
+    await event_buffer.take(SILENCE)
     await writer
 
 
-async def test_nothing_is_kept_that_nobody_wants() -> None:
-    outbox = Outbox(wanted=False, limit=1)
-    outbox.put(events(0, 1, 2))
-    assert not outbox.full
-    await outbox.drained()
-    outbox.end()
-    assert await outbox.take(SILENCE) is None
+async def test_unwanted_events_are_dropped() -> None:
+    event_buffer = EventBuffer(wanted=False, limit=1)
+    event_buffer.put(events(0, 1, 2))
+    assert not event_buffer.full
+    await event_buffer.drained()
+    event_buffer.end()
+    assert await event_buffer.take(SILENCE) is None
 
 
-async def test_order_and_bound_between_two_tasks() -> None:
-    outbox = Outbox(wanted=True, limit=4)
+async def test_unwanted_events_are_not_held_for_their_order() -> None:
+    event_buffer = EventBuffer(wanted=False)
+    call = {"id": "ws_1", "type": "web_search_call"}
+    event_buffer.put(
+        [output_item_added(0, "resp_1", 0, call), output_item_added(1, "resp_1", 1, call | {"id": "ws_2"})]
+    )
+    assert event_buffer.order.held == []
+
+
+async def test_concurrent_writer_keeps_order_and_limit() -> None:
+    event_buffer = EventBuffer(wanted=True, limit=4)
     most = 0
 
     async def write() -> None:
         nonlocal most
         for number in range(100):
-            outbox.put(events(number))
-            if outbox.full:
-                await outbox.drained()
-        outbox.end()
+            event_buffer.put(events(number))
+            if event_buffer.full:
+                await event_buffer.drained()
+        event_buffer.end()
 
     writer = asyncio.create_task(write())
     seen: list[Json] = []
-    while (batch := await outbox.take(SILENCE)) is not None:
+    while (batch := await event_buffer.take(SILENCE)) is not None:
         most = max(most, len(batch))
         seen += batch
         await turns(2)

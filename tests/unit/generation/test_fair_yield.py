@@ -1,26 +1,26 @@
-"""Streams that always have something to do take turns, and whatever else there is comes in between."""
+"""Streams that always have a delta ready take turns, and other tasks run in between."""
 
 import asyncio
 
-from llama_stack_responses.generation.fair_yield import Turnstile
+from llama_stack_responses.generation.fair_yield import FairYield
 
 
-async def stream(turnstile: Turnstile, name: str, bursts: int, done: list[str]) -> None:
-    """Notes each of its bursts."""
+async def stream(fair_yield: FairYield, name: str, bursts: int, done: list[str]) -> None:
+    """Record each of its bursts in `done`."""
     for _ in range(bursts):
-        await turnstile.through()
+        await fair_yield.wait_turn()
         done.append(name)
 
 
-async def test_one_after_another_in_the_order_in_which_they_came() -> None:
-    turnstile, done = Turnstile(), list[str]()
-    await asyncio.gather(*(stream(turnstile, name, 3, done) for name in "abc"))
+async def test_streams_continue_in_order_of_arrival() -> None:
+    fair_yield, done = FairYield(), list[str]()
+    await asyncio.gather(*(stream(fair_yield, name, 3, done) for name in "abc"))
     assert "".join(done) == "abcabcabc"
 
 
-async def test_in_a_turn_of_the_loop_no_more_than_one_goes_on() -> None:
-    turnstile, done = Turnstile(), list[str]()
-    streams = [asyncio.ensure_future(stream(turnstile, str(number), 5, done)) for number in range(50)]
+async def test_only_one_stream_continues_per_loop_iteration() -> None:
+    fair_yield, done = FairYield(), list[str]()
+    streams = [asyncio.ensure_future(stream(fair_yield, str(number), 5, done)) for number in range(50)]
     counts = []
     while not all(each.done() for each in streams):
         await asyncio.sleep(0)
@@ -29,20 +29,20 @@ async def test_in_a_turn_of_the_loop_no_more_than_one_goes_on() -> None:
     assert counts[-1] == 250
 
 
-async def test_one_alone_waits_for_nobody() -> None:
-    turnstile, done = Turnstile(), list[str]()
-    alone = asyncio.ensure_future(stream(turnstile, "a", 10, done))
+async def test_single_stream_does_not_wait() -> None:
+    fair_yield, done = FairYield(), list[str]()
+    alone = asyncio.ensure_future(stream(fair_yield, "a", 10, done))
     for _ in range(40):
         await asyncio.sleep(0)
     assert alone.done()
 
 
-async def test_who_leaves_the_queue_holds_nobody_up() -> None:
-    turnstile, done = Turnstile(), list[str]()
-    first, leaver, last = (asyncio.ensure_future(stream(turnstile, name, 2, done)) for name in "abc")
+async def test_cancelled_waiter_does_not_block_queue() -> None:
+    fair_yield, done = FairYield(), list[str]()
+    first, leaver, last = (asyncio.ensure_future(stream(fair_yield, name, 2, done)) for name in "abc")
     await asyncio.sleep(0)
     leaver.cancel()
     await asyncio.wait([first, leaver, last])
     assert "".join(done) == "acac"
-    await stream(turnstile, "d", 1, done)
+    await stream(fair_yield, "d", 1, done)
     assert done[-1] == "d"

@@ -1,4 +1,4 @@
-"""The loop with a tool that the server runs: its items and events, what the model hears, and what goes wrong."""
+"""Generations with a hosted tool: items and events, what the model receives, and errors."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.support.setting import COMPLETED
 from tests.support.setting import Setting as TurnSetting
 from tests.support.strict import check_stream
 from tests.support.tools import FakeTools
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 
@@ -29,7 +30,7 @@ CALL: Final = call("lookup", "1", '{"query": "q"}')
 
 
 class Setting(TurnSetting):
-    """A turn with a hosted tool."""
+    """A generation with a hosted tool."""
 
     def __init__(self, *rounds: Round, tools: FakeTools, **more: Any) -> None:
         super().__init__(*rounds, makers={"web_search": tools.make}, **{"tools": [SEARCH, FUNCTION], **more})
@@ -38,7 +39,7 @@ class Setting(TurnSetting):
 ANSWER: Final[Round] = [text("It is 42."), finish()]
 
 
-async def test_a_call_is_run_and_the_model_goes_on() -> None:
+async def test_hosted_call_is_run_and_model_continues() -> None:
     tools = FakeTools(Outcome("42", {"action": {"type": "search", "query": "q", "sources": []}}))
     setting = Setting([text("Let me see."), CALL, finish("tool_calls")], ANSWER, tools=tools)
     events = await setting.end()
@@ -56,12 +57,12 @@ async def test_a_call_is_run_and_the_model_goes_on() -> None:
     ]
     assert setting.told() == ["42"]
     assert tools.ran == [{"query": "q"}]
-    assert setting.turn.exchanges == {
+    assert setting.generation.exchanges == {
         search["id"]: {"name": "lookup", "arguments": '{"query": "q"}', "output": "42"},
     }
 
 
-async def test_the_events_can_be_made_again() -> None:
+async def test_events_of_hosted_calls_are_replayed_exactly() -> None:
     tools = FakeTools(Outcome("42", {"action": {"type": "search", "query": "q", "sources": []}}), ToolError("no"))
     setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools)
     events = await setting.end()
@@ -71,7 +72,7 @@ async def test_the_events_can_be_made_again() -> None:
     check_stream(list(replay(events[-1]["response"])))
 
 
-async def test_several_calls_run_at_once() -> None:
+async def test_hosted_calls_of_one_round_run_concurrently() -> None:
     both = asyncio.Event()
     tools = FakeTools(both, both, Outcome("first"), Outcome("second"))
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
@@ -84,18 +85,36 @@ async def test_several_calls_run_at_once() -> None:
     assert sorted(setting.told()) == ["first", "second"]
 
 
+async def test_concurrent_calls_are_streamed_in_sequence() -> None:
+    first = asyncio.Event()
+    tools = FakeTools(first, Outcome("late"), Outcome("early"))
+    calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1), call("f", "3", index=2)]
+    setting = Setting([*calls, finish("tool_calls")], tools=tools)
+    work = asyncio.create_task(setting.end())
+    await until(lambda: len(setting.steps) == 2)
+    shown = setting.event_buffer.ready()
+    assert {event["output_index"] for event in shown if "output_index" in event} == {0}
+    first.set()
+    events = [*shown, *await work]
+    response = check_stream(events)
+    assert [item["type"] for item in response["output"]] == ["web_search_call", "web_search_call", "function_call"]
+    transcript = Transcript()
+    transcript.note(events)
+    assert list(replay(response, transcript.marks())) == events
+
+
 @pytest.mark.parametrize(
     ("answer", "told"),
     [(ToolError("There is nothing."), "There is nothing."), (KeyError("x"), "The tool failed (KeyError).")],
 )
-async def test_a_tool_that_fails_is_a_failed_item_and_news_for_the_model(answer: Exception, told: str) -> None:
+async def test_failing_tool_gives_failed_item_and_error_for_model(answer: Exception, told: str) -> None:
     setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(answer))
     response = check_stream(await setting.end())
     assert [item.get("status") for item in response["output"]] == ["failed", "completed"]
     assert setting.told() == [told]
 
 
-async def test_a_tool_that_takes_too_long() -> None:
+async def test_slow_tool_is_stopped_after_timeout() -> None:
     limits = TurnLimits(8, 30.0, 0.01)
     setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=FakeTools(asyncio.Event()), limits=limits)
     response = check_stream(await setting.end())
@@ -103,7 +122,7 @@ async def test_a_tool_that_takes_too_long() -> None:
     assert setting.told() == ["The tool did not answer within 0.01 seconds."]
 
 
-async def test_a_second_call_where_there_may_be_one_at_a_time() -> None:
+async def test_second_parallel_call_is_refused_if_disallowed() -> None:
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
     tools = FakeTools(Outcome("first"))
     setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools, parallel_tool_calls=False)
@@ -112,14 +131,14 @@ async def test_a_second_call_where_there_may_be_one_at_a_time() -> None:
     assert any(each.startswith("Only one tool may be called at a time.") for each in setting.told())
 
 
-async def test_arguments_that_do_not_make_a_call_are_not_shown_to_the_client() -> None:
+async def test_call_with_invalid_arguments_is_hidden_from_client() -> None:
     setting = Setting([call("lookup", "1", "[]"), finish("tool_calls")], ANSWER, tools=FakeTools())
     response = check_stream(await setting.end())
     assert [item["type"] for item in response["output"]] == ["message"]
     assert setting.told() == ["The arguments of this call are not what 'lookup' takes. Call again with valid ones."]
 
 
-async def test_a_call_of_the_clients_beside_a_hosted_one_ends_the_turn_when_that_has_run() -> None:
+async def test_client_call_beside_hosted_call_ends_turn_after_hosted_call() -> None:
     tools = FakeTools(Outcome("42"))
     setting = Setting([CALL, call("f", "2", index=1), finish("tool_calls")], tools=tools)
     response = check_stream(await setting.end())
@@ -128,10 +147,10 @@ async def test_a_call_of_the_clients_beside_a_hosted_one_ends_the_turn_when_that
         "function_call": "completed",
     }
     assert len(setting.inference.requests) == 1
-    assert len(setting.turn.exchanges) == 1
+    assert len(setting.generation.exchanges) == 1
 
 
-async def test_more_calls_than_allowed_are_not_made() -> None:
+async def test_calls_over_max_tool_calls_are_not_run() -> None:
     tools = FakeTools(Outcome("42"))
     setting = Setting([CALL, finish("tool_calls")], [CALL, finish("tool_calls")], ANSWER, tools=tools, max_tool_calls=1)
     response = check_stream(await setting.end())
@@ -140,29 +159,29 @@ async def test_more_calls_than_allowed_are_not_made() -> None:
 
 
 @pytest.mark.parametrize("choice", ["required", {"type": "web_search_preview"}])
-async def test_a_choice_is_met_by_one_call(choice: str | Json) -> None:
+async def test_tool_choice_becomes_auto_after_first_call(choice: str | Json) -> None:
     tools = FakeTools(Outcome("42"))
     setting = Setting([CALL, finish("tool_calls")], ANSWER, tools=tools, tool_choice=choice)
     await setting.end()
     assert [request["tool_choice"] for request in setting.inference.requests] == ["required", "auto"]
 
 
-async def test_a_turn_that_is_given_up_closes_what_runs() -> None:
+async def test_cancelled_generation_closes_running_calls() -> None:
     tools = FakeTools(asyncio.Event())
     setting = Setting([CALL, finish("tool_calls")], tools=tools)
-    work = asyncio.create_task(setting.turn.run())
+    work = asyncio.create_task(setting.generation.run())
     await tools.begun.acquire()
     work.cancel()
     with pytest.raises(asyncio.CancelledError):
         await work
-    setting.outbox.put(setting.assembler.close("incomplete"))
+    setting.event_buffer.put(setting.assembler.close("incomplete"))
     setting.assembler.settle("cancelled")
-    setting.outbox.put(setting.assembler.end())
-    response = check_stream(setting.outbox.ready())
+    setting.event_buffer.put(setting.assembler.end())
+    response = check_stream(setting.event_buffer.ready())
     assert [item["status"] for item in response["output"]] == ["incomplete"]
 
 
-async def test_each_answer_is_a_step() -> None:
+async def test_each_tool_output_is_step() -> None:
     tools = FakeTools(Outcome("42"), Outcome("43"))
     calls = [CALL, call("lookup", "2", '{"query": "r"}', index=1)]
     setting = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
@@ -173,12 +192,10 @@ async def test_each_answer_is_a_step() -> None:
 @pytest.mark.parametrize(
     ("repeatable", "told", "status"), [(True, "42", "completed"), (False, "interrupted", "failed")]
 )
-async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
-    repeatable: bool, told: str, status: str
-) -> None:
+async def test_interrupted_call_is_repeated_only_if_repeatable(repeatable: bool, told: str, status: str) -> None:
     cut_off = FakeTools(asyncio.Event())
     first = Setting([CALL, finish("tool_calls")], tools=cut_off)
-    work = asyncio.create_task(first.turn.run())
+    work = asyncio.create_task(first.generation.run())
     await cut_off.begun.acquire()
     work.cancel()
     tools = FakeTools(Outcome("42"), repeatable=repeatable)
@@ -186,13 +203,13 @@ async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
     second.assembler.response["output"][:] = first.assembler.response["output"]
     number = first.assembler.numbered
     second.assembler.resume(number, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting)
-    assert await second.turn.run() == COMPLETED
+    assert await second.generation.run() == COMPLETED
     assert told in second.told()[0]
     assert second.assembler.response["output"][0]["status"] == status
     assert len(tools.ran) == repeatable
 
 
-async def test_a_stack_without_the_tool_refuses_it() -> None:
+async def test_tool_without_provider_is_refused() -> None:
     request = parse_create({"model": "m", "input": "hi", "tools": [SEARCH]})
     with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'") as caught:
         Toolset(request, client_tools())

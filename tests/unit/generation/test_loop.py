@@ -1,4 +1,4 @@
-"""The loop: rounds, hidden calls, bounds, silence, and a reader that stalls."""
+"""The generation loop: rounds, hidden calls, limits, silence, and a reader that stalls."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.generation.event_buffer import Outbox
-from llama_stack_responses.generation.fair_yield import Turnstile
+from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.fair_yield import FairYield
 from llama_stack_responses.generation.loop import Ending, TurnLimits
-from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from tests.support.clock import LoopClock
@@ -31,7 +31,7 @@ COMPLETED = Ending("completed")
 
 
 class Setting:
-    """A turn with everything around it."""
+    """A generation with its collaborators."""
 
     def __init__(
         self,
@@ -41,37 +41,37 @@ class Setting:
         idle_seconds: float = 30.0,
         accept: asyncio.Event | None = None,
         profile: Profile | None = None,
-        turnstile: Turnstile | None = None,
-        boundary: Boundary | None = None,
+        fair_yield: FairYield | None = None,
+        stop_point: StopPoint | None = None,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": True, **fields})
         self.inference = FakeInference(*rounds, accept=accept)
-        self.outbox = Outbox(wanted=request.stream, limit=limit)
+        self.event_buffer = EventBuffer(wanted=request.stream, limit=limit)
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-        self.turn = make_turn(
+        self.generation = make_turn(
             request,
             request.input_items,
             profile=profile,
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,
-            outbox=self.outbox,
+            event_buffer=self.event_buffer,
             limits=TurnLimits(at_most, idle_seconds, 30.0),
-            turnstile=turnstile,
-            boundary=boundary,
+            fair_yield=fair_yield,
+            stop_point=stop_point,
         )
 
     @property
     def output(self) -> list[str]:
-        """What was said, each item in a word."""
+        """The text or the call's name of each output item."""
         items = self.assembler.response["output"]
         return ["".join(part["text"] for part in item.get("content", ())) or item["name"] for item in items]
 
     async def types(self) -> list[str]:
-        """The types of the events so far."""
-        return [event["type"] for event in await self.outbox.take(0.01) or ()]
+        """Return the types of the events so far."""
+        return [event["type"] for event in await self.event_buffer.take(0.01) or ()]
 
 
 def messages(request: Json) -> list[Json]:
@@ -81,9 +81,9 @@ def messages(request: Json) -> list[Json]:
 # Rounds
 
 
-async def test_one_round() -> None:
+async def test_text_answer_takes_one_round() -> None:
     setting = Setting([reasoning("hm"), text("Hel"), text("lo"), finish(tokens=3)], instructions="Be kind.")
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.output == ["hm", "Hello"]
     assert setting.assembler.response["usage"]["output_tokens"] == 3
     [request] = setting.inference.requests
@@ -92,21 +92,21 @@ async def test_one_round() -> None:
     assert (await setting.types())[-1] == "response.output_item.done"
 
 
-async def test_calls_that_the_client_runs_end_the_turn() -> None:
+async def test_client_calls_end_turn() -> None:
     setting = Setting([call("f", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.output == ["f", "g"]
     assert [each["function"]["name"] for each in setting.inference.requests[0]["tools"]] == ["f", "g"]
 
 
-async def test_calls_that_do_not_go_through_are_answered_in_a_second_round() -> None:
+async def test_invalid_calls_are_answered_in_second_round() -> None:
     setting = Setting(
         [reasoning("hm"), text("Wait."), call("f", "1", '{"a": 1}'), call("h", "2", index=1), finish("tool_calls")],
         [text("Done."), finish()],
         tools=FUNCTIONS,
         tool_choice=ONLY_G,
     )
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.output == ["hm", "Wait.", "Done."]
     first, second = setting.inference.requests
     assert messages(first) == [{"role": "user", "content": "hi"}]
@@ -135,10 +135,10 @@ async def test_calls_that_do_not_go_through_are_answered_in_a_second_round() -> 
     assert setting.inference.closed == 2
 
 
-async def test_every_round_is_said_once_in_the_next() -> None:
+async def test_each_earlier_round_is_sent_once() -> None:
     hidden = [[text(str(number)), call("h", "same id"), finish("tool_calls")] for number in range(3)]
     setting = Setting(*hidden, [text("end"), finish()])
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     said = [
         message["content"] for message in messages(setting.inference.requests[-1]) if message["role"] == "assistant"
     ]
@@ -147,39 +147,39 @@ async def test_every_round_is_said_once_in_the_next() -> None:
     assert len(set(ids)) == 3
 
 
-async def test_a_call_that_goes_through_beside_one_that_does_not_ends_the_turn() -> None:
+async def test_valid_call_beside_invalid_one_ends_turn() -> None:
     setting = Setting([call("h", "1"), call("g", "2", index=1), finish("tool_calls")], tools=FUNCTIONS)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.output == ["g"]
     assert len(setting.inference.requests) == 1
 
 
-async def test_the_bound_on_rounds() -> None:
+async def test_round_limit_ends_response_incomplete() -> None:
     hidden = [[call("h", "1"), finish("tool_calls")] for _ in range(5)]
     setting = Setting(*hidden, at_most=3)
-    assert await setting.turn.run() == Ending("incomplete", "max_messages")
+    assert await setting.generation.run() == Ending("incomplete", "max_messages")
     assert len(setting.inference.requests) == 3
 
 
-# Bounds on tokens and other ends
+# Token limits and other ends
 
 
-async def test_the_bound_on_tokens_holds_over_all_rounds() -> None:
+async def test_token_limit_covers_all_rounds() -> None:
     hidden = [[call("h", "1"), finish("tool_calls", tokens=tokens)] for tokens in (30, 60, 10)]
     setting = Setting(*hidden, max_output_tokens=100)
-    assert await setting.turn.run() == Ending("incomplete", "max_output_tokens")
+    assert await setting.generation.run() == Ending("incomplete", "max_output_tokens")
     assert [request["max_completion_tokens"] for request in setting.inference.requests] == [100, 70, 10]
 
 
-async def test_more_tokens_than_allowed_are_no_request_for_fewer_than_none() -> None:
+async def test_exceeded_token_limit_sends_no_further_request() -> None:
     setting = Setting([call("h", "1"), finish("tool_calls", tokens=30)], max_output_tokens=20)
-    assert await setting.turn.run() == Ending("incomplete", "max_output_tokens")
+    assert await setting.generation.run() == Ending("incomplete", "max_output_tokens")
     assert len(setting.inference.requests) == 1
 
 
-async def test_no_bound_is_sent_where_none_was_asked_for() -> None:
+async def test_no_token_limit_is_sent_if_none_was_given() -> None:
     setting = Setting([text("a"), finish()], profile=Profile(max_tokens_field="max_tokens"))
-    await setting.turn.run()
+    await setting.generation.run()
     assert not setting.inference.requests[0].keys() & {"max_tokens", "max_completion_tokens"}
 
 
@@ -191,16 +191,16 @@ async def test_no_bound_is_sent_where_none_was_asked_for() -> None:
         ("abort", Ending("cancelled")),
     ],
 )
-async def test_what_cuts_a_turn_off(reason: str, ending: Ending) -> None:
+async def test_finish_reason_sets_ending(reason: str, ending: Ending) -> None:
     setting = Setting([text("a"), call("h", "1", "{"), finish(reason)])
-    assert await setting.turn.run() == ending
+    assert await setting.generation.run() == ending
     assert setting.output == ["a"]
     assert len(setting.inference.requests) == 1
 
 
-async def test_the_tier_that_served() -> None:
+async def test_service_tier_of_provider_is_reported() -> None:
     setting = Setting([text("a"), finish(service_tier="flex")])
-    await setting.turn.run()
+    await setting.generation.run()
     assert setting.assembler.response["service_tier"] == "flex"
 
 
@@ -224,54 +224,54 @@ THOUGHT = [
         ("current_turn", "all_turns", False),
     ],
 )
-async def test_whose_reasoning_goes_back(asked: str | None, profile: Any, replayed: bool) -> None:
+async def test_reasoning_context_selects_replayed_reasoning(asked: str | None, profile: Any, replayed: bool) -> None:
     model = Profile(reasoning_context=profile)
     setting = Setting([text("a"), finish()], profile=model, input=THOUGHT, reasoning={"context": asked})
-    await setting.turn.run()
+    await setting.generation.run()
     assert ("reasoning_content" in messages(setting.inference.requests[0])[1]) == replayed
 
 
 # Errors
 
 
-async def test_a_refusal_of_the_provider_passes() -> None:
+async def test_refusal_of_provider_is_raised() -> None:
     setting = Setting(ApiError(429, "Slow down."))
     with pytest.raises(ApiError, match="Slow down") as caught:
-        await setting.turn.run()
+        await setting.generation.run()
     assert caught.value.status == 429
-    assert not setting.turn.accepted.done()
+    assert not setting.generation.accepted.done()
 
 
-async def test_an_error_in_the_stream_is_explained_and_closes_it() -> None:
+async def test_stream_error_is_explained_and_closes_stream() -> None:
     setting = Setting([text("a"), ConnectionError("gone")])
     with pytest.raises(ApiError, match="explained: gone"):
-        await setting.turn.run()
-    assert setting.turn.accepted.done()
+        await setting.generation.run()
+    assert setting.generation.accepted.done()
     assert setting.inference.closed == 1
 
 
 @pytest.mark.parametrize("end", [[], [finish("error")]])
-async def test_a_stream_that_breaks_off(end: list[Any]) -> None:
+async def test_broken_off_stream_raises_error(end: list[Any]) -> None:
     setting = Setting([text("a"), *end])
     with pytest.raises(ApiError, match=r"ended before|broke off"):
-        await setting.turn.run()
+        await setting.generation.run()
     assert "response.output_text.delta" in await setting.types()
 
 
 # Silence
 
 
-async def test_silence_before_the_provider_accepts() -> None:
+async def test_silence_before_acceptance_times_out() -> None:
     setting = Setting([text("a"), finish()], accept=asyncio.Event(), idle_seconds=0.02)
     with pytest.raises(ApiError, match=r"silent for 0\.02") as caught:
-        await setting.turn.run()
+        await setting.generation.run()
     assert caught.value.status == 504
-    assert not setting.turn.accepted.done()
+    assert not setting.generation.accepted.done()
 
 
-async def test_silence_between_chunks(loop_clock: LoopClock) -> None:
+async def test_silence_between_chunks_times_out(loop_clock: LoopClock) -> None:
     setting = Setting([text("a"), asyncio.Event(), finish()], idle_seconds=100.0)
-    work = asyncio.create_task(setting.turn.run())
+    work = asyncio.create_task(setting.generation.run())
     await until(lambda: setting.inference.sent == 1)
     await loop_clock.passes_until(work.done)
     with pytest.raises(ApiError, match="silent"):
@@ -279,31 +279,31 @@ async def test_silence_between_chunks(loop_clock: LoopClock) -> None:
     assert setting.inference.closed == 1
 
 
-async def test_a_slow_answer_is_not_silence(loop_clock: LoopClock) -> None:
-    gates = [asyncio.Event() for _ in range(8)]
-    steps = [step for gate in gates for step in (gate, text("a"))]
+async def test_slow_answer_does_not_time_out(loop_clock: LoopClock) -> None:
+    filters = [asyncio.Event() for _ in range(8)]
+    steps = [step for gate in filters for step in (gate, text("a"))]
     setting = Setting([*steps, finish()], idle_seconds=100.0)
-    work = asyncio.create_task(setting.turn.run())
-    for gate in gates:
+    work = asyncio.create_task(setting.generation.run())
+    for gate in filters:
         await loop_clock.passes(30.0)
         gate.set()
     assert await work == COMPLETED
 
 
-# A reader that stalls
+# Readers that stall
 
 
-async def test_a_reader_that_stalls_stalls_the_provider_and_is_not_its_silence(loop_clock: LoopClock) -> None:
+async def test_stalled_reader_stalls_provider_without_timeout(loop_clock: LoopClock) -> None:
     setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, idle_seconds=100.0)
-    work = asyncio.create_task(setting.turn.run())
-    await until(lambda: setting.outbox.full)
+    work = asyncio.create_task(setting.generation.run())
+    await until(lambda: setting.event_buffer.full)
     await loop_clock.passes(0.0)
     await loop_clock.passes(300.0)
     assert not work.done()
     assert setting.inference.sent < 12
     taken = 0
     while not work.done():
-        batch = await setting.outbox.take(0.01) or []
+        batch = await setting.event_buffer.take(0.01) or []
         assert len(batch) <= 12
         taken += len(batch)
         await asyncio.sleep(0)
@@ -313,27 +313,27 @@ async def test_a_reader_that_stalls_stalls_the_provider_and_is_not_its_silence(l
 
 
 @pytest.mark.parametrize(("chunks", "waits"), [(10, False), (20, True)])
-async def test_a_first_word_does_not_wait_behind_those_who_say_more_and_more(chunks: int, waits: bool) -> None:
-    turnstile, passed = Turnstile(), 0
+async def test_first_delta_does_not_wait_for_busy_streams(chunks: int, waits: bool) -> None:
+    fair_yield, passed = FairYield(), 0
 
     async def others() -> None:
         nonlocal passed
         while True:
-            await turnstile.through()
+            await fair_yield.wait_turn()
             passed += 1
 
     running = [asyncio.ensure_future(others()) for _ in range(50)]
     await asyncio.sleep(0)
-    setting = Setting([text("word ")] * chunks + [finish()], turnstile=turnstile)
-    assert await setting.turn.run() == COMPLETED
+    setting = Setting([text("word ")] * chunks + [finish()], fair_yield=fair_yield)
+    assert await setting.generation.run() == COMPLETED
     assert (passed >= len(running)) is waits
     for task in running:
         task.cancel()
 
 
-async def test_who_drops_the_events_never_stalls_the_provider() -> None:
+async def test_unstreamed_response_never_stalls_provider() -> None:
     setting = Setting([*(text("a") for _ in range(50)), finish()], limit=10, stream=False)
-    assert await setting.turn.run() == COMPLETED
+    assert await setting.generation.run() == COMPLETED
     assert setting.output == ["a" * 50]
 
 
@@ -341,9 +341,9 @@ async def test_who_drops_the_events_never_stalls_the_provider() -> None:
 
 
 @pytest.mark.parametrize("steps", range(12))
-async def test_cancelling_at_any_point_closes_the_provider(steps: int) -> None:
+async def test_cancel_at_any_step_closes_provider_stream(steps: int) -> None:
     setting = Setting([text("a"), text("b"), finish()], limit=3)
-    work = asyncio.create_task(setting.turn.run())
+    work = asyncio.create_task(setting.generation.run())
     for _ in range(steps):
         await asyncio.sleep(0)
     work.cancel()
@@ -353,18 +353,18 @@ async def test_cancelling_at_any_point_closes_the_provider(steps: int) -> None:
     assert steps < 3 or setting.inference.closed == 1
 
 
-# Before its time
+# Steering
 
 
 STEERED = Ending("incomplete", "steered")
 
 
-async def test_a_turn_ends_between_two_items() -> None:
-    boundary, gate = Boundary(), asyncio.Event()
-    setting = Setting([reasoning("hm"), gate, text("never"), finish()], boundary=boundary)
-    running = asyncio.create_task(setting.turn.run())
+async def test_steered_generation_ends_between_items() -> None:
+    stop_point, gate = StopPoint(), asyncio.Event()
+    setting = Setting([reasoning("hm"), gate, text("never"), finish()], stop_point=stop_point)
+    running = asyncio.create_task(setting.generation.run())
     await settle()
-    boundary.wanted = True
+    stop_point.wanted = True
     gate.set()
     assert await running == STEERED
     assert setting.output == ["hm"]
@@ -372,30 +372,30 @@ async def test_a_turn_ends_between_two_items() -> None:
     assert setting.inference.streaming == 0
 
 
-async def test_a_turn_ends_between_two_rounds() -> None:
-    """What was called before is answered: nothing waits for the next one."""
-    boundary, gate = Boundary(), asyncio.Event()
+async def test_steered_generation_ends_between_rounds() -> None:
+    """Calls of the earlier round are answered: no call is left open for the next response."""
+    stop_point, gate = StopPoint(), asyncio.Event()
     setting = Setting(
         [call("h", "1"), gate, finish("tool_calls")],
         [text("never"), finish()],
-        boundary=boundary,
+        stop_point=stop_point,
         tools=FUNCTIONS,
         tool_choice=ONLY_G,
     )
-    running = asyncio.create_task(setting.turn.run())
+    running = asyncio.create_task(setting.generation.run())
     await settle()
-    boundary.wanted = True
+    stop_point.wanted = True
     gate.set()
     assert await running == STEERED
     assert len(setting.inference.requests) == 1
 
 
-async def test_a_turn_whose_last_item_has_begun_goes_on_to_its_end() -> None:
-    boundary, gate = Boundary(), asyncio.Event()
-    setting = Setting([text("To the "), gate, text("end."), finish()], boundary=boundary)
-    running = asyncio.create_task(setting.turn.run())
+async def test_steered_generation_finishes_last_item() -> None:
+    stop_point, gate = StopPoint(), asyncio.Event()
+    setting = Setting([text("To the "), gate, text("end."), finish()], stop_point=stop_point)
+    running = asyncio.create_task(setting.generation.run())
     await settle()
-    boundary.wanted = True
+    stop_point.wanted = True
     gate.set()
     assert await running == COMPLETED
     assert setting.output == ["To the end."]

@@ -1,4 +1,4 @@
-"""Summaries that a model is asked for where the reasoning ends."""
+"""Summaries that another model writes at the end of the reasoning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.chat.summary import summary_request
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.stream.deltas import Delta, Finish, Reasoning, Text, ToolCall, Usage
-from llama_stack_responses.generation.reasoning_summary import Summarizing
+from llama_stack_responses.generation.reasoning_summary import ReasoningSummarizer
 from tests.support.clock import LoopClock
 from tests.support.inference import FakeInference, Round, finish, reasoning, text
 from tests.support.waiting import until
@@ -23,20 +23,20 @@ SUMMARY = [Reasoning("In ", summary=True), Reasoning("short.", summary=True)]
 
 
 class Setting:
-    """A gate, and the model that it asks."""
+    """A summarizer and its model."""
 
     def __init__(self, *rounds: Round, idle_seconds: float = 30.0) -> None:
         self.inference = FakeInference(*rounds)
         request = partial(summary_request, "small", Profile(), detail="concise")
-        self.gate = Summarizing(self.inference, request, Profile(), idle_seconds)
+        self.gate = ReasoningSummarizer(self.inference, request, Profile(), idle_seconds)
 
     async def shown(self, *deltas: Delta) -> list[Delta]:
-        """What comes out for these."""
+        """Return the deltas that come out for `deltas`."""
         return [shown for delta in deltas for shown in [each async for each in self.gate.feed(delta)]]
 
 
 @pytest.mark.parametrize("behind", [Text("Hello"), ToolCall(0, "f", "c", "{}")])
-async def test_a_summary_stands_where_the_reasoning_ends(behind: Delta) -> None:
+async def test_summary_follows_reasoning(behind: Delta) -> None:
     setting = Setting(SHORT)
     thoughts: list[Delta] = [Reasoning("Let me "), Reasoning("see."), Reasoning("", signature="s", call_id="c")]
     assert await setting.shown(*thoughts, behind, behind, STOP) == [
@@ -53,7 +53,7 @@ async def test_a_summary_stands_where_the_reasoning_ends(behind: Delta) -> None:
     assert setting.inference.closed == 1
 
 
-async def test_each_stretch_of_reasoning_has_its_own() -> None:
+async def test_each_block_of_reasoning_gets_summary() -> None:
     setting = Setting(SHORT, SHORT, SHORT)
     thought = Reasoning("hm")
     first = await setting.shown(thought, Text("a"), thought, STOP)
@@ -71,13 +71,13 @@ async def test_each_stretch_of_reasoning_has_its_own() -> None:
         [Reasoning("hm"), Finish("content_filter")],
     ],
 )
-async def test_nothing_is_summarized_in_vain(deltas: list[Delta]) -> None:
+async def test_summary_is_not_requested_without_need(deltas: list[Delta]) -> None:
     setting = Setting()
     assert await setting.shown(*deltas) == deltas
     assert setting.inference.requests == []
 
 
-async def test_after_a_summary_of_the_providers_own_the_next_round_may_want_one() -> None:
+async def test_summary_is_requested_in_round_after_provider_summary() -> None:
     setting = Setting(SHORT)
     await setting.shown(Reasoning("short", summary=True), STOP)
     assert len(await setting.shown(Reasoning("hm"), STOP)) == 4
@@ -91,14 +91,16 @@ FAILURES: list[Round] = [
 
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["refused", "broken", "ended"])
-async def test_an_answer_goes_on_without_its_summary(failure: Round, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_summary_does_not_fail_answer(failure: Round, caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting(failure)
     shown: list[Any] = await setting.shown(Reasoning("hm"), Text("a"), STOP)
     assert shown[-2:] == [Text("a"), STOP]
-    assert "summary of the reasoning could not be made" in caplog.text
+    assert "reasoning summary failed" in caplog.text
 
 
-async def test_a_model_that_says_nothing(caplog: pytest.LogCaptureFixture, loop_clock: LoopClock) -> None:
+async def test_silent_summary_model_does_not_fail_answer(
+    caplog: pytest.LogCaptureFixture, loop_clock: LoopClock
+) -> None:
     setting = Setting([text("In "), asyncio.Event()], idle_seconds=100.0)
     work = asyncio.create_task(setting.shown(Reasoning("hm"), Text("a"), STOP))
     await until(lambda: setting.inference.sent == 1)

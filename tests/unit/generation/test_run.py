@@ -1,4 +1,4 @@
-"""However a response ends, it is kept once, its reader hears of it, and the provider is let go."""
+"""However a response ends, it is stored once, its reader gets the terminal event, and the provider stream closes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import TurnLimits
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.tools.registry import client_tools
@@ -31,11 +31,12 @@ HELLO = [text("Hel"), text("lo"), finish(tokens=2)]
 
 
 class Setting:
-    """A run with everything around it, and what it keeps.
+    """A run with its collaborators, and the responses that it stores.
 
     Args:
-        rounds: what the provider does.
-        keep: what keeping the response does beyond noting it.
+        rounds: the provider's answers.
+        keep: called after the response was recorded in `kept`.
+        refusal_seconds: how long `begin` waits for a refusal.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Setting:
         accept: asyncio.Event | None = None,
         limit: int = 1024,
         stream: bool = True,
+        refusal_seconds: float = PATIENCE,
         **fields: Any,
     ) -> None:
         request = parse_create({"model": "m", "input": "hi", "stream": stream, **fields})
@@ -55,21 +57,21 @@ class Setting:
         self._keep = keep
         toolset = Toolset(request, client_tools())
         self.assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-        self.outbox = Outbox(wanted=stream, limit=limit)
+        self.event_buffer = EventBuffer(wanted=stream, limit=limit)
         turn = make_turn(
             request,
             request.input_items,
             toolset=toolset,
             assembler=self.assembler,
             inference=self.inference,
-            outbox=self.outbox,
+            event_buffer=self.event_buffer,
             limits=TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0),
         )
-        self.run = Run(turn, self.assembler, self.outbox, self._note, self._drop)
+        self.run = Run(turn, self.assembler, self.event_buffer, self._note, self._drop, refusal_seconds)
 
     async def read(self) -> Json:
-        """Reads all events; the final response after checking everything that holds however it ended."""
-        while (batch := await self.outbox.take(PATIENCE)) is not None:
+        """Read all events. Return the final response, after checking the invariants of every finished response."""
+        while (batch := await self.event_buffer.take(PATIENCE)) is not None:
             assert batch, "silence"
             self.events += batch
         await self.run.settled()
@@ -91,12 +93,12 @@ async def turns(count: int) -> None:
         await asyncio.sleep(0)
 
 
-# To the end
+# Completed
 
 
-async def test_a_stream_to_its_end() -> None:
+async def test_streamed_response_completes() -> None:
     setting = Setting(HELLO)
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     final = await setting.read()
     assert final["status"] == "completed"
     assert final["completed_at"] >= 1
@@ -104,7 +106,7 @@ async def test_a_stream_to_its_end() -> None:
     assert setting.kept == [final]
 
 
-async def test_the_same_without_a_stream() -> None:
+async def test_unstreamed_response_completes() -> None:
     setting = Setting(HELLO, stream=False)
     final = await setting.run.finish()
     validate_response(final)
@@ -114,16 +116,16 @@ async def test_the_same_without_a_stream() -> None:
     assert final["usage"]["output_tokens"] == 2
 
 
-async def test_the_response_is_kept_before_its_reader_hears_of_the_end() -> None:
+async def test_response_is_stored_before_terminal_event() -> None:
     kept = asyncio.Event()
     setting = Setting(HELLO, keep=lambda: wait(kept))
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     await turns(30)
     assert len(setting.kept) == 1
-    events = await setting.outbox.take(PATIENCE) or []
+    events = await setting.event_buffer.take(PATIENCE) or []
     assert events[-1]["type"] == "response.output_item.done"
     kept.set()
-    [terminal] = await setting.outbox.take(PATIENCE) or []
+    [terminal] = await setting.event_buffer.take(PATIENCE) or []
     assert terminal["type"] == "response.completed"
 
 
@@ -131,18 +133,18 @@ async def wait(event: asyncio.Event) -> None:
     await event.wait()
 
 
-async def test_a_turn_that_is_cut_off() -> None:
+async def test_response_cut_by_length_ends_incomplete() -> None:
     setting = Setting([text("a"), finish("length")])
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     final = await setting.read()
     assert (final["status"], final["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
     assert (await setting.run.finish())["status"] == "incomplete"
     assert setting.kept == [final]
 
 
-async def test_a_provider_that_cancels() -> None:
+async def test_abort_of_provider_cancels_response() -> None:
     setting = Setting([text("a"), finish("abort")])
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     final = await setting.read()
     assert final["status"] == "cancelled"
     assert setting.kept == [final]
@@ -151,10 +153,10 @@ async def test_a_provider_that_cancels() -> None:
 # Errors
 
 
-async def test_a_refusal_is_the_answer_and_nothing_is_kept() -> None:
+async def test_refusal_is_raised_and_nothing_is_stored() -> None:
     setting = Setting(ApiError(429, "Slow down.", retry_after=3))
     with pytest.raises(ApiError, match="Slow down") as caught:
-        await setting.run.begin(PATIENCE)
+        await setting.run.begin()
     assert caught.value.retry_after == 3
     with pytest.raises(ApiError, match="Slow down"):
         await setting.run.finish()
@@ -162,10 +164,10 @@ async def test_a_refusal_is_the_answer_and_nothing_is_kept() -> None:
     await setting.run.settled()
 
 
-async def test_a_refusal_that_comes_too_late_for_its_status_is_part_of_the_stream() -> None:
+async def test_late_refusal_fails_stream() -> None:
     accept = asyncio.Event()
-    setting = Setting(ApiError(429, "Slow down."), accept=accept)
-    await setting.run.begin(0.01)
+    setting = Setting(ApiError(429, "Slow down."), accept=accept, refusal_seconds=0.01)
+    await setting.run.begin()
     accept.set()
     final = await setting.read()
     assert final["error"] == {"code": "rate_limit_exceeded", "message": "Slow down."}
@@ -173,19 +175,19 @@ async def test_a_refusal_that_comes_too_late_for_its_status_is_part_of_the_strea
     assert setting.kept == [final]
 
 
-async def test_a_refusal_of_a_later_round_is_part_of_the_response() -> None:
+async def test_refusal_in_later_round_fails_response() -> None:
     setting = Setting([text("a"), call("h", "1"), finish("tool_calls")], ApiError(502, "Gone."))
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     final = await setting.read()
     assert (final["status"], len(final["output"])) == ("failed", 1)
     assert setting.kept == [final]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_error_in_the_middle_closes_what_is_open(stream: bool) -> None:
+async def test_error_during_stream_closes_open_items(stream: bool) -> None:
     setting = Setting([text("Hel"), ConnectionError("gone")], stream=stream)
     if stream:
-        await setting.run.begin(PATIENCE)
+        await setting.run.begin()
         await setting.read()
     with pytest.raises(ApiError, match="explained: gone"):
         await setting.run.finish()
@@ -196,23 +198,21 @@ async def test_an_error_in_the_middle_closes_what_is_open(stream: bool) -> None:
     assert kept["output"][0]["content"][0]["text"] == "Hel"
 
 
-async def test_a_bug_of_ours_ends_the_response_too(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_internal_error_fails_response(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     setting = Setting(HELLO)
 
     def broken(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(setting.run._turn, "_hear", broken)
-    await setting.run.begin(PATIENCE)
+    monkeypatch.setattr(setting.run._generation, "_hear", broken)
+    await setting.run.begin()
     final = await setting.read()
     assert final["error"]["message"] == "The server failed while it made the response (ZeroDivisionError)."
     assert setting.kept == [final]
     assert "ZeroDivisionError" in caplog.text
 
 
-# A store that fails
+# Store errors
 
 STORE_ERRORS = [ApiError(503, "The store is down."), OSError("disk full")]
 
@@ -225,11 +225,11 @@ def failing(error: Exception) -> Callable[[], Awaitable[None]]:
     return keep
 
 
-async def test_stream_of_response_that_may_be_stored_ends_without_terminal_event() -> None:
+async def test_unknown_store_outcome_ends_stream_without_terminal_event() -> None:
     setting = Setting(HELLO, keep=failing(OutcomeUnknown("Nobody knows.")))
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     events: list[Json] = []
-    while batch := await setting.outbox.take(PATIENCE):
+    while batch := await setting.event_buffer.take(PATIENCE):
         events += batch
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert events[-2]["type"] == "response.output_item.done"
@@ -242,9 +242,9 @@ async def test_stream_of_response_that_may_be_stored_ends_without_terminal_event
 
 @pytest.mark.parametrize("error", STORE_ERRORS)
 @pytest.mark.parametrize("steps", [HELLO, [text("a"), ConnectionError("gone")], [finish("length")], [finish("abort")]])
-async def test_a_response_that_cannot_be_stored_has_failed(error: Exception, steps: Round) -> None:
+async def test_response_that_cannot_be_stored_fails(error: Exception, steps: Round) -> None:
     setting = Setting(steps, keep=failing(error))
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     final = await setting.read()
     assert final["status"] == "failed"
     assert "stor" in final["error"]["message"]
@@ -255,9 +255,9 @@ async def test_a_response_that_cannot_be_stored_has_failed(error: Exception, ste
 
 
 @pytest.mark.parametrize("error", STORE_ERRORS)
-async def test_an_abandoned_response_that_cannot_be_stored(error: Exception) -> None:
+async def test_abandoned_response_that_cannot_be_stored_fails(error: Exception) -> None:
     setting = Setting([text("a"), asyncio.Event()], keep=failing(error))
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     await turns(5)
     setting.run.abandon()
     assert (await setting.read())["status"] == "failed"
@@ -272,7 +272,7 @@ async def slowly() -> None:
 
 
 def busy(*, stream: bool = True) -> Setting:
-    """A run of two rounds with a reader that stalls after a few events and a store that takes its time."""
+    """Return a run of two rounds with a reader that stalls after a few events and a slow store."""
     return Setting(
         [text("a"), call("h", "1"), finish("tool_calls")],
         [text("b"), *HELLO],
@@ -285,7 +285,7 @@ def busy(*, stream: bool = True) -> Setting:
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("steps", range(40))
-async def test_abandoning_at_any_point_settles_the_response_once(steps: int, stream: bool, times: int) -> None:
+async def test_abandon_at_any_step_settles_response_once(steps: int, stream: bool, times: int) -> None:
     setting = busy(stream=stream)
     await turns(steps)
     for _ in range(times):
@@ -302,9 +302,9 @@ async def test_abandoning_at_any_point_settles_the_response_once(steps: int, str
 
 
 @pytest.mark.parametrize("steps", range(40))
-async def test_shutting_down_at_any_point_ends_the_stream_and_keeps_what_was_said(steps: int) -> None:
+async def test_shutdown_at_any_step_ends_stream_and_stores_output(steps: int) -> None:
     setting = busy()
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     await turns(steps)
     setting.run.shut_down()
     async with asyncio.timeout(PATIENCE):
@@ -318,7 +318,7 @@ async def test_shutting_down_at_any_point_ends_the_stream_and_keeps_what_was_sai
         assert (error.value.status, error.value.retry_after) == (503, 1)
 
 
-async def test_abandoning_again_while_the_provider_is_let_go() -> None:
+async def test_repeated_abandon_cancels_once() -> None:
     setting = busy(stream=False)
     await turns(6)
     for _ in range(3):
@@ -328,7 +328,7 @@ async def test_abandoning_again_while_the_provider_is_let_go() -> None:
     assert len(setting.kept) == 1
 
 
-async def test_abandoning_while_it_is_stored_changes_nothing() -> None:
+async def test_abandon_during_store_changes_nothing() -> None:
     gate = asyncio.Event()
     setting = Setting(HELLO, keep=lambda: wait(gate))
     await turns(20)
@@ -340,7 +340,7 @@ async def test_abandoning_while_it_is_stored_changes_nothing() -> None:
     assert [kept["status"] for kept in setting.kept] == ["completed"]
 
 
-async def test_abandoning_after_the_end_changes_nothing() -> None:
+async def test_abandon_after_end_changes_nothing() -> None:
     setting = Setting(HELLO)
     final = await setting.run.finish()
     setting.run.abandon()
@@ -348,9 +348,9 @@ async def test_abandoning_after_the_end_changes_nothing() -> None:
     assert len(setting.kept) == 1
 
 
-async def test_what_was_said_by_then_is_kept_as_cancelled() -> None:
+async def test_abandoned_response_keeps_output_as_cancelled() -> None:
     setting = Setting([text("Hel"), asyncio.Event()])
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     await turns(5)
     setting.run.abandon()
     final = await setting.read()
@@ -359,9 +359,9 @@ async def test_what_was_said_by_then_is_kept_as_cancelled() -> None:
     assert final["output"][0]["content"][0]["text"] == "Hel"
 
 
-async def test_a_reader_that_stalls_can_be_abandoned() -> None:
+async def test_response_with_stalled_reader_can_be_abandoned() -> None:
     setting = Setting([*(text("a") for _ in range(50)), finish()], limit=5)
-    await setting.run.begin(PATIENCE)
+    await setting.run.begin()
     await turns(100)
     assert setting.inference.sent < 8
     setting.run.abandon()

@@ -1,11 +1,11 @@
-"""Where a response can end before its time."""
+"""The points at which a response can stop early."""
 
 from __future__ import annotations
 
 import pytest
 
 from llama_stack_responses.core.stream.deltas import Annotation, Delta, Finish, Reasoning, Refusal, Text, ToolCall
-from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.generation.stop_point import StopPoint
 
 ROUNDS: dict[str, tuple[list[Delta], list[int]]] = {
     "a text has only its beginning": ([Text("a"), Text("b"), Annotation({}), Refusal("no"), Finish("stop")], [0]),
@@ -18,24 +18,24 @@ ROUNDS: dict[str, tuple[list[Delta], list[int]]] = {
 
 
 @pytest.mark.parametrize("name", ROUNDS)
-def test_the_places(name: str) -> None:
+def test_stop_points_are_reached_between_items(name: str) -> None:
     deltas, places = ROUNDS[name]
     for wanted_at in range(len(deltas)):
-        boundary = Boundary()
-        boundary.begin_round()
+        stop_point = StopPoint()
+        stop_point.begin_round()
         reached = []
         for number, delta in enumerate(deltas):
-            boundary.wanted = number >= wanted_at
-            if boundary.reached(delta):
+            stop_point.wanted = number >= wanted_at
+            if stop_point.reached(delta):
                 reached.append(number)
         assert reached == [place for place in places if place >= wanted_at]
 
 
-def test_a_round_begins_anew() -> None:
-    boundary = Boundary()
-    boundary.begin_round()
-    assert not boundary.reached(ToolCall(0, "f"))
-    boundary.wanted = True
-    assert not boundary.reached(Text("a"))
-    boundary.begin_round()
-    assert boundary.reached(Text("a"))
+def test_new_round_resets_stop_points() -> None:
+    stop_point = StopPoint()
+    stop_point.begin_round()
+    assert not stop_point.reached(ToolCall(0, "f"))
+    stop_point.wanted = True
+    assert not stop_point.reached(Text("a"))
+    stop_point.begin_round()
+    assert stop_point.reached(Text("a"))

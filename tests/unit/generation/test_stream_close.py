@@ -1,4 +1,4 @@
-"""A stream that is left ends whatever it reads from."""
+"""Closing a stream early closes the streams that it reads from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llama_stack_responses.generation.stream_close import hang_up, hanging_up
 
 
 class Connection:
-    """Says numbers, of which the first `at_hand` have come already, and keeps itself alive, as clients' streams do."""
+    """Emit numbers and keep itself alive, as streams of clients do. The first `at_hand` numbers come at once."""
 
     def __init__(self, at_hand: int = 3, end: int = 1_000_000) -> None:
         self.open = True
@@ -27,11 +27,11 @@ class Connection:
                 yield self.said
         finally:
             self.open = False
-            await asyncio.sleep(0)  # closing a connection takes its time
+            await asyncio.sleep(0)  # closing a connection takes a moment
 
 
 async def hosted(connection: Connection) -> AsyncGenerator[int]:
-    """A host's generator that reads from another one's."""
+    """Read from another generator, as hosts do."""
 
     async def inner() -> AsyncGenerator[int]:
         async for number in connection.numbers:
@@ -41,7 +41,7 @@ async def hosted(connection: Connection) -> AsyncGenerator[int]:
         yield number
 
 
-async def test_a_stream_left_between_two_chunks_closes_the_connection() -> None:
+async def test_stream_left_between_chunks_closes_connection() -> None:
     connection = Connection()
     async with hanging_up(hosted(connection)) as chunks:
         assert await anext(chunks) == 1
@@ -49,13 +49,13 @@ async def test_a_stream_left_between_two_chunks_closes_the_connection() -> None:
     assert connection.said == 3
 
 
-async def test_a_stream_left_before_its_first_chunk_closes_the_connection() -> None:
+async def test_stream_left_before_first_chunk_closes_connection() -> None:
     connection = Connection()
     await hang_up(hosted(connection))
     assert not connection.open
 
 
-async def test_a_stream_that_was_cancelled_while_it_waited_is_at_its_end() -> None:
+async def test_cancelled_stream_closes_connection() -> None:
     connection = Connection(at_hand=0)
     chunks = hosted(connection)
 
@@ -71,14 +71,14 @@ async def test_a_stream_that_was_cancelled_while_it_waited_is_at_its_end() -> No
     assert not connection.open
 
 
-async def test_a_stream_that_ends_meanwhile_is_read_to_its_end() -> None:
+async def test_stream_ending_during_close_is_read_to_end() -> None:
     connection = Connection(at_hand=9, end=9)
     async with hanging_up(hosted(connection)) as chunks:
         await anext(chunks)
     assert not connection.open
 
 
-async def test_an_error_that_comes_meanwhile_is_nobodys() -> None:
+async def test_error_during_close_is_ignored() -> None:
     async def failing() -> AsyncGenerator[int]:
         yield 1
         raise ConnectionError
@@ -87,14 +87,14 @@ async def test_an_error_that_comes_meanwhile_is_nobodys() -> None:
         await anext(chunks)
 
 
-async def test_a_generator_that_never_waits_is_closed() -> None:
+async def test_generator_that_never_waits_is_closed() -> None:
     connection = Connection(at_hand=1_000_000)
     await hang_up(connection.numbers)
     assert not connection.open
     assert connection.said < 2_000
 
 
-async def test_whoever_hangs_up_can_be_cancelled() -> None:
+async def test_hang_up_can_be_cancelled() -> None:
     connection = Connection(at_hand=0)
     leaving = asyncio.ensure_future(hang_up(hosted(connection)))
     await asyncio.sleep(0)

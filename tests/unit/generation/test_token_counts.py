@@ -1,4 +1,4 @@
-"""Who counts the tokens of a request."""
+"""Which source counts the tokens of a request: the model server, a tokenizer, or an estimate."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from tests.support.inference import FakeInference
 
 
 def chat(text: str, model: str = "local/words") -> dict[str, Any]:
-    """A request of one message, 7 tokens and those of its text."""
+    """Return a request of one message: 7 tokens and those of its text."""
     return {"model": model, "messages": [{"role": "user", "content": text}]}
 
 
 @pytest.fixture
 def profiles(tmp_path: Path) -> list[Profile]:
-    """One model with a tokenizer that has a token a word."""
+    """One model whose tokenizer has one token per word."""
     tokenizer = Tokenizer(WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
     tokenizer.save(str(tmp_path / "words.json"))
@@ -33,12 +33,12 @@ def profiles(tmp_path: Path) -> list[Profile]:
 
 
 @pytest.mark.parametrize("words", [1, 3, 50_000])
-async def test_the_profiles_tokenizer_counts(words: int, profiles: list[Profile]) -> None:
+async def test_tokenizer_of_profile_counts_tokens(words: int, profiles: list[Profile]) -> None:
     counts = TokenCounts(FakeInference(), profiles)
     assert await counts.of(chat("word " * words)) == 7 + words
 
 
-async def test_the_model_server_knows_better(profiles: list[Profile]) -> None:
+async def test_count_of_model_server_takes_precedence(profiles: list[Profile]) -> None:
     inference = FakeInference()
     inference.count = lambda _: 5
     assert await TokenCounts(inference, profiles).of(chat("one two three")) == 5
@@ -46,18 +46,18 @@ async def test_the_model_server_knows_better(profiles: list[Profile]) -> None:
     assert await TokenCounts(inference, profiles).of(chat("one two three")) == 0
 
 
-async def test_without_either_it_is_an_estimate(profiles: list[Profile]) -> None:
+async def test_count_without_tokenizer_is_estimated(profiles: list[Profile]) -> None:
     other = chat("one two three", "local/other")
     assert await TokenCounts(FakeInference(), profiles).of(other) == estimated_tokens(other)
 
 
-def test_a_tokenizer_that_is_not_there_stops_the_server() -> None:
+def test_missing_tokenizer_file_stops_server() -> None:
     with pytest.raises(ValueError, match="there is no file"):
         TokenCounts(FakeInference(), [Profile(tokenizer="nowhere/tokenizer.json")])
 
 
 @pytest.mark.parametrize("characters", [4_000, 40_000])
-async def test_tokenizer_works_outside_the_event_loop(
+async def test_tokenizer_runs_outside_event_loop(
     characters: int, profiles: list[Profile], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
@@ -75,6 +75,6 @@ async def test_tokenizer_works_outside_the_event_loop(
     assert threading.get_ident() not in threads
 
 
-async def test_what_no_model_takes_is_estimated(profiles: list[Profile]) -> None:
+async def test_oversized_text_is_estimated(profiles: list[Profile]) -> None:
     long = chat("word " * 2_000_000)
     assert await TokenCounts(FakeInference(), profiles).of(long) == estimated_tokens(long)

@@ -1,4 +1,4 @@
-"""The chat streams of the host's own providers, read as this project's provider reads its own."""
+"""The chat streams of the host's providers are read like those of this package's provider."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Body(httpx2.AsyncByteStream):
 
 
 class Provider(OpenAIMixin):  # type: ignore[misc]  # the host has no types
-    """One of the host's, which counts what it is asked."""
+    """A provider of the host that counts its requests."""
 
     config: Any = None
     answer: Any = None
@@ -83,7 +83,7 @@ class Provider(OpenAIMixin):  # type: ignore[misc]  # the host has no types
 
 
 class LaterProvider(BaseModel):
-    """One as OGX's are: what its client answers passes at a place of another name."""
+    """A provider as in OGX, where the client's answers pass through a method of another name."""
 
     answer: Any
 
@@ -101,7 +101,7 @@ class LaterProvider(BaseModel):
 
 
 class _Config:
-    """What the mixin reads of a provider's configuration."""
+    """The fields of a provider's configuration that the mixin reads."""
 
     network = None
     allowed_models = None
@@ -129,7 +129,7 @@ async def read(provider: Any) -> list[Any]:
 
 @pytest.mark.parametrize("end", [DONE, b"", DONE + FRAMES[0]], ids=["done", "cut", "more after the end"])
 @pytest.mark.parametrize("host", [of, of_later])
-async def test_chunks_are_those_of_the_openai_package(monkeypatch: pytest.MonkeyPatch, host: Any, end: bytes) -> None:
+async def test_chunks_equal_those_of_openai_package(monkeypatch: pytest.MonkeyPatch, host: Any, end: bytes) -> None:
     data = b"".join(FRAMES) + end
     theirs = await read(host(streamed(Body(data))))
     body = Body(data)
@@ -140,12 +140,12 @@ async def test_chunks_are_those_of_the_openai_package(monkeypatch: pytest.Monkey
     assert body.closed.is_set()
 
 
-async def test_the_provider_may_look_into_the_chunks_first() -> None:
+async def test_provider_can_rewrite_chunks() -> None:
     chunks = await read(ChatStreams().of(of(streamed(Body(FRAMES[0])), overwrite_completion_id=True)))
     assert [each["id"].partition("-")[0] for each in chunks] == ["cltsd"]
 
 
-async def test_an_error_in_the_place_of_a_chunk() -> None:
+async def test_error_in_stream_is_raised_as_api_error() -> None:
     chunks = await ChatStreams().of(of(streamed(Body(FRAMES[0] + FAILS)))).openai_chat_completion(request())
     assert (await anext(chunks)).choices[0].delta.reasoning_content == "hm"
     with pytest.raises(openai.APIError, match="GPU") as failed:
@@ -153,28 +153,28 @@ async def test_an_error_in_the_place_of_a_chunk() -> None:
     assert failed.value.request.url.path == "/v1/chat/completions"
 
 
-async def test_who_leaves_closes_the_connection() -> None:
+async def test_closing_stream_closes_connection() -> None:
     body = Body(b"".join(FRAMES))
     chunks = await ChatStreams().of(of(streamed(body))).openai_chat_completion(request())
     await anext(chunks)
     await chunks.aclose()
     async with asyncio.timeout(60):
-        # The host's own generator around ours is closed without it, so that the event loop does it.
+        # The host's generator around ours is not closed explicitly; the event loop closes it.
         await body.closed.wait()
     assert body.sent == len(FRAMES[0])
 
 
-async def test_an_answer_that_is_no_stream() -> None:
+async def test_unstreamed_answer_is_passed_on() -> None:
     answer = await ChatStreams().of(of(httpx2.Response(200, json=WHOLE))).openai_chat_completion(request(stream=False))
     assert answer.choices[0].message.content == "Hi"
 
 
-async def test_a_refusal_is_the_openai_packages_error() -> None:
+async def test_refusal_is_error_of_openai_package() -> None:
     with pytest.raises(openai.RateLimitError):
         await read(ChatStreams().of(of(httpx2.Response(429, json={"error": {"message": "Slowly."}}))))
 
 
-async def test_a_provider_keeps_what_it_comes_to_know() -> None:
+async def test_provider_keeps_its_state() -> None:
     provider = of(streamed(Body(DONE)))
     streams = ChatStreams()
     await read(streams.of(provider))
@@ -184,21 +184,21 @@ async def test_a_provider_keeps_what_it_comes_to_know() -> None:
     assert type(streams.of(provider)) is type(streams.of(provider))
 
 
-def test_other_providers_stay_what_they_are() -> None:
+def test_other_providers_stay_unchanged() -> None:
     other = object()
     assert ChatStreams().of(other) is other
     model = ModelType.llm
     assert ChatStreams().of(model) is model
 
 
-async def test_no_thread_is_needed_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_request_uses_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     provider = ChatStreams().of(of(streamed(Body(b"".join(FRAMES)))))
     monkeypatch.delattr(asyncio, "to_thread")
     assert len(await read(provider)) == 3
 
 
 class Flood(httpx2.AsyncByteStream):
-    """The bytes of a whole answer, with a text that does not end."""
+    """The bytes of an unstreamed answer with an endless text."""
 
     def __init__(self) -> None:
         self.sent = 0
@@ -214,7 +214,7 @@ class Flood(httpx2.AsyncByteStream):
         self.closed = True
 
 
-async def test_unstreamed_answer_without_an_end_is_refused_while_it_is_read() -> None:
+async def test_endless_unstreamed_answer_is_refused_while_read() -> None:
     flood = Flood()
     provider = of(httpx2.Response(200, stream=flood, headers={"content-type": "application/json"}))
     with pytest.raises(openai.APIConnectionError):

@@ -1,4 +1,4 @@
-"""A part of the stack that fails is told as that, and what is not there as that."""
+"""A failing API of the stack gives a 503, and a missing object gives its own error."""
 
 import logging
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ PROMPT: Final = "pmpt_" + "0" * 48
 
 
 class Failing:
-    """A part of the host that raises whatever is asked of it."""
+    """An API of the host whose every method raises."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -32,7 +32,7 @@ class Failing:
 
 
 PARTS: Final[dict[str, Callable[[Failing], Awaitable[Any]]]] = {
-    "file store": lambda part: HostFiles(part).read("file-1"),
+    "file store": lambda part: HostFiles(part).read("file-1", lambda _: None),
     "vector store": lambda part: HostVectorStores(part).check("vs_1"),
     "prompt store": lambda part: HostPrompts(part).get(PROMPT, None),
     "list of connectors": lambda part: HostConnectors(part).url("c"),
@@ -56,7 +56,7 @@ PARTS: Final[dict[str, Callable[[Failing], Awaitable[Any]]]] = {
     ],
     ids=repr,
 )
-async def test_a_part_that_fails_is_a_503_and_one_line_in_the_log(
+async def test_failing_stack_api_is_503_and_one_log_line(
     part: str, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(ApiError) as caught:
@@ -64,7 +64,7 @@ async def test_a_part_that_fails_is_a_503_and_one_line_in_the_log(
     assert (caught.value.status, caught.value.type) == (503, "server_error")
     assert caught.value.message == f"The stack's {part} failed. Try again later."
     lines = [logging.Formatter().format(record) for record in caplog.records]
-    assert lines == [f"the stack's {part} failed ({type(error).__name__})"]
+    assert lines == [f"stack API failed: {part} ({type(error).__name__})"]
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ async def test_a_part_that_fails_is_a_503_and_one_line_in_the_log(
     ],
     ids=repr,
 )
-async def test_a_file_that_is_not_there_is_a_400(error: Exception) -> None:
+async def test_missing_file_is_400(error: Exception) -> None:
     with pytest.raises(ApiError, match="The file 'file-1' was not found") as caught:
         await PARTS["file store"](Failing(error))
     assert (caught.value.status, caught.value.code) == (400, "file_not_found")
@@ -87,7 +87,7 @@ async def test_a_file_that_is_not_there_is_a_400(error: Exception) -> None:
     [ValueError("Vector_store 'vs_1' not found"), ResourceNotFoundError("vs_1", "Vector Store"), AccessDeniedError()],
     ids=repr,
 )
-async def test_a_vector_store_that_is_not_there_is_a_404(error: Exception) -> None:
+async def test_missing_vector_store_is_404(error: Exception) -> None:
     with pytest.raises(ApiError, match="Vector store with id 'vs_1' not found") as caught:
         await PARTS["vector store"](Failing(error))
     assert caught.value.status == 404
@@ -96,5 +96,5 @@ async def test_a_vector_store_that_is_not_there_is_a_404(error: Exception) -> No
 @pytest.mark.parametrize(
     "error", [ValueError(f"Prompt {PROMPT}:default not found"), ResourceNotFoundError(PROMPT, "Prompt")], ids=repr
 )
-async def test_a_prompt_that_is_not_there_is_none(error: Exception) -> None:
+async def test_missing_prompt_is_none(error: Exception) -> None:
     assert await PARTS["prompt store"](Failing(error)) is None

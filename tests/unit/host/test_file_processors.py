@@ -19,7 +19,7 @@ DOCUMENT = Document("a.docx", "application/msword", b"PK")
 
 
 class Processor:
-    """A provider of the host's, which says where it was run."""
+    """A provider of the host that records the thread that it ran in."""
 
     def __init__(self, provider_type: str, problem: Exception | None = None, **spec: Any) -> None:
         self.__provider_spec__ = SimpleNamespace(provider_type=provider_type, **spec)
@@ -27,7 +27,7 @@ class Processor:
         self.thread: int | None = None
 
     async def process_file(self, request: Any, file: UploadFile) -> Any:
-        """Two chunks."""
+        """Return two chunks."""
         self.thread = threading.get_ident()
         if self.problem:
             raise self.problem
@@ -35,7 +35,7 @@ class Processor:
         return SimpleNamespace(chunks=[SimpleNamespace(content=each) for each in said])
 
 
-def test_one_that_does_what_this_package_does_is_left_alone() -> None:
+def test_pypdf_processor_is_not_used() -> None:
     assert file_processor(None) is None
     assert file_processor(Processor("inline::pypdf")) is None
 
@@ -48,7 +48,7 @@ def test_one_that_does_what_this_package_does_is_left_alone() -> None:
         (Processor("remote::docling-serve"), False),
     ],
 )
-async def test_one_that_would_hold_up_the_loop_gets_a_thread(processor: Processor, apart: bool) -> None:
+async def test_blocking_processor_runs_in_thread(processor: Processor, apart: bool) -> None:
     used = file_processor(processor)
     assert used
     assert await used.text(DOCUMENT) == "a.docx application/msword\nPK"
@@ -63,14 +63,14 @@ async def test_one_that_would_hold_up_the_loop_gets_a_thread(processor: Processo
         (ValueError("a path or a key"), r"could not be read \(ValueError\)\."),
     ],
 )
-async def test_what_it_cannot_read(problem: Exception, why: str) -> None:
+async def test_unreadable_file_has_reason(problem: Exception, why: str) -> None:
     used = file_processor(Processor("remote::docling-serve", problem))
     assert used
     with pytest.raises(Unreadable, match=why):
         await used.text(DOCUMENT)
 
 
-async def test_files_without_end_take_no_threads_of_others() -> None:
+async def test_stuck_files_do_not_take_threads_of_others() -> None:
     released, loop = threading.Event(), asyncio.get_running_loop()
 
     class Stuck(Processor):

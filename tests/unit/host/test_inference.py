@@ -1,13 +1,17 @@
-"""What the host's inference router and its providers get of a chat request."""
+"""The chat request that the host's inference router and its providers receive."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+import httpx2
+import openai
 import pytest
 from llama_stack.core.routers import inference as host
 
+from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.host.inference import HostInference
+from llama_stack_responses.wire.responses import failure
 from tests.support.routing import Provider, Table
 
 Json = dict[str, Any]
@@ -17,14 +21,14 @@ CHAT: Final[Json] = {"model": "local/m", "messages": [{"role": "user", "content"
 
 
 class Looking(Provider):
-    """Looks the model up, as llama-stack's own providers do."""
+    """A provider that looks the model up, as those of llama-stack do."""
 
     async def _get_provider_model_id(self, model: str) -> str:
         raise NotImplementedError
 
 
 async def sent(chat: Json, *listed: str, provider: Provider | None = None) -> Json:
-    """What the provider gets."""
+    """Return the request that the provider receives."""
     provider = provider or Provider()
     router = host.InferenceRouter(Table(provider, *listed))
     async for _ in await HostInference(router, store_chat_completions=False).open(chat):
@@ -35,7 +39,7 @@ async def sent(chat: Json, *listed: str, provider: Provider | None = None) -> Js
 
 @pytest.mark.parametrize("listed", [("m",), ()], ids=["listed", "by its provider's name"])
 @pytest.mark.parametrize("choice", [{}, {"tool_choice": "required"}], ids=["free", "required"])
-async def test_tools_reach_the_provider_past_the_routers_check(
+async def test_tools_reach_provider_without_check_of_router(
     monkeypatch: pytest.MonkeyPatch, listed: tuple[str, ...], choice: Json
 ) -> None:
     monkeypatch.delattr(host, "TypeAdapter")
@@ -43,14 +47,47 @@ async def test_tools_reach_the_provider_past_the_routers_check(
     assert request == {**CHAT, "model": "m", "tools": [TOOL, TOOL], **choice}
 
 
-async def test_no_tool_is_shown_where_none_may_be_called() -> None:
+async def test_tools_are_not_sent_with_tool_choice_none() -> None:
     assert await sent({**CHAT, "tools": [TOOL], "tool_choice": "none"}) == {**CHAT, "model": "m"}
 
 
-async def test_a_request_without_tools() -> None:
+async def test_request_without_tools_is_passed_on() -> None:
     assert await sent(CHAT) == {**CHAT, "model": "m"}
 
 
-async def test_a_provider_that_looks_for_its_model_finds_it_by_the_hosts_name() -> None:
+async def test_provider_with_model_lookup_gets_name_of_host() -> None:
     assert await sent(CHAT, "m", provider=Looking()) == {**CHAT, "model": "local/m"}
     assert await sent(CHAT, provider=Looking()) == {**CHAT, "model": "m"}
+
+
+class Busy(Provider):
+    """Refuse every request with a Retry-After header."""
+
+    def __init__(self, after: str) -> None:
+        super().__init__()
+        self._after = after
+
+    async def openai_chat_completion(self, params: Any) -> Any:
+        request = httpx2.Request("POST", "http://localhost/v1/chat/completions")
+        response = httpx2.Response(429, headers={"retry-after": self._after}, request=request)
+        raise openai.RateLimitError("Slow down.", response=response, body=None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("7", "7"),
+        ("1.5", "1.5"),
+        ("3600000", "3600000"),
+        ("9" * 400, None),
+        ("1" * 10, None),
+        ("inf", None),
+        ("soon", None),
+        ("Mon, 01 Jan 2001 00:00:00 GMT", "0"),
+    ],
+)
+async def test_invalid_retry_after_is_not_passed_on(asked: str, told: str | None) -> None:
+    with pytest.raises(ApiError) as caught:
+        await sent(CHAT, "m", provider=Busy(asked))
+    assert caught.value.status == 429
+    assert failure(caught.value).headers.get("retry-after") == told

@@ -1,4 +1,4 @@
-"""Messages that the host's own providers and its inference store look into."""
+"""Messages that the host's own providers and its inference store read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHAT: Final[Json] = {"model": "local/m", "messages": MESSAGES, "stream": True}
 
 
 class Downloads(Provider):
-    """Puts images in the place of their URLs, in the way of the host's provider for Ollama."""
+    """Replace the URLs of images by their content, like the host's provider for Ollama."""
 
     async def openai_chat_completion(self, params: Any) -> AsyncGenerator[Any]:
         for message in params.messages:
@@ -38,7 +38,7 @@ class Downloads(Provider):
 
 
 class Store:
-    """Keeps what the router stores, in the form that it has in a table."""
+    """Keep what the router stores, in the form of a table row."""
 
     def __init__(self) -> None:
         self.kept: list[str] = []
@@ -49,7 +49,7 @@ class Store:
         self.done.set()
 
 
-async def test_a_provider_puts_images_in_the_place_of_their_urls() -> None:
+async def test_provider_can_replace_image_urls() -> None:
     provider, chat = Downloads(), deepcopy(CHAT)
     async for _ in await HostInference(InferenceRouter(Table(provider)), store_chat_completions=False).open(chat):
         pass
@@ -60,7 +60,7 @@ async def test_a_provider_puts_images_in_the_place_of_their_urls() -> None:
     assert chat == CHAT
 
 
-async def test_the_hosts_store_keeps_the_messages() -> None:
+async def test_inference_store_of_host_keeps_messages() -> None:
     store = Store()
     router = InferenceRouter(Table(Downloads()), store)
     chat = {**CHAT, "messages": MESSAGES[2:]}
@@ -70,7 +70,7 @@ async def test_the_hosts_store_keeps_the_messages() -> None:
     assert [json.loads(message) for message in store.kept] == MESSAGES[2:]
 
 
-def test_json_is_read_and_changed_as_a_model() -> None:
+def test_json_model_is_read_and_changed_like_pydantic_model() -> None:
     message = JsonModel(MESSAGES[1])
     assert message.role == "user"
     assert message.name is None

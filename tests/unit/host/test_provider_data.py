@@ -1,4 +1,4 @@
-"""What a client puts into the header with its provider data makes no server fail."""
+"""No content of the provider-data header makes the server fail."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ NAME = PROVIDER_DATA_HEADER.lower().encode()
 
 
 class Middleware:
-    """Stands for the host's, which lets everything through."""
+    """A stand-in for the host's middleware that passes everything on."""
 
     async def __call__(self, scope: Json, receive: Any, send: Any) -> None:
         await send({"type": "passed"})
 
 
-@pytest.fixture
-def middleware(monkeypatch: pytest.MonkeyPatch) -> type:
-    """The class, guarded."""
+@pytest.fixture(params=["ProviderDataMiddleware", "ZstdDecompressionMiddleware"])
+def middleware(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
+    """The guarded class."""
     kind: type = type("Guarded", (Middleware,), {"__call__": Middleware.__call__})
-    monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(ProviderDataMiddleware=kind))
+    monkeypatch.setitem(sys.modules, SERVER, SimpleNamespace(**{request.param: kind}))
     guard_provider_data()
     guard_provider_data()
     return kind
 
 
 async def answered(middleware: type, *headers: tuple[bytes, bytes], kind: str = "http") -> list[Json]:
-    """What comes of a request."""
+    """Return the messages that answer a request."""
     sent: list[Json] = []
 
     async def send(message: Json) -> None:
@@ -62,7 +62,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize("value", UNREADABLE, ids=range(len(UNREADABLE)))
-async def test_provider_data_that_is_no_object_is_a_400(middleware: type, value: bytes) -> None:
+async def test_invalid_provider_data_is_400(middleware: type, value: bytes) -> None:
     start, body = await answered(middleware, (b"host", b"a"), (NAME, value))
     assert start["status"] == 400
     error = orjson.loads(body["body"])["error"]
@@ -70,27 +70,27 @@ async def test_provider_data_that_is_no_object_is_a_400(middleware: type, value:
     assert error["message"].endswith(".")
 
 
-async def test_oversized_provider_data_is_a_431() -> None:
+async def test_oversized_provider_data_is_431() -> None:
     with pytest.raises(ApiError, match="larger than 65536 bytes") as raised:
         check_headers([(NAME, b'{"a": "%b"}' % (b"x" * 70_000))])
     assert raised.value.status == 431
 
 
 @pytest.mark.parametrize("headers", [[], [(NAME, b"")], [(NAME, b'{"openai_api_key": "k"}')], [(b"x-other", b"[")]])
-async def test_readable_headers_pass(middleware: type, headers: list[tuple[bytes, bytes]]) -> None:
+async def test_valid_headers_pass(middleware: type, headers: list[tuple[bytes, bytes]]) -> None:
     assert await answered(middleware, *headers) == [{"type": "passed"}]
 
 
-async def test_each_of_several_headers_is_checked(middleware: type) -> None:
+async def test_each_repeated_header_is_checked(middleware: type) -> None:
     start, _ = await answered(middleware, (NAME, b"{}"), (NAME, b"[]"))
     assert start["status"] == 400
 
 
-async def test_header_that_is_no_utf8_is_a_400(middleware: type) -> None:
+async def test_header_that_is_not_utf8_is_400(middleware: type) -> None:
     start, _ = await answered(middleware, (b"x-any", b"\xff"))
     assert start["status"] == 400
 
 
-async def test_handshake_with_unreadable_provider_data_is_closed(middleware: type) -> None:
+async def test_websocket_with_invalid_provider_data_is_closed(middleware: type) -> None:
     [closed] = await answered(middleware, (NAME, b"[]"), kind="websocket")
     assert (closed["type"], closed["code"]) == ("websocket.close", 1008)

@@ -1,4 +1,4 @@
-"""The host's Safety API as it is: its router, and its Llama Guard on a model that answers what it is told."""
+"""The host's Safety API: its router, and its Llama Guard on a model with a fixed answer."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ GUARD: Final = Shield(identifier="guard", provider_id="llama-guard", provider_re
 
 
 class Model:
-    """What Llama Guard asks: the host's router, with the store in which it writes everything down.
+    """The model that Llama Guard asks: the host's router, with the store that it writes to.
 
     Attributes:
-        prompts: what it was asked.
-        stored: what it wrote down.
+        prompts: the prompts that it received.
+        stored: the prompts that it stored.
     """
 
     def __init__(self, answer: str) -> None:
@@ -36,7 +36,7 @@ class Model:
         self._answer = answer
 
     async def openai_chat_completion(self, request: Any) -> Any:
-        """The one answer."""
+        """Return the fixed answer."""
         self.prompts.append(request.messages[0].content)
         if self.store is not None:
             self.store.append(request.messages[0].content)
@@ -45,42 +45,42 @@ class Model:
 
 
 class Table:
-    """The host's list of shields, which has one."""
+    """The host's list of shields, with one entry."""
 
     def __init__(self, guard: LlamaGuardSafetyImpl) -> None:
         self.impls_by_provider_id = {GUARD.provider_id: guard, "another": object()}
         guard.shield_store = self
 
     async def list_shields(self) -> Any:
-        """The list."""
+        """Return the list."""
         return SimpleNamespace(data=[GUARD])
 
     async def get_shield(self, _: Any) -> Shield:
-        """The one."""
+        """Return the shield."""
         return GUARD
 
     async def get_provider_impl(self, _: str) -> LlamaGuardSafetyImpl:
-        """Its provider."""
+        """Return the shield's provider."""
         return self.impls_by_provider_id[GUARD.provider_id]
 
 
 def stack(answer: str, default: str | None = None) -> tuple[SafetyRouter, Model]:
-    """The stack's safety provider, and the model behind it."""
+    """Return the stack's safety router, and the model behind it."""
     model = Model(answer)
     table: Any = Table(LlamaGuardSafetyImpl(LlamaGuardConfig(), {Api.inference: model}))
     return SafetyRouter(table, SafetyConfig(default_shield_id=default)), model
 
 
 def safety(answer: str, default: str | None = None) -> tuple[HostSafety, Model]:
-    """What asks it, and the model behind it."""
+    """Return a moderator on that router, and the model behind it."""
     router, model = stack(answer, default)
     return HostSafety(router, store_chat_completions=False), model
 
 
 @pytest.mark.parametrize("kind", ["moderation", "guardrails"])
 @pytest.mark.parametrize("wanted", [False, True])
-async def test_what_a_guard_asks_is_stored_only_if_that_is_wanted(kind: Kind, wanted: bool) -> None:
-    """And what it asks for the host's own routes, as before."""
+async def test_guard_requests_are_stored_only_if_configured(kind: Kind, wanted: bool) -> None:
+    """Requests of the host's own routes are stored as before."""
     router, model = stack("safe")
     await HostSafety(router, store_chat_completions=wanted).check(kind, "guard", "Hi", "input")
     assert (len(model.prompts), len(model.stored)) == (1, int(wanted))
@@ -89,7 +89,7 @@ async def test_what_a_guard_asks_is_stored_only_if_that_is_wanted(kind: Kind, wa
 
 
 @pytest.mark.parametrize("name", ["guard", "local/guard-8b"])
-async def test_moderation_by_a_shields_id_or_its_model(name: str) -> None:
+async def test_moderation_finds_shield_by_id_or_model(name: str) -> None:
     moderator, model = safety("unsafe\nS1,S10")
     found = await moderator.check("moderation", name, "Hi there", "output")
     assert (found["model"], found["flagged"]) == ("local/guard-8b", True)
@@ -99,14 +99,14 @@ async def test_moderation_by_a_shields_id_or_its_model(name: str) -> None:
     assert "Hi there" in model.prompts[0]
 
 
-async def test_what_is_safe_has_no_scores() -> None:
+async def test_safe_text_has_zero_scores() -> None:
     moderator, _ = safety("safe")
     found = await moderator.check("moderation", "guard", "Hi", "input")
     assert (found["flagged"], set(found["category_scores"].values())) == (False, {0.0})
 
 
 @pytest.mark.parametrize("side", ["input", "output"])
-async def test_a_guardrail(side: Side) -> None:
+async def test_guardrail_flags_unsafe_text(side: Side) -> None:
     moderator, model = safety("unsafe\nS1")
     found = await moderator.check("guardrails", "guard", "Hi", side)
     assert (found["model"], found["flagged"], found["categories"]) == ("guard", True, {"S1": True})
@@ -116,7 +116,7 @@ async def test_a_guardrail(side: Side) -> None:
 
 
 @pytest.mark.parametrize("kind", ["moderation", "guardrails"])
-async def test_the_stacks_default(kind: Kind) -> None:
+async def test_default_shield_is_used_or_required(kind: Kind) -> None:
     moderator, _ = safety("unsafe\nS1", default="guard")
     assert (await moderator.check(kind, None, "Hi", "input"))["flagged"]
     moderator, _ = safety("safe")
@@ -129,7 +129,7 @@ async def test_the_stacks_default(kind: Kind) -> None:
     ("kind", "name", "param"),
     [("moderation", "nobody", "moderation.model"), ("guardrails", "local/guard-8b", "guardrails")],
 )
-async def test_a_shield_that_there_is_not(kind: Kind, name: str, param: str) -> None:
+async def test_unknown_shield_is_400(kind: Kind, name: str, param: str) -> None:
     moderator, _ = safety("safe")
     with pytest.raises(ApiError, match=f"no shield '{name}'") as raised:
         await moderator.check(kind, name, "Hi", "input")
@@ -137,7 +137,7 @@ async def test_a_shield_that_there_is_not(kind: Kind, name: str, param: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["moderation", "guardrails"])
-async def test_a_guard_that_says_something_else(kind: Kind) -> None:
+async def test_unexpected_answer_of_guard_is_502(kind: Kind) -> None:
     moderator, _ = safety("I cannot tell.")
     with pytest.raises(ApiError, match="nothing was checked") as raised:
         await moderator.check(kind, "guard", "Hi", "input")

@@ -11,7 +11,7 @@ from llama_stack_responses.host import get_provider_impl
 from llama_stack_responses.host.platform import Api
 
 
-async def test_what_is_loaded_is_no_longer_looked_at_for_garbage() -> None:
+async def test_start_freezes_loaded_objects_for_garbage_collector() -> None:
     config = ResponsesConfig.model_validate({"store": {"type": "memory"}})
     provided = await get_provider_impl(config, {Api.inference: None}, [])
     gc.unfreeze()
@@ -27,8 +27,8 @@ async def test_what_is_loaded_is_no_longer_looked_at_for_garbage() -> None:
 
 
 @pytest.mark.parametrize(("allowed", "status"), [(True, 503), (False, 400)])
-async def test_stored_prompts_can_be_turned_off(allowed: bool, status: int) -> None:
-    """The prompts of this stack cannot even be read; where they are off, nobody tries."""
+async def test_stored_prompts_can_be_disabled(allowed: bool, status: int) -> None:
+    """The prompts of this stack cannot be read; where they are disabled, no read is tried."""
     config = ResponsesConfig.model_validate({"store": {"type": "memory"}, "stored_prompts": allowed})
     provided = await get_provider_impl(config, {Api.inference: None, Api.prompts: None}, [])
     with pytest.raises(ApiError) as raised:
@@ -37,12 +37,12 @@ async def test_stored_prompts_can_be_turned_off(allowed: bool, status: int) -> N
 
 
 @pytest.mark.parametrize("folder", [None, ""])
-def test_a_code_interpreter_without_a_folder_is_none(folder: str | None) -> None:
-    """The host makes this of an environment variable that is not set."""
+def test_code_interpreter_without_folder_is_none(folder: str | None) -> None:
+    """The host substitutes this value for an environment variable that is not set."""
     assert ResponsesConfig.model_validate({"code_interpreter": {"folder": folder}}).code_interpreter is None
 
 
-def test_a_code_interpreter_with_a_folder_is_taken() -> None:
+def test_code_interpreter_with_folder_is_accepted() -> None:
     config = ResponsesConfig.model_validate({"code_interpreter": {"folder": "/x"}})
     assert config.code_interpreter
     assert config.code_interpreter.folder == Path("/x")

@@ -1,4 +1,4 @@
-"""A WebSocket's requests go through the host's middleware, whatever that is."""
+"""The requests of a WebSocket pass through the host's middleware, whatever it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.host.websocket_auth import HostGate
+from llama_stack_responses.host.websocket_auth import HostAuthorizer
 from llama_stack_responses.wire.websocket import Refused
 
 Json = dict[str, Any]
@@ -20,7 +20,7 @@ Headers = dict[str, str]
 
 
 class Quota:
-    """Middleware that lets some requests through, and tells what it saw."""
+    """Middleware that passes a number of requests on, and records them."""
 
     def __init__(self, app: ASGIApp, seen: list[Json], most: int, body: bytes) -> None:
         self.app = app
@@ -40,27 +40,27 @@ class Quota:
 
 
 class Access:
-    """Nobody but ada asks."""
+    """Access of the only user, ada."""
 
     def who(self) -> Owner:
         return Owner("ada")
 
-    def keys(self) -> Json:
+    def provider_credentials(self) -> Json:
         return {"key": "hers"}
 
 
-def gate() -> HostGate:
-    return HostGate(Access())  # type: ignore[arg-type]  # the rest is not asked
+def gate() -> HostAuthorizer:
+    return HostAuthorizer(Access())  # type: ignore[arg-type]  # the rest is not asked
 
 
 def handshake(*middleware: Middleware, headers: Headers | None = None) -> Scope:
-    """A WebSocket handshake with an app behind this middleware."""
+    """Return a WebSocket handshake with an app behind this middleware."""
     sent = [(name.encode(), value.encode()) for name, value in ({"host": "here:8321"} | (headers or {})).items()]
     app = SimpleNamespace(user_middleware=list(middleware))
     return {"type": "websocket", "scheme": "wss", "path": "/v1/responses", "headers": sent, "app": app}
 
 
-async def test_each_request_goes_through() -> None:
+async def test_each_websocket_request_passes_middleware() -> None:
     seen: list[Json] = []
     body = b'{"error": {"message": "Quota exceeded"}}'
     scope, guarded = handshake(Middleware(Quota, seen=seen, most=2, body=body)), gate()
@@ -78,7 +78,7 @@ async def test_each_request_goes_through() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"no", b"[]", b'{"error": "x"}', b'{"detail": 1}'])
-async def test_an_answer_that_says_nothing(body: bytes) -> None:
+async def test_refusal_without_message_gets_status_text(body: bytes) -> None:
     with pytest.raises(Refused) as refused:
         await gate().admit(handshake(Middleware(Quota, seen=[], most=0, body=body)), "GET")
     assert refused.value.error.message == "Too Many Requests"
@@ -100,7 +100,7 @@ CORS = Middleware(CORSMiddleware, allow_origins=["https://good.example"])
         ("https://evil.example", [Middleware(CORSMiddleware, allow_origins=["*"])], True),
     ],
 )
-async def test_a_page_comes_in_where_it_could_read_an_answer(
+async def test_websocket_origin_must_be_same_or_allowed_by_cors(
     origin: str | None, middleware: list[Middleware], let_in: bool
 ) -> None:
     scope = handshake(*middleware, headers={"origin": origin} if origin else {})
@@ -113,8 +113,8 @@ async def test_a_page_comes_in_where_it_could_read_an_answer(
     assert json.loads(refused.value.body)["error"]["message"] == "Pages of this origin may not connect."
 
 
-async def test_the_middleware_is_passed_from_the_outside_in() -> None:
-    """As the host has it: who asks is known before it is asked what they may."""
+async def test_middleware_runs_from_outside_in() -> None:
+    """The order is the host's: authentication comes before authorization."""
     outer: list[Json] = []
     inner: list[Json] = []
     stack = [Middleware(Quota, seen=outer, most=0, body=b""), Middleware(Quota, seen=inner, most=0, body=b"")]

@@ -1,13 +1,16 @@
-"""What comes in on a WebSocket is decoded a little at a time."""
+"""WebSocket data is decoded in small blocks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from inspect import unwrap
 from typing import Any
 
 import pytest
+from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from uvicorn.server import ServerState
 
 from llama_stack_responses.host.websocket_frames import bound, bound_websocket_frames
 
@@ -15,7 +18,7 @@ PIECE = 16_384
 
 
 class Transport:
-    """One whose client reads nothing of what is written."""
+    """A transport whose client reads nothing."""
 
     def __init__(self) -> None:
         self.reads = True
@@ -43,7 +46,7 @@ class Transport:
 
 
 class Conn:
-    """What closes a connection."""
+    """The connection object, which closes a connection."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -56,7 +59,7 @@ class Conn:
 
 
 class Protocol:
-    """Notes what it decodes."""
+    """Record the decoded data."""
 
     def __init__(self) -> None:
         self.transport, self.conn = Transport(), Conn()
@@ -70,7 +73,7 @@ class Protocol:
 
 @pytest.fixture
 def protocol() -> Any:
-    """One of a bounded class."""
+    """An instance of a bounded class."""
     kind = type("Bounded", (Protocol,), {})
     bound(kind)
     bound(kind)
@@ -78,7 +81,7 @@ def protocol() -> Any:
 
 
 async def turns(count: int) -> None:
-    """The event loop does what it has to do."""
+    """Let the event loop run `count` iterations."""
     for _ in range(count):
         await asyncio.sleep(0)
 
@@ -90,7 +93,7 @@ async def test_small_data_is_decoded_at_once(protocol: Any) -> None:
     assert protocol.transport.reads
 
 
-async def test_large_data_is_decoded_in_turns_and_nothing_is_read_meanwhile(protocol: Any) -> None:
+async def test_large_data_is_decoded_in_blocks_with_reading_paused(protocol: Any) -> None:
     data = bytes(range(256)) * 200
     protocol.data_received(data)
     assert (protocol.decoded, protocol.transport.reads) == ([data[:PIECE]], False)
@@ -102,14 +105,14 @@ async def test_large_data_is_decoded_in_turns_and_nothing_is_read_meanwhile(prot
     assert protocol.transport.reads
 
 
-async def test_reading_stays_paused_where_the_protocol_wants_it(protocol: Any) -> None:
+async def test_reading_stays_paused_if_protocol_paused_it(protocol: Any) -> None:
     protocol.data_received(b"x" * 2 * PIECE)
     protocol.read_paused = True
     await turns(3)
     assert (len(protocol.decoded), protocol.transport.reads) == (2, False)
 
 
-async def test_too_many_fragments_close_the_connection(protocol: Any) -> None:
+async def test_too_many_fragments_close_connection(protocol: Any) -> None:
     protocol.frames = [b""] * (PIECE + 1)
     protocol.data_received(b"x" * 3 * PIECE)
     await turns(3)
@@ -119,7 +122,7 @@ async def test_too_many_fragments_close_the_connection(protocol: Any) -> None:
     assert protocol.transport.closed
 
 
-async def test_answers_that_nobody_reads_stop_the_decoding_until_they_are_read(protocol: Any) -> None:
+async def test_unread_answers_pause_decoding(protocol: Any) -> None:
     protocol.transport.unread = 2**20 + 1
     protocol.data_received(b"ping")
     assert (protocol.decoded, protocol.transport.reads) == ([], False)
@@ -137,7 +140,7 @@ async def test_closed_connection_decodes_nothing(protocol: Any) -> None:
     assert len(protocol.decoded) == 1
 
 
-def test_message_that_is_not_utf_8_is_no_line_of_the_servers_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_utf8_message_is_not_logged_by_server(caplog: pytest.LogCaptureFixture) -> None:
     bound_websocket_frames()
     log = logging.getLogger("uvicorn.error")
     with caplog.at_level(logging.INFO, "uvicorn.error"):
@@ -146,6 +149,16 @@ def test_message_that_is_not_utf_8_is_no_line_of_the_servers_log(caplog: pytest.
     assert [record.message for record in caplog.records] == ["Another one."]
 
 
-def test_the_protocol_of_the_installed_uvicorn_has_what_is_used() -> None:
+def test_installed_uvicorn_protocol_has_used_attributes() -> None:
     bound_websocket_frames()
-    assert {"frames", "read_paused", "close_sent"} <= set(WebSocketsSansIOProtocol.__init__.__code__.co_names)
+    init: Any = unwrap(WebSocketsSansIOProtocol.__init__)
+    assert {"frames", "read_paused", "close_sent"} <= set(init.__code__.co_names)
+
+
+async def test_compression_is_not_offered() -> None:
+    kind: Any = type("Bounded", (WebSocketsSansIOProtocol,), {})
+    bound(kind)
+    config = Config(app=lambda *_: None, log_config=None)
+    config.load()
+    protocol = kind(config=config, server_state=ServerState(), app_state={})
+    assert not protocol.conn.available_extensions

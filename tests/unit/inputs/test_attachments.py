@@ -1,23 +1,29 @@
-"""What becomes of the files and images of a conversation, and what param names when it cannot."""
+"""How the files and images of a conversation are resolved, and which parameter an error names."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Iterator
+from contextlib import ExitStack
 from ipaddress import ip_network
+from threading import Event
 from typing import Any
 
 import pytest
 
+from llama_stack_responses.admission import Admission, Reservation
 from llama_stack_responses.chat.profile import Profile
 from llama_stack_responses.config import Fetching, FileInputs, ResponsesConfig
 from llama_stack_responses.core.errors import ApiError, bad_request
-from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.documents.document import Document
 from llama_stack_responses.inputs.attachments import open_attachments
+from llama_stack_responses.inputs.files import Count
 from llama_stack_responses.process_pool.pool import WorkerPool
-from tests.support.pdf import pdf_bomb
+from tests.support.pdf import pdf, pdf_bomb
+from tests.support.waiting import until
 from tests.support.web import Answer, Web
 
 Json = dict[str, Any]
@@ -28,17 +34,18 @@ FETCHING = Fetching(allowed_networks=[ip_network("127.0.0.1/32")])
 
 
 class Shelf:
-    """Stored files, and which of them were read."""
+    """Stored files, and the ids of those that were read."""
 
     def __init__(self, **files: Document) -> None:
         self.files = files
         self.read_ids: list[str] = []
 
-    async def read(self, file_id: str) -> Document:
-        """The file of this id."""
+    async def read(self, file_id: str, count: Count) -> Document:
+        """Return the file of this id."""
         self.read_ids.append(file_id)
         if file_id not in self.files:
             raise bad_request("No such file.", "input", "file_not_found")
+        count(len(self.files[file_id].content))
         return self.files[file_id]
 
 
@@ -82,11 +89,13 @@ async def resolved(
     continued: Json | None = None,
     **limits: Any,
 ) -> list[Json]:
-    """The items as the model gets them; the first `history` of them came with what the request continues."""
+    """Return the items as the model receives them. The first `history` items come from what the request continues."""
     config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
     asked = {"model": "m", "input": items[history:], **(continued or {})}
-    attachments = open_attachments(shelf or Shelf(**SHELF), config, WorkerPool(config.files.of_workers))
-    return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS)
+    contents = Admission(config.files.of_contents)
+    attachments = open_attachments(shelf or Shelf(**SHELF), config, WorkerPool(config.files.of_workers), contents)
+    with contents.lease(ANONYMOUS) as held:
+        return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS, held)
 
 
 async def refused(items: list[Json], profile: Profile | None = None, **options: Any) -> ApiError:
@@ -96,7 +105,7 @@ async def refused(items: list[Json], profile: Profile | None = None, **options: 
     return caught.value
 
 
-async def test_what_needs_nothing_stays_the_very_same() -> None:
+async def test_items_without_files_stay_same_object() -> None:
     items = [user({"type": "input_text", "text": "Hi"}, image(image_url="https://a.b/c.png"))]
     assert await resolved(items) is items
 
@@ -110,44 +119,44 @@ async def test_what_needs_nothing_stays_the_very_same() -> None:
         file(file_id="text", file_url="https://nobody.reads/this"),
     ],
 )
-async def test_a_file_becomes_text(part: Json) -> None:
+async def test_file_becomes_text(part: Json) -> None:
     assert await resolved([user(part)]) == [user(TEXT)]
 
 
-async def test_data_is_never_fetched() -> None:
+async def test_data_url_is_never_fetched() -> None:
     items = [user(image(image_url="DATA:image/png;base64,AA=="))]
     assert await resolved(items, Profile(image_urls="fetch")) is items
 
 
-async def test_a_file_keeps_its_mark_for_the_cache_and_no_more() -> None:
+async def test_file_keeps_only_its_cache_breakpoint() -> None:
     mark = {"prompt_cache_breakpoint": {"mode": "explicit"}}
     assert await resolved([user(file(file_id="text") | mark | {"detail": "high"})]) == [user(TEXT | mark)]
 
 
-async def test_a_files_name_cannot_end_its_place() -> None:
+async def test_file_name_cannot_break_out_of_its_tag() -> None:
     [item] = await resolved([user(file(file_id="odd"))])
     assert item["content"][0]["text"].startswith('<file name="a___b_.txt">\n')
 
 
-async def test_a_file_from_a_url(web: Web) -> None:
+async def test_file_from_url_becomes_text(web: Web) -> None:
     web.answers["/b/a%20%C3%A4.txt"] = Answer(b"Gr\xf6\xdfe", headers={"content-type": "text/plain; charset=latin-1"})
     [item] = await resolved([user(file(file_url=web.url("/b/a%20%C3%A4.txt?x=1")))])
     assert item["content"] == [{"type": "input_text", "text": '<file name="a ä.txt">\nGröße\n</file>'}]
 
 
-async def test_a_model_that_takes_files_gets_them() -> None:
+async def test_model_with_file_support_gets_files() -> None:
     given = file(file_data="SGVsbG8=")
     items = await resolved([user(file(file_id="text"), given)], Profile(files=True))
     assert items == [user(file(filename="a.txt", file_data=data_url(b"Hello")), given)]
 
 
 @pytest.mark.parametrize(("file_id", "kind"), [("image", "image/png"), ("webp", "image/webp"), ("avif", "image/avif")])
-async def test_a_stored_image_becomes_data_of_its_own_kind(file_id: str, kind: str) -> None:
+async def test_stored_image_becomes_data_url_of_its_type(file_id: str, kind: str) -> None:
     expected = image(image_url=data_url(SHELF[file_id].content, kind))
     assert await resolved([user(image(file_id=file_id))]) == [user(expected)]
 
 
-async def test_a_screenshot_is_an_image() -> None:
+async def test_screenshot_is_resolved_like_image() -> None:
     shot = {
         "type": "computer_call_output",
         "call_id": "c",
@@ -157,7 +166,7 @@ async def test_a_screenshot_is_an_image() -> None:
     assert item["output"] == {"type": "computer_screenshot", "image_url": data_url(PNG, "image/png")}
 
 
-async def test_a_source_is_read_once() -> None:
+async def test_same_source_is_read_once() -> None:
     shelf = Shelf(**SHELF)
     items = [user(file(file_id="text"), file(file_id="text")), user(file(file_id="text"))]
     assert await resolved(items, shelf=shelf) == [user(TEXT, TEXT), user(TEXT)]
@@ -173,7 +182,7 @@ async def test_a_source_is_read_once() -> None:
         (file(file_url="http://127.0.0.2/"), "file_url"),
     ],
 )
-async def test_what_cannot_be_read_is_named(part: Json, field: str) -> None:
+async def test_unreadable_file_names_its_parameter(part: Json, field: str) -> None:
     asked = [user({"type": "input_text", "text": "Hi"}), user({"type": "input_text", "text": "Hi"}, part)]
     assert (await refused(asked)).param == f"input[1].content[1].{field}"
     output = {"type": "function_call_output", "call_id": "c", "output": [part]}
@@ -190,12 +199,12 @@ async def test_what_cannot_be_read_is_named(part: Json, field: str) -> None:
         ({"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}, Profile(audio=False)),
     ],
 )
-async def test_what_the_model_does_not_take_is_named(part: Json, profile: Profile) -> None:
+async def test_unsupported_part_names_its_parameter(part: Json, profile: Profile) -> None:
     error = await refused([user(part)], profile)
     assert (error.param, error.code) == ("input[0].content[0]", "unsupported_value")
 
 
-async def test_all_files_of_a_response_are_bounded_together() -> None:
+async def test_files_of_response_are_limited_together() -> None:
     parts = [file(filename="a.txt", file_data=data_url(b"Hello" + bytes([65 + n]))) for n in range(3)]
     assert await resolved([user(*parts)], max_bytes=18, max_files=3)
     assert "too large" in (await refused([user(*parts)], max_bytes=17)).message
@@ -203,7 +212,7 @@ async def test_all_files_of_a_response_are_bounded_together() -> None:
 
 
 @pytest.mark.parametrize("source", ["text", "image"])
-async def test_file_attached_many_times_counts_as_often(source: str) -> None:
+async def test_file_attached_repeatedly_counts_each_time(source: str) -> None:
     size = len(SHELF[source].content)
     parts = [(file if source == "text" else image)(file_id=source)] * 50
     shelf = Shelf(**SHELF)
@@ -214,12 +223,114 @@ async def test_file_attached_many_times_counts_as_often(source: str) -> None:
     assert "too large" in error.message
 
 
-async def test_a_fetched_file_is_bounded_while_it_is_read(web: Web) -> None:
+async def test_fetched_file_is_limited_while_read(web: Web) -> None:
     web.say("/a.txt", "x" * 100, "text/plain")
     assert "larger than 99 bytes" in (await refused([user(file(file_url=web.url("/a.txt")))], max_bytes=99)).message
 
 
-async def test_files_of_a_request_over_their_time_are_refused_by_the_settings_name() -> None:
+class Desk:
+    """Attachments whose contents are counted, for several requests.
+
+    Attributes:
+        contents: the admission that counts them.
+    """
+
+    def __init__(self, shelf: Shelf, **limits: Any) -> None:
+        config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
+        self.contents = Admission(config.files.of_contents)
+        self._attachments = open_attachments(shelf, config, WorkerPool(config.files.of_workers), self.contents)
+
+    async def read(
+        self, held: Reservation, *parts: Json, profile: Profile | None = None, owner: Owner = ANONYMOUS
+    ) -> None:
+        """Read the files that a request of these parts names."""
+        asked = parse_create({"model": "m", "input": [user(*parts)]})
+        await self._attachments.resolved(asked.input_items, profile or Profile(), asked, owner, held)
+
+
+MILLION = 1_000_000
+PICTURE = Document("a.png", "image/png", PNG + bytes(4 * MILLION))
+
+
+async def test_contents_count_for_their_user_until_released() -> None:
+    desk = Desk(Shelf(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION)
+    ada, bob = Owner("ada"), Owner("bob")
+    with desk.contents.lease(ada) as held:
+        await desk.read(held, image(file_id="image"), owner=ada)
+        # Its base64; the file itself is no longer counted.
+        assert desk.contents.held == pytest.approx(4 * MILLION * 4 / 3, rel=0.01)
+        before = desk.contents.held
+        with desk.contents.lease(ada) as another:
+            await desk.read(another, image(file_id="image"), owner=ada)
+            with desk.contents.lease(ada) as third, pytest.raises(ApiError) as caught:
+                await desk.read(third, image(file_id="image"), owner=ada)
+        assert (caught.value.status, caught.value.code) == (429, "rate_limit_exceeded")
+        assert caught.value.param == "input[0].content[0].file_id"
+        assert "too many files and pages open at the same time" in caught.value.message
+        assert desk.contents.held == before
+        with desk.contents.lease(bob) as theirs:
+            await desk.read(theirs, image(file_id="image"), owner=bob)
+    assert desk.contents.held == 0
+
+
+async def test_contents_of_all_users_are_limited_together() -> None:
+    desk = Desk(Shelf(image=PICTURE), max_bytes=5 * MILLION, bytes_per_user=15 * MILLION, total_bytes=15 * MILLION)
+    users = [Owner(name) for name in ("ada", "bob", "eve")]
+    with ExitStack() as opened:
+        leases = [opened.enter_context(desk.contents.lease(each)) for each in users]
+        for lease, owner in zip(leases[:2], users, strict=False):
+            await desk.read(lease, image(file_id="image"), owner=owner)
+        with pytest.raises(ApiError) as caught:
+            await desk.read(leases[2], image(file_id="image"), owner=users[2])
+    assert (caught.value.status, caught.value.code) == (503, "server_overloaded")
+    assert desk.contents.held == 0
+
+
+async def test_too_large_stored_file_is_not_read() -> None:
+    read = False
+
+    class Large(Shelf):
+        async def read(self, file_id: str, count: Count) -> Document:
+            nonlocal read
+            count(10**12)
+            read = True
+            raise AssertionError
+
+    assert "too large" in (await refused([user(file(file_id="text"))], shelf=Large())).message
+    assert not read
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "failed"])
+async def test_aborted_file_is_no_longer_counted(web: Web, ends: str) -> None:
+    desk, going_on = Desk(Shelf(**SHELF)), Event()
+    web.answers["/slow"] = Answer([bytes(MILLION), going_on, b"", b"x" * (64 * 2**20)])
+    with desk.contents.lease(ANONYMOUS) as held:
+        reading = asyncio.create_task(desk.read(held, file(file_url=web.url("/slow"))))
+        await until(lambda: desk.contents.held >= MILLION * 0.9)
+        if ends == "cancelled":
+            reading.cancel()
+        going_on.set()
+        await asyncio.wait([reading])
+        assert reading.cancelled() == (ends == "cancelled")
+        assert reading.cancelled() or "larger than" in str(reading.exception())
+        assert desk.contents.held == 0
+
+
+async def test_text_counts_instead_of_file_it_was_read_from() -> None:
+    desk = Desk(Shelf(text=Document("a.pdf", "application/pdf", pdf("Otters sleep.") + bytes(MILLION))))
+    with desk.contents.lease(ANONYMOUS) as held:
+        await desk.read(held, file(file_id="text"), file(file_id="text"))
+        assert 0 < desk.contents.held < 1000
+    assert desk.contents.held == 0
+
+
+def test_quota_below_one_request_is_invalid_configuration() -> None:
+    for name in ("total_bytes", "bytes_per_user"):
+        with pytest.raises(ValueError, match="three times 'max_bytes'"):
+            FileInputs.model_validate({"max_bytes": 1000, name: 2999})
+
+
+async def test_files_over_time_limit_are_refused_with_setting_name() -> None:
     error = await refused(
         [user(file(file_data=data_url(pdf_bomb(60_000_000), "application/pdf")))], request_seconds=0.001
     )
@@ -235,10 +346,10 @@ async def test_base64_of_any_size_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("data", ["A", "AA=A" * 100_000, "AAAA" * 100_000 + "*", "AAAA" * 100_000 + "A"])
-async def test_what_is_not_base64_is_refused(data: str) -> None:
+async def test_invalid_base64_is_refused(data: str) -> None:
     assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message
 
 
-async def test_data_behind_a_very_long_head_is_refused() -> None:
+async def test_data_url_with_very_long_header_is_refused() -> None:
     data = f"data:text/plain{';' * 1_000_000},QUFB"
     assert "not in base64" in (await refused([user(file(filename="a", file_data=data))])).message

@@ -1,4 +1,4 @@
-"""What a connection remembers, and how much of it."""
+"""The responses that a connection remembers, and the bounds on them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def item(number: int, size: int = 0) -> Json:
 
 
 def keep(chains: Chains, number: int, before: Link | None = None, base: str | None = None, size: int = 0) -> Link:
-    """Remembers a response of one input item and one output item, and finds it."""
+    """Store a response of one input item and one output item, and return its link."""
     response = {"id": f"resp_{number}", "output": [item(2 * number + 1)]}
     chains.keep(response, [item(2 * number, size)], {}, before, base)
     found = chains.find(f"resp_{number}")
@@ -23,7 +23,7 @@ def keep(chains: Chains, number: int, before: Link | None = None, base: str | No
     return found
 
 
-def test_a_chain_has_everything_in_order() -> None:
+def test_chain_has_all_items_in_order() -> None:
     chains = Chains(10_000)
     first = keep(chains, 0, base="stored")
     second = keep(chains, 1, first, "stored")
@@ -34,7 +34,7 @@ def test_a_chain_has_everything_in_order() -> None:
     assert chains.find("resp_9") is None
 
 
-def test_what_the_model_was_told_comes_along() -> None:
+def test_tool_outputs_are_remembered_with_items() -> None:
     chains = Chains(10_000)
     told = {"name": "search", "arguments": "{}", "output": "found"}
     chains.keep({"id": "resp_0", "output": [item(1)]}, [], {"item_1": told}, None, None)
@@ -42,7 +42,7 @@ def test_what_the_model_was_told_comes_along() -> None:
     assert link.unstored == [item(1) | {"exchange": told}]
 
 
-def test_the_oldest_are_forgotten_first() -> None:
+def test_oldest_responses_are_forgotten_first() -> None:
     size = len(json.dumps([item(0, 1_000), item(1)]))
     chains = Chains(2 * size + 10)
     for number in range(3):
@@ -50,8 +50,8 @@ def test_the_oldest_are_forgotten_first() -> None:
     assert [bool(chains.find(f"resp_{number}")) for number in range(3)] == [False, True, True]
 
 
-def test_what_a_later_one_stands_on_counts_with_it() -> None:
-    """One chain that grows past the bound is forgotten whole, however much of it could not be gone on from any more."""
+def test_response_counts_with_items_it_builds_on() -> None:
+    """A chain that exceeds the bound is forgotten as a whole, even if only a part of it could still be continued."""
     chains = Chains(5_000)
     link: Link | None = None
     for number in range(4):
@@ -61,7 +61,7 @@ def test_what_a_later_one_stands_on_counts_with_it() -> None:
     assert [chains.find(f"resp_{number}") for number in range(5)] == [None] * 5
 
 
-def test_what_is_shared_counts_once() -> None:
+def test_shared_items_count_once() -> None:
     chains = Chains(3_000)
     first = keep(chains, 0, size=2_000)
     for number in range(1, 4):
@@ -69,7 +69,7 @@ def test_what_is_shared_counts_once() -> None:
     assert all(chains.find(f"resp_{number}") for number in range(4))
 
 
-def test_there_are_so_many_at_most() -> None:
+def test_remembered_responses_are_limited_in_number() -> None:
     chains = Chains(10**9)
     for number in range(300):
         keep(chains, number)

@@ -1,4 +1,4 @@
-"""Prompts are filled in with what a request brings, and with nothing else."""
+"""Prompts are filled in with the variables of a request only."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ IMAGE = {"type": "input_image", "image_url": "https://a.b/c.png", "detail": "aut
 
 
 class Drawer:
-    """Prompts in this process: the versions of one, the last of which is the default."""
+    """Prompts in this process: the versions of one prompt, the last of which is the default."""
 
     def __init__(self, *texts: str, variables: str = "") -> None:
         self.texts = texts
         self.variables = frozenset(variables.split())
 
     async def get(self, prompt_id: str, version: int | None) -> Template | None:
-        """One of the versions."""
+        """Return one of the versions."""
         number = version or len(self.texts)
         if prompt_id != "p" or number > len(self.texts):
             return None
@@ -41,7 +41,7 @@ def message(*parts: str | Json) -> Json:
 
 
 async def filled(text: str, variables: str = "", **given: Any) -> list[Json]:
-    """The messages that a prompt with these variables makes of what was given."""
+    """Return the messages that result from a prompt with these variables and the given values."""
     asked = request({"id": "p", "variables": given})
     instructions = (await with_prompt(asked, Drawer(text, variables=variables), PLENTY)).instructions
     assert isinstance(instructions, list)
@@ -54,38 +54,38 @@ async def refused(prompts: Drawer | None, prompt: Json, characters: int = PLENTY
     return caught.value
 
 
-async def test_a_request_without_a_prompt_stays_as_it_is() -> None:
+async def test_request_without_prompt_stays_same_object() -> None:
     asked = request(None, instructions="Be kind.")
     assert await with_prompt(asked, None, PLENTY) is asked
 
 
-async def test_text_goes_to_its_places() -> None:
+async def test_text_variables_are_filled_in() -> None:
     said = await filled(
         "{{ who }}, {{who}} and {{what}}.", "who what", who="I", what={"type": "input_text", "text": "you"}
     )
     assert said == [message("I, I and you.")]
 
 
-async def test_what_is_filled_in_is_no_template() -> None:
+async def test_filled_in_text_is_not_template() -> None:
     said = await filled("{{a}} {{b}} {not} {{ this one }}", "a b", a="{{b}} \\1 {a}", b="x")
     assert said == [message("{{b}} \\1 {a} x {not} {{ this one }}")]
 
 
-async def test_files_and_images_stand_where_their_places_are() -> None:
+async def test_image_variables_stand_in_their_places() -> None:
     assert await filled("See {{a}}, and {{b}}", "a b", a=IMAGE, b="this") == [message("See ", IMAGE, ", and this")]
     assert await filled("{{a}}", "a", a=IMAGE) == [message(IMAGE)]
 
 
-async def test_a_variable_without_a_place_need_not_be_given() -> None:
+async def test_variable_without_place_may_be_missing() -> None:
     assert await filled("Hello", "a b", a="x") == [message("Hello")]
 
 
-async def test_instructions_come_after_the_prompt() -> None:
+async def test_instructions_follow_prompt() -> None:
     made = await with_prompt(request({"id": "p"}, instructions="Be kind."), Drawer("Hello"), PLENTY)
     assert made.instructions == [message("Hello"), message("Be kind.")]
 
 
-async def test_the_response_says_which_version_it_was() -> None:
+async def test_response_names_version_of_prompt() -> None:
     prompts = Drawer("one {{a}}", "two {{a}}", variables="a")
     newest = await with_prompt(request({"id": "p", "variables": {"a": "x"}}), prompts, PLENTY)
     assert newest.prompt == {"id": "p", "variables": {"a": "x"}, "version": "2"}
@@ -93,7 +93,7 @@ async def test_the_response_says_which_version_it_was() -> None:
     assert (first.prompt, first.instructions) == ({**newest.prompt, "version": "1"}, [message("one x")])
 
 
-async def test_a_prompt_that_says_nothing() -> None:
+async def test_empty_prompt_adds_no_message() -> None:
     made = await with_prompt(request({"id": "p"}), Drawer(""), PLENTY)
     assert (made.instructions, made.prompt) == ([], {"id": "p", "variables": {}, "version": "1"})
 
@@ -101,7 +101,7 @@ async def test_a_prompt_that_says_nothing() -> None:
 @pytest.mark.parametrize(
     "prompt", [{"id": "q"}, *({"id": "p", "version": each} for each in ("2", "0", "-1", "x", "²"))]
 )
-async def test_a_prompt_that_is_not_there(prompt: Json) -> None:
+async def test_unknown_prompt_or_version_is_404(prompt: Json) -> None:
     error = await refused(Drawer("Hello"), prompt)
     assert (error.status, error.param, error.code) == (404, "prompt", "prompt_not_found")
     assert all(f"'{value}'" in error.message for value in prompt.values())
@@ -115,13 +115,13 @@ async def test_a_prompt_that_is_not_there(prompt: Json) -> None:
         ({"a": "x", "b": "y", "d": "z"}, "prompt_variable_unknown", "d"),
     ],
 )
-async def test_variables_that_do_not_fit(given: Json, code: str, names: str) -> None:
+async def test_missing_and_unknown_variables_are_refused(given: Json, code: str, names: str) -> None:
     error = await refused(Drawer("{{a}} {{b}} {{a}}", variables="a b c"), {"id": "p", "variables": given})
     assert (error.status, error.param, error.code) == (400, "prompt.variables", code)
     assert f"variables: {names}." in error.message
 
 
-async def test_a_stack_without_prompts() -> None:
+async def test_prompt_is_refused_without_prompt_store() -> None:
     error = await refused(None, {"id": "p"})
     assert (error.status, error.param, error.code) == (400, "prompt", "unsupported_parameter")
 
@@ -130,7 +130,7 @@ TEXT = {"type": "input_text", "text": "x" * 100}
 
 
 @pytest.mark.parametrize("variable", ["x" * 100, TEXT])
-async def test_repeated_variable_up_to_the_limit_is_filled_in(variable: Any) -> None:
+async def test_repeated_variable_is_filled_in_up_to_limit(variable: Any) -> None:
     prompts, prompt = Drawer("{{a}}" * 10, variables="a"), {"id": "p", "variables": {"a": variable}}
     made = await with_prompt(request(prompt), prompts, characters=10 * 105)
     assert made.instructions == [message("x" * 1000)]
@@ -140,13 +140,13 @@ async def test_repeated_variable_up_to_the_limit_is_filled_in(variable: Any) -> 
 
 
 @pytest.mark.parametrize("variable", ["x" * 50_000, {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 50_000}"}])
-async def test_variable_repeated_without_measure_is_refused(variable: Any) -> None:
+async def test_excessively_repeated_variable_is_refused(variable: Any) -> None:
     prompt = {"id": "p", "variables": {"a": variable}}
     error = await refused(Drawer("{{a}}" * 4_000, variables="a"), prompt, characters=10_485_760)
     assert (error.param, error.code) == ("prompt.variables", "string_above_max_length")
 
 
-async def test_file_counts_from_its_second_place_on() -> None:
+async def test_image_counts_from_its_second_place() -> None:
     image = {**IMAGE, "image_url": f"data:image/png;base64,{'A' * 5000}"}
     prompt = {"id": "p", "variables": {"a": image}}
     assert (await with_prompt(request(prompt), Drawer("{{a}}", variables="a"), 100)).instructions == [message(image)]
@@ -164,7 +164,7 @@ async def test_oversized_stored_prompt_is_refused(text: str) -> None:
     assert (error.status, error.param, error.code) == (400, "prompt", "string_above_max_length")
 
 
-async def test_error_about_many_variables_lists_a_few() -> None:
+async def test_error_lists_at_most_ten_variables() -> None:
     names = [f"{'n' * 200}{number}" for number in range(1000)]
     error = await refused(Drawer("".join(f"{{{{{name}}}}}" for name in names)), {"id": "p"}, 2**20)
     assert error.message.endswith(", and 990 more.")

@@ -1,4 +1,4 @@
-"""Whoever listens hears each ring, also one between two waits, and looks by themselves where others cannot ring."""
+"""A subscription receives every notification, also one between two waits, and polls where remote ones may be lost."""
 
 from __future__ import annotations
 
@@ -7,50 +7,50 @@ from typing import Final
 
 import pytest
 
-from llama_stack_responses.jobs import notifier as bell
-from llama_stack_responses.jobs.notifier import NAMES, Bell
+from llama_stack_responses.jobs.notifier import NAMES, Notifier
 
 AGES: Final = 3600.0
 
 
 @pytest.fixture
-def rings() -> Bell:
-    return Bell()
+def rings() -> Notifier:
+    return Notifier()
 
 
-async def test_a_ring_before_the_wait_ends_it_and_only_it(rings: Bell) -> None:
-    with rings.listen("a") as ear:
-        rings.ring("a")
-        rings.ring("a")
-        assert await ear.wait(AGES)
-        assert not await ear.wait(0.0)
+async def test_notification_before_wait_ends_one_wait(rings: Notifier) -> None:
+    with rings.listen("a") as subscription:
+        rings.notify("a")
+        rings.notify("a")
+        assert await subscription.wait(AGES)
+        assert not await subscription.wait(0.0)
 
 
-async def test_a_ring_in_the_wait_ends_it_for_all_that_listen(rings: Bell) -> None:
+async def test_notification_during_wait_wakes_all_subscribers_of_name(rings: Notifier) -> None:
     with rings.listen("a") as one, rings.listen("a") as other, rings.listen("b") as stranger:
-        waits = [asyncio.create_task(ear.wait(AGES)) for ear in (one, other)]
+        waits = [asyncio.create_task(subscription.wait(AGES)) for subscription in (one, other)]
         await asyncio.sleep(0)
-        rings.ring("a")
+        rings.notify("a")
         assert await asyncio.gather(*waits) == [True, True]
         assert not await stranger.wait(0.0)
-        rings.ring_all()
-        assert [await ear.wait(AGES) for ear in (one, other, stranger)] == [True] * 3
+        rings.notify_all()
+        assert [await subscription.wait(AGES) for subscription in (one, other, stranger)] == [True] * 3
 
 
-async def test_who_is_told_looks_seldom(rings: Bell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bell, "SELDOM", 0.0)
-    with rings.listen("a") as ear:
-        rings.ring_from_outside("a")
-        assert await ear.wait(AGES)
-        assert not await ear.wait(AGES)
-        monkeypatch.setattr(bell, "SELDOM", AGES)
-        assert not await ear.wait(AGES, 0.0)
-        rings.cut_off(["a"])
-        assert await ear.wait(AGES)
-        assert not await ear.wait(0.0)
+@pytest.mark.parametrize("fallback_poll", [0.0, AGES])
+async def test_wait_for_remote_notification_falls_back_to_polling(fallback_poll: float) -> None:
+    rings = Notifier(fallback_poll)
+    with rings.listen("a") as subscription:
+        rings.notify_remote("a")
+        assert await subscription.wait(AGES)
+        if not fallback_poll:
+            assert not await subscription.wait(AGES)
+        assert not await subscription.wait(AGES, 0.0)
+        rings.mark_lost(["a"])
+        assert await subscription.wait(AGES)
+        assert not await subscription.wait(0.0)
 
 
-async def test_it_is_known_what_is_listened_for(rings: Bell) -> None:
+async def test_names_lists_subscribed_names_and_notifies_on_change(rings: Notifier) -> None:
     with rings.listen(NAMES) as changes:
         assert await changes.wait(AGES)
         with rings.listen("a"):
@@ -62,4 +62,4 @@ async def test_it_is_known_what_is_listened_for(rings: Bell) -> None:
             assert rings.names == {"a"}
         assert await changes.wait(AGES)
         assert rings.names == set()
-        rings.ring("nobody")
+        rings.notify("nobody")

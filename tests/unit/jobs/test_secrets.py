@@ -1,4 +1,4 @@
-"""What only a job may know of its request, sealed into it."""
+"""The secrets of a request, sealed into its job."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def secrets(*known: bytes) -> JobSecrets:
     return JobSecrets(Sealer(known))
 
 
-def test_what_opens_a_server_is_sealed() -> None:
+def test_mcp_credentials_and_keys_are_sealed() -> None:
     job = secrets(bytes(32))
     body, sealed = job.seal(BODY, {"api_key": "key-canary"}, "resp_1", ANNA)
     assert sealed is not None
@@ -51,7 +51,7 @@ def test_what_opens_a_server_is_sealed() -> None:
     assert job.open(body, sealed, "resp_1", ANNA) == (BODY, {"api_key": "key-canary"})
 
 
-def test_it_is_opened_for_this_job_alone() -> None:
+def test_sealed_secrets_open_only_for_same_job_and_owner() -> None:
     body, sealed = secrets(bytes(32)).seal(BODY, {}, "resp_1", ANNA)
     for other in ("resp_2", "resp_1"):
         owner = ANNA if other == "resp_2" else Owner("boris", {}, "")
@@ -60,14 +60,14 @@ def test_it_is_opened_for_this_job_alone() -> None:
 
 
 @pytest.mark.parametrize("known", [[], [bytes(32)]])
-def test_a_request_without_secrets_is_as_it_came(known: list[bytes]) -> None:
+def test_request_without_secrets_stays_unchanged(known: list[bytes]) -> None:
     job = secrets(*known)
     body, sealed = job.seal(PLAIN, {}, "resp_1", ANNA)
     assert job.open(body, sealed, "resp_1", ANNA) == (PLAIN, {})
 
 
 @pytest.mark.parametrize(("body", "keys"), [(BODY, {}), (BY_PATH, {}), (PLAIN, {"api_key": "k"})])
-def test_without_a_secret_to_seal_with_they_are_refused(body: Json, keys: Json) -> None:
+def test_secrets_are_refused_without_configured_secret(body: Json, keys: Json) -> None:
     with pytest.raises(ApiError, match="'secrets'") as caught:
         secrets().seal(body, keys, "resp_1", ANNA)
     assert (caught.value.status, caught.value.code) == (400, "unsupported_value")

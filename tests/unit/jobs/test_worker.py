@@ -1,9 +1,10 @@
-"""Workers take what waits, one each, look after one another's jobs, and leave nothing undone."""
+"""Workers claim queued jobs within their limits, recover stalled jobs of other workers, and finish every job."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,16 +12,15 @@ import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.jobs import event_log as journal
+from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.jobs import queue as jobs
-from llama_stack_responses.jobs import runner as attempt
-from llama_stack_responses.jobs import worker as crew
-from llama_stack_responses.jobs.queue import LEASE, QUEUE
+from llama_stack_responses.jobs import runner
+from llama_stack_responses.jobs.queue import QUEUE
 from llama_stack_responses.store.records import Condition, Op, Put
 from tests.support.inference import Round, finish, text
 from tests.support.records import WatchedRecords
 from tests.support.wire import output_text
-from tests.unit.jobs.office import ID, PATIENCE, ROUNDS, SAID, Office, said, shared, turns, until
+from tests.unit.jobs.harness import HURRIED, ID, PATIENCE, ROUNDS, SAID, ProcessHarness, said, shared, turns, until
 
 type Json = dict[str, Any]
 
@@ -37,18 +37,6 @@ class Clock:
         return self.now
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempt, "_PAUSE", 0.0)
-    monkeypatch.setattr(attempt, "RETRY", 0.001)
-    monkeypatch.setattr(crew, "RETRY", 0.001)
-    monkeypatch.setattr(journal, "_POLL", 0.001)
-    monkeypatch.setattr(crew, "_LOOK", 0.001)
-    monkeypatch.setattr(crew, "_BREATH", 0.005)
-    monkeypatch.setattr(crew, "_GLANCE", 0.001)
-    monkeypatch.setattr(crew, "_GRACE", 0.0)
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -59,26 +47,31 @@ def records(clock: Clock) -> WatchedRecords:
     return shared(clock=clock)
 
 
-class Process(Office):
-    """A process with workers."""
+class Process(ProcessHarness):
+    """A process with a worker."""
 
     def __init__(
-        self, records: WatchedRecords, *rounds: Round, accept: asyncio.Event | None = None, **options: Any
+        self,
+        records: WatchedRecords,
+        *rounds: Round,
+        accept: asyncio.Event | None = None,
+        intervals: Intervals = HURRIED,
+        **options: Any,
     ) -> None:
-        super().__init__(records, *rounds, accept=accept)
-        self.workers = self.crew(**options)
+        super().__init__(records, *rounds, accept=accept, intervals=intervals)
+        self.background = self.background_jobs(**options)
 
     async def kill(self) -> None:
-        """Ends it without a word."""
-        tasks = [*self.workers._tasks, *self.workers._attempts]
+        """End all tasks without a hand-over."""
+        tasks = [*self.background.worker._tasks, *self.background.worker._runners]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
 
 
-class Deaf(WatchedRecords):
-    """Records that make the first claim without saying so."""
+class LostReplyRecords(WatchedRecords):
+    """Records that apply the first claim but report a lost connection."""
 
     unheard = 0
 
@@ -90,7 +83,7 @@ class Deaf(WatchedRecords):
 
 
 class Watched(WatchedRecords):
-    """Records on which there is time after each commit for a look at whose the jobs are."""
+    """Records that sleep after each commit, so that other tasks see the jobs in between."""
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         await super().commit(ops, conditions)
@@ -102,66 +95,66 @@ type Start = Callable[..., Process]
 
 @pytest.fixture
 async def start(records: WatchedRecords) -> AsyncIterator[Start]:
-    """Starts processes on the store, which end with the test."""
+    """Start processes on the store, and stop them after the test."""
     started: list[Process] = []
 
     def begin(*rounds: Round, on: WatchedRecords = records, **options: Any) -> Process:
         process = Process(on, *rounds, **options)
-        process.workers.start()
+        process.background.start()
         started.append(process)
         return process
 
     yield begin
     records.away = False
     for process in started:
-        await process.workers.stop()
+        await process.background.worker.stop()
 
 
-async def until_ended(office: Office, response_id: str = ID) -> None:
-    """Waits until the job is gone."""
+async def until_ended(harness: ProcessHarness, response_id: str = ID) -> None:
+    """Wait until the job is gone."""
     async with asyncio.timeout(PATIENCE):
-        while await office.jobs.find(response_id):
+        while await harness.jobs.find(response_id):
             await turns(1)
 
 
-# Making
+# Running
 
 
-async def test_what_is_queued_is_made(records: WatchedRecords, start: Start) -> None:
+async def test_queued_job_completes(records: WatchedRecords, start: Start) -> None:
     here = start(*ROUNDS)
-    await here.submit(here.workers)
-    batches = here.workers.follow(ID, -1, PATIENCE)
+    await here.submit(here.background)
+    batches = here.background.events.follow(ID, -1, PATIENCE)
     events = [event async for batch in batches for event in batch]
     final = await here.result()
     assert (final["status"], said(final)) == ("completed", SAID)
-    assert events == await here.journal.read_all(ID, -1)
+    assert events == await here.event_log.read_all(ID, -1)
 
 
-async def test_all_is_well_while_everybody_is_at_work_and_only_then(start: Start) -> None:
+async def test_health_check_fails_when_worker_task_has_ended(start: Start) -> None:
     here = start(*ROUNDS)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until_ended(here)
-    await here.workers.check()
-    here.workers._tasks[0].cancel()
+    await here.background.worker.check()
+    here.background.worker._tasks[0].cancel()
     await turns(2)
     with pytest.raises(ApiError, match="Restart it") as refused:
-        await here.workers.check()
+        await here.background.worker.check()
     assert refused.value.status == 503
 
 
-async def test_what_another_process_queued_is_made(records: WatchedRecords, start: Start) -> None:
+async def test_job_queued_by_other_process_completes(records: WatchedRecords, start: Start) -> None:
     there = Process(records)
-    await there.submit(there.workers)
+    await there.submit(there.background)
     here = start(*ROUNDS)
     await until_ended(here)
     assert said(await here.result()) == SAID
 
 
-async def test_only_so_many_at_a_time(start: Start) -> None:
+async def test_worker_runs_no_more_jobs_than_its_size(start: Start) -> None:
     gate = asyncio.Event()
     here = start(*[[text("a"), gate, finish()]] * 5, size=2)
     for number in range(5):
-        await here.submit(here.workers, f"resp_{number}")
+        await here.submit(here.background, f"resp_{number}")
     await until(lambda: here.inference.streaming == 2)
     await turns(50)
     assert here.inference.streaming == 2
@@ -172,17 +165,17 @@ async def test_only_so_many_at_a_time(start: Start) -> None:
         assert (await here.result(f"resp_{number}"))["status"] == "completed"
 
 
-async def test_one_owner_gets_no_more_than_their_share_of_the_work(records: WatchedRecords, start: Start) -> None:
+async def test_owner_runs_no_more_jobs_than_its_share(records: WatchedRecords, start: Start) -> None:
     gate = asyncio.Event()
     here = start(*[[text("a"), gate, finish()]] * 5, size=3, share=2)
     for number in range(4):
-        await here.submit(here.workers, f"resp_{number}")
+        await here.submit(here.background, f"resp_{number}")
     await until(lambda: here.inference.streaming == 2)
     await turns(50)
     assert here.inference.streaming == 2
     async with here.jobs.enqueued("resp_b", Owner("bert"), {"model": "m", "input": "hi"}) as ops:
         await records.commit(ops)
-    here.workers._bell.ring(QUEUE)
+    here.background._notifier.notify(QUEUE)
     while (waiting := await here.jobs.find("resp_b")) and waiting.job.worker is None:
         await turns(1)
     assert len(here.inference.requests) == 2
@@ -191,113 +184,107 @@ async def test_one_owner_gets_no_more_than_their_share_of_the_work(records: Watc
         await until_ended(here, f"resp_{number}")
 
 
-async def test_each_is_made_once_over_all_processes(records: WatchedRecords, start: Start) -> None:
+async def test_each_job_runs_once_across_processes(records: WatchedRecords, start: Start) -> None:
     processes = [start(*[HELLO] * 12) for _ in range(3)]
-    await asyncio.gather(*(processes[n % 3].submit(processes[n % 3].workers, f"resp_{n}") for n in range(12)))
+    await asyncio.gather(*(processes[n % 3].submit(processes[n % 3].background, f"resp_{n}") for n in range(12)))
     for number in range(12):
         await until_ended(processes[0], f"resp_{number}")
         assert said(await processes[0].result(f"resp_{number}")) == ["Hello"]
     assert sum(len(process.inference.requests) for process in processes) == 12
 
 
-async def test_a_full_queue_is_refused_and_nothing_is_stored(records: WatchedRecords) -> None:
-    office = Process(records, waiting=1)
-    await office.submit(office.workers)
+async def test_full_queue_refuses_job_and_stores_nothing(records: WatchedRecords) -> None:
+    harness = Process(records, waiting=1)
+    await harness.submit(harness.background)
     with pytest.raises(ApiError) as refused:
-        await office.submit(office.workers, "resp_2")
+        await harness.submit(harness.background, "resp_2")
     assert refused.value.status == 429
-    assert await office.archive.load("resp_2") is None
+    assert await harness.archive.load("resp_2") is None
 
 
-# The dead
+# Dead workers
 
 
-async def test_the_work_of_a_dead_process_goes_on_in_another(
+async def test_job_of_dead_process_continues_in_other_process(
     records: WatchedRecords, clock: Clock, start: Start
 ) -> None:
     dies = start(ROUNDS[0], [text("And"), asyncio.Event()])
-    await dies.submit(dies.workers)
+    await dies.submit(dies.background)
     reader = asyncio.create_task(dies.read())
     await until(lambda: dies.inference.sent == 6)
     await dies.kill()
     lives = start(*ROUNDS[1:])
     await turns(50)
     assert await lives.jobs.find(ID)
-    clock.now += LEASE + 1
+    clock.now += DEFAULT.lease_seconds + 1
     await until_ended(lives)
     final = await lives.result()
     assert said(final, "completed") == SAID
     async with asyncio.timeout(PATIENCE):
-        assert await reader == await lives.journal.read_all(ID, -1)
+        assert await reader == await lives.event_log.read_all(ID, -1)
 
 
-async def test_who_could_not_say_that_it_lives_takes_nobody_for_dead_yet(
-    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(crew, "_GAP", 0.0)
-    await takes_nobody_for_dead(records, start)
+async def test_worker_without_renewed_lease_does_not_recover_jobs_yet(records: WatchedRecords, start: Start) -> None:
+    await takes_nobody_for_dead(records, start, replace(HURRIED, outage_seconds=0.0))
 
 
-async def test_worker_that_has_just_started_takes_nobody_for_dead_yet(
-    records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(crew, "_GRACE", PATIENCE)
-    await takes_nobody_for_dead(records, start)
+async def test_worker_that_just_started_does_not_recover_jobs_yet(records: WatchedRecords, start: Start) -> None:
+    await takes_nobody_for_dead(records, start, replace(HURRIED, grace_seconds=PATIENCE))
 
 
-async def takes_nobody_for_dead(records: WatchedRecords, start: Start) -> None:
-    """Looks whether a worker leaves the job of one whose lease ran out alone while it renews its own again and again."""
-    office = Process(records)
-    await office.submit(office.workers)
-    held = await office.claim("other")
-    here = start(*ROUNDS)
-    life = f"p/{here.workers._worker}"
+async def takes_nobody_for_dead(records: WatchedRecords, start: Start, intervals: Intervals) -> None:
+    """Assert that a worker leaves the job of an expired lease alone while it renews its own lease repeatedly."""
+    harness = Process(records)
+    await harness.submit(harness.background)
+    lease = await harness.claim("other")
+    here = start(*ROUNDS, intervals=intervals)
+    life = f"p/{here.background._worker_id}"
     async with asyncio.timeout(PATIENCE):
         while (found := (await records.get_many([life])).get(life)) is None or found.version < 5:
             await turns(1)
-    assert await office.jobs.find(ID) == held
+    assert await harness.jobs.find(ID) == lease
 
 
-async def test_a_process_that_ends_hands_its_work_over(records: WatchedRecords, start: Start) -> None:
+async def test_stopping_process_hands_over_its_job(records: WatchedRecords, start: Start) -> None:
     first = start(ROUNDS[0], [text("And"), asyncio.Event()])
-    await first.submit(first.workers)
+    await first.submit(first.background)
     await until(lambda: first.inference.sent == 6)
     async with asyncio.timeout(PATIENCE):
-        await first.workers.stop()
+        await first.background.worker.stop()
     assert first.inference.streaming == 0
-    held = await first.jobs.find(ID)
-    assert held is not None
-    assert (held.job.worker, held.job.tries) == (None, 0)
+    lease = await first.jobs.find(ID)
+    assert lease is not None
+    assert (lease.job.worker, lease.job.tries) == (None, 0)
     second = start(*ROUNDS[1:])
     await until_ended(second)
     assert said(await second.result(), "completed") == SAID
 
 
-async def test_a_process_that_ends_without_its_store_ends(records: WatchedRecords, start: Start) -> None:
+async def test_process_stops_during_store_outage(records: WatchedRecords, start: Start) -> None:
     first = start([text("And"), asyncio.Event()])
-    await first.submit(first.workers)
+    await first.submit(first.background)
     await until(lambda: first.inference.sent == 1)
     records.away = True
     async with asyncio.timeout(PATIENCE):
-        await first.workers.stop()
+        await first.background.worker.stop()
     assert first.inference.streaming == 0
 
 
-async def test_a_worker_whose_job_was_taken_lets_go_of_the_provider(records: WatchedRecords, start: Start) -> None:
+async def test_worker_whose_job_was_taken_over_closes_provider_stream(records: WatchedRecords, start: Start) -> None:
     here = start([text("And"), asyncio.Event()])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
-    assert await here.jobs.seize(ID, "somebody", "cancelled")
+    assert await here.jobs.take_over(ID, "somebody", "cancelled")
     await until(lambda: here.inference.streaming == 0)
 
 
-# What a worker has without knowing it
+# Lost replies and lost leases
 
 
-async def test_a_job_that_was_claimed_without_hearing_so_is_made(records: WatchedRecords, start: Start) -> None:
-    office = Process(records)
-    await office.submit(office.workers)
-    deaf = Deaf(records)
+async def test_claimed_job_runs_although_reply_was_lost(records: WatchedRecords, start: Start) -> None:
+    harness = Process(records)
+    await harness.submit(harness.background)
+    deaf = LostReplyRecords(records)
     here = start(*ROUNDS, on=deaf)
     await until_ended(here)
     assert deaf.unheard == 1
@@ -305,19 +292,19 @@ async def test_a_job_that_was_claimed_without_hearing_so_is_made(records: Watche
 
 
 async def lose_the_store(here: Process, records: WatchedRecords, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has the store away until the process has ended its streams."""
+    """Take the store offline until the process has ended its streams."""
     records.away = True
     with monkeypatch.context() as hurry:
-        hurry.setattr(crew, "_SILENT", 0.0)
+        hurry.setattr(here.background.worker, "_intervals", replace(HURRIED, lease_lost_seconds=0.0))
         await until(lambda: here.inference.streaming == 0)
     records.away = False
 
 
-async def test_a_worker_that_took_itself_for_dead_takes_its_jobs_up_again(
+async def test_worker_that_lost_its_lease_resumes_its_jobs(
     records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = start(ROUNDS[0], [text("And"), asyncio.Event()], *ROUNDS[1:])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.sent == 6)
     await lose_the_store(here, records, monkeypatch)
     await until_ended(here)
@@ -325,16 +312,16 @@ async def test_a_worker_that_took_itself_for_dead_takes_its_jobs_up_again(
 
 
 def has_sent(process: Process, deltas: int) -> bool:
-    """Whether the provider has sent so many deltas to the process."""
+    """Return whether the provider has sent this many deltas to the process."""
     return process.inference.sent == deltas
 
 
-async def test_outages_of_the_store_in_one_round_do_not_count_as_tries(
+async def test_store_outages_in_one_round_do_not_count_as_tries(
     records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outages = jobs.TRIES + 2
     here = start(*[[text("Hel"), asyncio.Event()]] * outages, HELLO)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     for outage in range(1, outages + 1):
         await until(partial(has_sent, here, outage))
         await lose_the_store(here, records, monkeypatch)
@@ -343,10 +330,10 @@ async def test_outages_of_the_store_in_one_round_do_not_count_as_tries(
     assert (final["status"], said(final, "completed")) == ("completed", ["Hello"])
 
 
-async def test_a_store_that_is_away_for_a_moment_is_waited_for(records: WatchedRecords, start: Start) -> None:
+async def test_job_waits_out_short_store_outage(records: WatchedRecords, start: Start) -> None:
     gate = asyncio.Event()
     here = start([text("Hel"), gate, text("lo"), finish(tokens=2)])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.sent == 1)
     records.away = True
     gate.set()
@@ -357,7 +344,7 @@ async def test_a_store_that_is_away_for_a_moment_is_waited_for(records: WatchedR
     assert len(here.inference.requests) == 1
 
 
-async def test_an_attempt_that_breaks_is_made_again_and_then_given_up(
+async def test_crashing_job_is_retried_then_failed(
     start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: Any, **__: Any) -> None:
@@ -366,11 +353,11 @@ async def test_an_attempt_that_breaks_is_made_again_and_then_given_up(
     here = start(*ROUNDS)
     with monkeypatch.context() as patch:
         patch.setattr(here.archive, "history", broken)
-        patch.setattr(attempt, "close_cut", broken)
-        await here.submit(here.workers)
+        patch.setattr(runner, "close_cut", broken)
+        await here.submit(here.background)
 
         async with asyncio.timeout(PATIENCE):
-            while (held := await here.jobs.find(ID)) and held.job.tries <= jobs.TRIES:
+            while (lease := await here.jobs.find(ID)) and lease.job.tries <= jobs.TRIES:
                 await turns(1)
     await until_ended(here)
     final = await here.result()
@@ -383,77 +370,76 @@ async def test_an_attempt_that_breaks_is_made_again_and_then_given_up(
 
 
 @pytest.mark.parametrize("where", ["here", "there"])
-async def test_cancelling_ends_it_wherever_it_is_made(records: WatchedRecords, start: Start, where: str) -> None:
+async def test_cancel_ends_job_in_any_process(records: WatchedRecords, start: Start, where: str) -> None:
     here, there = start(ROUNDS[0], [text("And"), asyncio.Event()]), Process(records)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.sent == 6)
     async with asyncio.timeout(PATIENCE):
-        await (here if where == "here" else there).workers.cancel(ID)
+        await (here if where == "here" else there).background.cancel(ID)
     await until(lambda: here.inference.streaming == 0)
     final = await here.result()
     assert (final["status"], said(final, "completed")) == ("cancelled", SAID[:1])
 
 
-async def test_what_waits_is_cancelled_without_being_made(records: WatchedRecords) -> None:
-    office = Process(records)
-    await office.submit(office.workers)
-    await office.workers.cancel(ID)
-    assert (await office.result())["status"] == "cancelled"
-    await office.workers.cancel(ID)
-    assert (await office.result())["status"] == "cancelled"
+async def test_cancelled_queued_job_never_runs(records: WatchedRecords) -> None:
+    harness = Process(records)
+    await harness.submit(harness.background)
+    await harness.background.cancel(ID)
+    assert (await harness.result())["status"] == "cancelled"
+    await harness.background.cancel(ID)
+    assert (await harness.result())["status"] == "cancelled"
 
 
 async def leave(here: Process, steps: int) -> None:
-    """Cancels the response, and leaves after so many turns of the loop."""
-    request = asyncio.create_task(here.workers.cancel(ID))
+    """Cancel the response, and disconnect after `steps` iterations of the event loop."""
+    request = asyncio.create_task(here.background.cancel(ID))
     await turns(steps)
     request.cancel()
     await asyncio.wait([request])
 
 
 @pytest.mark.parametrize("steps", range(1, 24, 2))
-async def test_it_is_cancelled_even_if_the_client_leaves_meanwhile(start: Start, steps: int) -> None:
+async def test_cancel_takes_effect_although_client_disconnects(start: Start, steps: int) -> None:
     here = start([text("And"), asyncio.Event()])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
     await leave(here, steps)
-    held = await here.jobs.find(ID)
-    if held is not None and held.job.verdict is None:
-        await here.workers.cancel(ID)  # it had not begun
+    lease = await here.jobs.find(ID)
+    if lease is not None and lease.job.verdict is None:
+        await here.background.cancel(ID)  # the request to cancel had not begun
     await until_ended(here)
     assert (await here.result())["status"] == "cancelled"
 
 
-async def test_who_leaves_while_it_is_cancelled_does_not_leave_it_to_be_recovered(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+async def test_interrupted_cancel_is_finished_without_waiting_for_recovery(
+    start: Start,
 ) -> None:
-    monkeypatch.setattr(crew, "_BREATH", LEASE - 1)
-    here = start(size=0)
-    await here.submit(here.workers)
+    here = start(size=0, intervals=replace(HURRIED, heartbeat_seconds=DEFAULT.lease_seconds - 1))
+    await here.submit(here.background)
     await leave(here, 6)
-    held = await here.jobs.find(ID)
-    assert held is not None
-    assert held.job.verdict == "cancelled"
+    lease = await here.jobs.find(ID)
+    assert lease is not None
+    assert lease.job.verdict == "cancelled"
     await until_ended(here)
 
 
-async def test_many_who_cancel_at_once(records: WatchedRecords, start: Start) -> None:
+async def test_concurrent_cancels_all_succeed(records: WatchedRecords, start: Start) -> None:
     processes = [start([text("And"), asyncio.Event()]) for _ in range(2)]
-    await processes[0].submit(processes[0].workers)
+    await processes[0].submit(processes[0].background)
     await until(lambda: any(process.inference.streaming for process in processes))
     async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(*(process.workers.cancel(ID) for process in processes * 3))
+        await asyncio.gather(*(process.background.cancel(ID) for process in processes * 3))
     assert (await processes[0].result())["status"] == "cancelled"
 
 
 @pytest.mark.parametrize("steps", range(0, 40, 2))
-async def test_cancelling_and_finishing_race(records: WatchedRecords, start: Start, steps: int) -> None:
+async def test_cancel_racing_completion_ends_in_one_status(records: WatchedRecords, start: Start, steps: int) -> None:
     here, there = start(HELLO), Process(records)
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: len(here.inference.requests) == 1)
     await turns(steps)
     async with asyncio.timeout(PATIENCE):
-        await asyncio.gather(here.workers.cancel(ID), there.workers.cancel(ID))
+        await asyncio.gather(here.background.cancel(ID), there.background.cancel(ID))
     await until_ended(here)
     assert (await here.result())["status"] in ("cancelled", "completed")
 
@@ -461,32 +447,32 @@ async def test_cancelling_and_finishing_race(records: WatchedRecords, start: Sta
 # Readers
 
 
-async def test_readers_are_let_go_when_the_process_ends(records: WatchedRecords, start: Start) -> None:
+async def test_readers_are_released_when_process_ends(records: WatchedRecords, start: Start) -> None:
     here = start([text("And"), asyncio.Event()])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
 
     async def read() -> list[Json]:
-        return [event async for batch in here.workers.follow(ID, -1, PATIENCE) for event in batch]
+        return [event async for batch in here.background.events.follow(ID, -1, PATIENCE) for event in batch]
 
     reader = asyncio.create_task(read())
     await turns(20)
-    here.workers.hang_up()
+    here.background.events.close()
     async with asyncio.timeout(PATIENCE):
         events = await reader
     assert "response.completed" not in [event["type"] for event in events]
 
 
-async def test_readers_stay_while_the_store_is_away(records: WatchedRecords, start: Start) -> None:
+async def test_readers_stay_connected_during_store_outage(records: WatchedRecords, start: Start) -> None:
     gate = asyncio.Event()
     here = start([text("Hel"), gate, text("lo"), finish(tokens=2)])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     events: list[Json] = []
     silences = 0
 
     async def read() -> None:
         nonlocal silences
-        async for batch in here.workers.follow(ID, -1, PATIENCE):
+        async for batch in here.background.events.follow(ID, -1, PATIENCE):
             events.extend(batch)
             silences += not batch
 
@@ -498,144 +484,149 @@ async def test_readers_stay_while_the_store_is_away(records: WatchedRecords, sta
     records.away = False
     async with asyncio.timeout(PATIENCE):
         await reader
-    assert events == await here.journal.read_all(ID, -1)
+    assert events == await here.event_log.read_all(ID, -1)
     assert output_text(events[-1]["response"]) == "Hello"
 
 
-async def test_readers_are_let_go_when_the_process_ends_without_its_store(
+async def test_readers_are_released_when_process_ends_during_store_outage(
     records: WatchedRecords, start: Start
 ) -> None:
     here = start([text("And"), asyncio.Event()])
-    await here.submit(here.workers)
+    await here.submit(here.background)
     await until(lambda: here.inference.streaming == 1)
-    batches = here.workers.follow(ID, -1, PATIENCE)
+    batches = here.background.events.follow(ID, -1, PATIENCE)
     await anext(batches)
     records.away = True
-    here.workers.hang_up()
+    here.background.events.close()
     async with asyncio.timeout(PATIENCE):
         assert [events async for events in batches if events] == []
 
 
-# For clients that wait
+# Detached responses that a client waits for
 
 
-async def test_what_a_client_waits_for_needs_no_place(start: Start) -> None:
-    held = asyncio.Event()
-    busy = start([text("on"), held, finish()], HELLO, size=1)
-    await busy.submit(busy.workers, "resp_2")
+async def test_awaited_response_runs_while_worker_is_full(start: Start) -> None:
+    lease = asyncio.Event()
+    busy = start([text("on"), lease, finish()], HELLO, size=1)
+    await busy.submit(busy.background, "resp_2")
     await until(lambda: busy.inference.streaming == 1)
-    await busy.open(busy.workers)
+    await busy.open(busy.background)
     await until_ended(busy)
     assert said(await busy.result(background=False)) == ["Hello"]
-    held.set()
+    lease.set()
     await until_ended(busy, "resp_2")
 
 
-async def test_what_a_client_waits_for_takes_no_place(start: Start) -> None:
-    held = asyncio.Event()
-    busy = start([text("on"), held, finish()], HELLO, size=1)
-    await busy.open(busy.workers)
-    await busy.submit(busy.workers, "resp_2")
+async def test_awaited_response_takes_no_worker_slot(start: Start) -> None:
+    lease = asyncio.Event()
+    busy = start([text("on"), lease, finish()], HELLO, size=1)
+    await busy.open(busy.background)
+    await busy.submit(busy.background, "resp_2")
     await until_ended(busy, "resp_2")
-    held.set()
+    lease.set()
     await until_ended(busy)
     assert said(await busy.result(background=False)) == ["on"]
 
 
-async def test_of_what_goes_on_without_its_client_there_is_only_so_much(start: Start) -> None:
-    held = asyncio.Event()
-    busy = start(*[[text("on"), held, finish()]] * 4, size=1, waiting=2)
-    opened = [busy.open(busy.workers, f"resp_{number}", patience=0.01) for number in range(4)]
+async def test_awaited_responses_are_limited_per_process(start: Start) -> None:
+    lease = asyncio.Event()
+    busy = start(*[[text("on"), lease, finish()]] * 4, size=1, waiting=2)
+    opened = [busy.open(busy.background, f"resp_{number}", patience=0.01) for number in range(4)]
     found = await asyncio.gather(*opened, return_exceptions=True)
     refused = [each for each in found if isinstance(each, ApiError)]
     assert [(each.status, each.code) for each in refused] == [(429, "rate_limit_exceeded")] * 2
     assert "responses with an Idempotency-Key" in str(refused[0])
     with pytest.raises(
         ApiError, match="responses with an Idempotency-Key"
-    ):  # two are made, whether clients wait or not
-        await busy.open(busy.workers, "resp_5", patience=0.01)
-    held.set()
+    ):  # two are running, whether clients wait or not
+        await busy.open(busy.background, "resp_5", patience=0.01)
+    lease.set()
     for number in range(4):
         await until_ended(busy, f"resp_{number}")
-    await busy.open(busy.workers, "resp_4")
+    await busy.open(busy.background, "resp_4")
     await until_ended(busy, "resp_4")
 
 
-async def test_a_refusal_takes_no_place(start: Start) -> None:
+async def test_refused_response_frees_its_place(start: Start) -> None:
     process = start(*[ApiError(429, "Slow down.")] * 3, waiting=1)
     for _ in range(3):
         with pytest.raises(ApiError, match=r"Slow down\."):
-            await process.open(process.workers)
-        await until(lambda: not process.workers._attempts)
+            await process.open(process.background)
+        await until(lambda: not process.background.worker._runners)
 
 
-async def test_a_refusal_leaves_nothing(records: WatchedRecords, start: Start) -> None:
+async def test_refused_response_leaves_no_records(records: WatchedRecords, start: Start) -> None:
     process = start(ApiError(429, "Slow down."), on=Watched(records))
     with pytest.raises(ApiError, match=r"Slow down\."):
-        await process.open(process.workers)
+        await process.open(process.background)
     assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] not in "px"] == []
 
 
-async def test_a_refusal_is_heard_though_the_store_is_away(
+async def test_refusal_reaches_client_during_store_outage(
     records: WatchedRecords, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     accept = asyncio.Event()
     process = start(ApiError(429, "Slow down."), accept=accept)
-    opening = asyncio.create_task(process.open(process.workers))
+    acceptance = asyncio.create_task(process.open(process.background))
     await until(lambda: bool(process.inference.requests))
+    [running] = process.background.worker._runners.values()
     records.away = True
     accept.set()
-    monkeypatch.setattr(crew, "_SILENT", 0.0)
+    # If the lease is lost before the refusal, the response is left to another server.
+    await until(lambda: running.concluding)
+    monkeypatch.setattr(process.background.worker, "_intervals", replace(HURRIED, lease_lost_seconds=0.0))
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ApiError, match=r"Slow down\."):
-            await opening
+            await acceptance
 
 
-async def test_a_refusal_that_comes_late_is_the_responses(records: WatchedRecords, start: Start) -> None:
+async def test_late_refusal_fails_response(records: WatchedRecords, start: Start) -> None:
     accept = asyncio.Event()
     process = start(ApiError(429, "Slow down."), accept=accept)
-    await process.open(process.workers, patience=0.01)
+    await process.open(process.background, patience=0.01)
     accept.set()
     await until_ended(process)
     assert (await process.result(background=False))["error"]["message"] == "Slow down."
     assert [key for key, _ in await records.range("y/", "y0", limit=9)] == ["y/key"]
 
 
-async def test_what_its_server_did_not_begin_another_does(clock: Clock, start: Start) -> None:
+async def test_response_of_dead_server_is_run_by_other_server(clock: Clock, start: Start) -> None:
     dying = start(HELLO, accept=asyncio.Event())
-    opening = asyncio.create_task(dying.open(dying.workers))
+    acceptance = asyncio.create_task(dying.open(dying.background))
     await until(lambda: bool(dying.inference.requests))
     await dying.kill()
-    await opening
-    clock.now += LEASE + 1
+    await acceptance
+    clock.now += DEFAULT.lease_seconds + 1
     other = start(HELLO)
     await until_ended(other)
     assert said(await other.result(background=False)) == ["Hello"]
 
 
-async def test_who_waits_is_told_when_it_has_begun(start: Start) -> None:
+async def test_begun_waits_until_provider_accepts_in_other_process(start: Start) -> None:
     accept = asyncio.Event()
     process, other = start(HELLO, accept=accept), start()
-    opening = asyncio.create_task(process.open(process.workers))
+    acceptance = asyncio.create_task(process.open(process.background))
     await until(lambda: bool(process.inference.requests))
-    begun = asyncio.create_task(other.workers.begun(ID))
+    begun = asyncio.create_task(other.background.events.begun(ID))
     await turns(20)
-    assert [begun.done(), opening.done()] == [False, False]
+    assert [begun.done(), acceptance.done()] == [False, False]
     accept.set()
     await begun
-    await opening
-    await other.workers.ended(ID)
+    await acceptance
+    await other.background.events.ended(ID)
     assert said(await other.result(background=False)) == ["Hello"]
 
 
-async def test_who_waits_is_let_go_when_the_server_ends(start: Start) -> None:
+async def test_begun_and_ended_waiters_are_released_when_server_ends(start: Start) -> None:
     process, other = start(HELLO, accept=asyncio.Event()), start()
-    opening = asyncio.create_task(process.open(process.workers))
+    acceptance = asyncio.create_task(process.open(process.background))
     await until(lambda: bool(process.inference.requests))
-    waiting = [asyncio.create_task(each) for each in (other.workers.begun(ID), other.workers.ended(ID))]
+    waiting = [
+        asyncio.create_task(each) for each in (other.background.events.begun(ID), other.background.events.ended(ID))
+    ]
     await turns(20)
     assert not any(each.done() for each in waiting)
-    other.workers.hang_up()
+    other.background.events.close()
     await asyncio.wait(waiting)
-    await process.workers.stop()
-    await opening
+    await process.background.worker.stop()
+    await acceptance

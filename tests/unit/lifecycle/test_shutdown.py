@@ -1,14 +1,14 @@
-"""Everybody hears that the server ends, and is waited for."""
+"""Registered callbacks are notified of shutdown, and shutdown waits for their blocks to end."""
 
 from __future__ import annotations
 
-from llama_stack_responses.lifecycle.shutdown import Closing
+from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 
 
-async def test_the_last_guest_is_waited_for() -> None:
-    closing, heard = Closing(), []
-    with closing.guest(lambda: heard.append("a")):
-        with closing.guest(lambda: heard.append("b")):
+async def test_shutdown_waits_for_last_registration_to_end() -> None:
+    closing, heard = ShutdownCoordinator(), []
+    with closing.register(lambda: heard.append("a")):
+        with closing.register(lambda: heard.append("b")):
             gone = closing.begin()
             assert gone is not None
             assert sorted(heard) == ["a", "b"]
@@ -18,22 +18,22 @@ async def test_the_last_guest_is_waited_for() -> None:
     assert len(heard) == 2
 
 
-async def test_nobody_is_there() -> None:
-    closing = Closing()
+async def test_shutdown_without_registrations_needs_no_wait() -> None:
+    closing = ShutdownCoordinator()
     assert closing.begin() is None
     assert closing.begun
 
 
-async def test_who_comes_late_is_told_at_once() -> None:
-    closing, heard = Closing(), []
+async def test_late_registration_is_notified_at_once() -> None:
+    closing, heard = ShutdownCoordinator(), []
     closing.begin()
-    with closing.guest(lambda: heard.append("late")):
+    with closing.register(lambda: heard.append("late")):
         assert heard == ["late"]
 
 
-async def test_who_waited_no_longer_does_not_mind() -> None:
-    closing = Closing()
-    with closing.guest(lambda: None):
+async def test_cancelled_shutdown_wait_does_not_fail_registration() -> None:
+    closing = ShutdownCoordinator()
+    with closing.register(lambda: None):
         gone = closing.begin()
         assert gone is not None
         gone.cancel()

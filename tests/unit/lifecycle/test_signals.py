@@ -1,4 +1,4 @@
-"""A signal to end is heard in the loop, and by whoever heard it before."""
+"""A termination signal is handled in the event loop, and by the previous handler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import uvicorn
 
-from llama_stack_responses.lifecycle.signals import hear_end
+from llama_stack_responses.lifecycle.signals import install_signal_handlers
 
 
 @pytest.fixture(params=[signal.SIGINT, signal.SIGTERM])
@@ -22,11 +22,11 @@ def number(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
         signal.signal(each, handler)
 
 
-async def test_both_are_told(number: signal.Signals) -> None:
+async def test_signal_reaches_new_and_previous_handler(number: signal.Signals) -> None:
     heard: list[str] = []
     told = asyncio.Event()
     signal.signal(number, lambda *_: heard.append("before"))
-    hear_end(told.set, 1.0)
+    install_signal_handlers(told.set, 1.0)
     for _ in range(2):
         os.kill(os.getpid(), number)
         await asyncio.wait_for(told.wait(), 60)
@@ -34,12 +34,12 @@ async def test_both_are_told(number: signal.Signals) -> None:
     assert heard == ["before", "before"]
 
 
-def test_a_loop_that_is_gone_is_not_told(number: signal.Signals) -> None:
+def test_signal_after_loop_closed_reaches_previous_handler_only(number: signal.Signals) -> None:
     heard: list[str] = []
     signal.signal(number, lambda *_: heard.append("before"))
 
     async def listen() -> None:
-        hear_end(lambda: heard.append("told"), 1.0)
+        install_signal_handlers(lambda: heard.append("told"), 1.0)
 
     asyncio.run(listen())
     signal.raise_signal(number)
@@ -47,7 +47,7 @@ def test_a_loop_that_is_gone_is_not_told(number: signal.Signals) -> None:
 
 
 class Connection:
-    """What uvicorn has of one, as far as it counts here."""
+    """The part of a uvicorn connection that these tests use."""
 
     def __init__(self) -> None:
         self.transport = self
@@ -57,28 +57,28 @@ class Connection:
         self.aborted.set()
 
 
-async def test_uvicorns_connections_are_broken_off(number: signal.Signals) -> None:
+async def test_signal_aborts_uvicorn_connections(number: signal.Signals) -> None:
     server, connection = uvicorn.Server(uvicorn.Config("app")), Connection()
     server.server_state.connections.add(connection)  # type: ignore[arg-type]
     signal.signal(number, server.handle_exit)
-    hear_end(lambda: None, 0.01)
+    install_signal_handlers(lambda: None, 0.01)
     assert not connection.aborted.is_set()
     os.kill(os.getpid(), number)
     await asyncio.wait_for(connection.aborted.wait(), 60)
     assert server.should_exit
 
 
-async def test_another_thread_hears_nothing_and_changes_nothing(number: signal.Signals) -> None:
+async def test_install_in_other_thread_changes_no_handler(number: signal.Signals) -> None:
     before = signal.getsignal(number)
     await asyncio.to_thread(lambda: asyncio.run(_listen()))
     assert signal.getsignal(number) is before
 
 
 async def _listen() -> None:
-    hear_end(lambda: None, 1.0)
+    install_signal_handlers(lambda: None, 1.0)
 
 
-async def test_who_heard_it_before_hears_it_after_the_goodbye(number: signal.Signals) -> None:
+async def test_previous_handler_waits_for_goodbye(number: signal.Signals) -> None:
     heard: list[str] = []
     told, goodbye = asyncio.Event(), asyncio.get_running_loop().create_future()
     signal.signal(number, lambda *_: heard.append("before"))
@@ -87,7 +87,7 @@ async def test_who_heard_it_before_hears_it_after_the_goodbye(number: signal.Sig
         told.set()
         return goodbye
 
-    hear_end(tell, 30.0)
+    install_signal_handlers(tell, 30.0)
     os.kill(os.getpid(), number)
     await asyncio.wait_for(told.wait(), 60)
     await asyncio.sleep(0)
@@ -98,9 +98,9 @@ async def test_who_heard_it_before_hears_it_after_the_goodbye(number: signal.Sig
     assert heard == ["before"]
 
 
-async def test_a_goodbye_is_not_waited_for_for_ever(number: signal.Signals) -> None:
+async def test_wait_for_goodbye_times_out(number: signal.Signals) -> None:
     heard = asyncio.Event()
     signal.signal(number, lambda *_: heard.set())
-    hear_end(asyncio.get_running_loop().create_future, 0.01)
+    install_signal_handlers(asyncio.get_running_loop().create_future, 0.01)
     os.kill(os.getpid(), number)
     await asyncio.wait_for(heard.wait(), 60)

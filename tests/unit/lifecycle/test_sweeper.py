@@ -9,7 +9,7 @@ from llama_stack_responses.store.archive import Archive
 
 
 class FakeArchive:
-    """Says what each sweep finds, and fails when it is told to."""
+    """Return the given number of swept records, or raise the given error, with each sweep."""
 
     def __init__(self, *answers: int | Exception) -> None:
         self.answers = list(answers)
@@ -42,16 +42,16 @@ async def swept(archive: FakeArchive, sweeps: int) -> None:
     assert archive.sweeps == before
 
 
-async def test_it_goes_on_until_nothing_is_left() -> None:
+async def test_sweeper_repeats_until_nothing_is_left() -> None:
     archive = FakeArchive(100, 100, 7)
     await swept(archive, 5)
     assert archive.answers == []
 
 
 @pytest.mark.parametrize("error", [ApiError(503, "The store is busy."), RuntimeError("a bug")])
-async def test_an_error_does_not_end_it(error: Exception) -> None:
+async def test_sweeper_continues_after_error(error: Exception) -> None:
     await swept(FakeArchive(error, 1), 4)
 
 
-async def test_it_stops_without_having_begun() -> None:
+async def test_sweeper_stops_without_start() -> None:
     await Sweeper(cast("Archive", FakeArchive()), interval=1).stop()

@@ -1,4 +1,4 @@
-"""Moderation by a real server that speaks OpenAI's form, or does not."""
+"""Moderation by a real server, with valid and invalid answers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def asked(server: HttpServer, name: str | None = "words-1", **config: Any)
         await endpoint.close()
 
 
-async def test_what_is_asked_and_said() -> None:
+async def test_endpoint_sends_text_and_reads_result() -> None:
     async with serving(answering(200, FLAGGED)) as server:
         assert await asked(server, api_key="k") == {
             "type": "moderation_result",
@@ -62,7 +62,7 @@ async def test_what_is_asked_and_said() -> None:
 
 
 @pytest.mark.parametrize(("model", "sent"), [(None, {"input": "hi"}), ("m", {"input": "hi", "model": "m"})])
-async def test_the_default_model(model: str | None, sent: Json) -> None:
+async def test_default_model_is_used(model: str | None, sent: Json) -> None:
     async with serving(answering(200, {"results": [{"flagged": False}]})) as server:
         assert (await asked(server, None, model=model))["model"] == (model or "default")
         [request] = server.requests
@@ -71,7 +71,7 @@ async def test_the_default_model(model: str | None, sent: Json) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 422])
-async def test_a_request_that_it_does_not_take(status: int) -> None:
+async def test_refused_moderation_request_is_400(status: int) -> None:
     async with serving(answering(status, {"error": {"message": "secret"}})) as server:
         with pytest.raises(ApiError, match=f"refused to check with 'words-1' \\({status}\\)") as raised:
             await asked(server)
@@ -79,7 +79,7 @@ async def test_a_request_that_it_does_not_take(status: int) -> None:
 
 
 @pytest.mark.parametrize("status", [401, 429, 500, 503])
-async def test_a_server_that_fails(status: int) -> None:
+async def test_failing_moderation_server_is_502(status: int) -> None:
     async with serving(answering(status, {"error": {"message": "secret"}})) as server:
         with pytest.raises(ApiError, match=f"status {status}") as raised:
             await asked(server)
@@ -89,7 +89,7 @@ async def test_a_server_that_fails(status: int) -> None:
 @pytest.mark.parametrize(
     "body", [[], {}, {"results": []}, {"results": [1]}, {"results": [{}]}, {"results": [{"flagged": "no"}]}]
 )
-async def test_an_answer_in_another_form_lets_nothing_through(body: Any) -> None:
+async def test_malformed_moderation_answer_is_502(body: Any) -> None:
     async with serving(answering(200, body)) as server:
         with pytest.raises(ApiError, match="not in the form") as raised:
             await asked(server)
@@ -97,7 +97,7 @@ async def test_an_answer_in_another_form_lets_nothing_through(body: Any) -> None
 
 
 async def flood(peer: Peer) -> None:
-    """Sends a body of 64 MiB, if it is read."""
+    """Send a body of 64 MiB, as far as it is read."""
     await peer.request()
     await peer.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
     await peer.send(in_chunk(orjson.dumps(FLAGGED)))
@@ -107,14 +107,14 @@ async def flood(peer: Peer) -> None:
 
 
 async def bomb(peer: Peer) -> None:
-    """Sends a small body that unpacks to 64 MiB."""
+    """Send a small body that unpacks to 64 MiB."""
     await peer.request()
     packed = gzip.compress(orjson.dumps(FLAGGED) + b" " * 2**26, 1)
     await peer.send(b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(packed) + packed)
 
 
 @pytest.mark.parametrize("handler", [flood, bomb])
-async def test_oversized_answer_is_refused_while_it_is_read(handler: Any) -> None:
+async def test_oversized_moderation_answer_is_refused_while_read(handler: Any) -> None:
     async with serving(handler) as server:
         with pytest.raises(ApiError, match="not in the form") as raised:
             await asked(server)
@@ -122,7 +122,7 @@ async def test_oversized_answer_is_refused_while_it_is_read(handler: Any) -> Non
     assert raised.value.status == 502
 
 
-async def test_a_server_that_is_not_there() -> None:
+async def test_unreachable_moderation_server_is_502() -> None:
     async with serving(answering(200, FLAGGED)) as server:
         gone = server
     with pytest.raises(ApiError, match="cannot be reached") as raised:

@@ -1,4 +1,4 @@
-"""What a guard lets through, when, and how it strikes."""
+"""When a moderation filter releases output, and how it blocks it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from llama_stack_responses.core.stream.deltas import (
     ToolCall,
     Usage,
 )
-from llama_stack_responses.moderation.filter import Guard
+from llama_stack_responses.moderation.filter import ModerationFilter
 from tests.support.moderation import AWAY, FakeModerator, checks
 
 Json = dict[str, Any]
@@ -33,7 +33,7 @@ def message(text: str) -> Json:
 
 
 class Setting:
-    """A guard that holds ten characters."""
+    """A moderation filter that holds ten characters."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class Setting:
         self.moderator = FakeModerator(failing)
         policy = Policy("moderation", ["m"], "block", mode)
         begun = moderation or {"input": INPUT, "output": NOT_YET}
-        self.guard = Guard(checks(self.moderator, held=10), policy, begun, output or [])
+        self.guard = ModerationFilter(checks(self.moderator, held=10), policy, begun, output or [])
 
     async def shown(self, *deltas: Delta) -> list[Delta]:
-        """What comes out for these."""
+        """Return the deltas that come out for `deltas`."""
         return [shown for delta in deltas for shown in [each async for each in self.guard.feed(delta)]]
 
 
-async def test_text_is_held_until_it_is_checked() -> None:
+async def test_text_is_held_until_checked() -> None:
     setting = Setting()
     assert await setting.shown(Text("123"), Text("456")) == []
     assert await setting.shown(Text("7890")) == [Text("123"), Text("456"), Text("7890")]
@@ -62,13 +62,13 @@ async def test_text_is_held_until_it_is_checked() -> None:
     assert setting.moderator.checked == ["1234567890", "12345678901"]
 
 
-async def test_a_piece_is_checked_with_what_stands_before_it_and_no_more() -> None:
+async def test_piece_is_checked_with_bounded_preceding_text() -> None:
     setting = Setting()
     await setting.shown(Text("a" * 2000), Text("b" * 10), STOP, Text("c"), STOP)
     assert setting.moderator.checked == ["a" * 2000, "a" * 1000 + "b" * 10, "c"]
 
 
-async def test_all_that_a_model_makes_is_checked_in_its_order() -> None:
+async def test_all_kinds_of_output_are_checked_in_order() -> None:
     setting = Setting()
     deltas: list[Delta] = [
         Reasoning("hm"),
@@ -83,7 +83,7 @@ async def test_all_that_a_model_makes_is_checked_in_its_order() -> None:
     assert setting.moderator.checked == ["hm\na\nb\n{}"]
 
 
-async def test_what_has_no_text_waits_for_nothing() -> None:
+async def test_deltas_without_text_are_not_held() -> None:
     setting = Setting()
     signed = Reasoning("", signature="s")
     assert await setting.shown(signed) == [signed]
@@ -91,7 +91,7 @@ async def test_what_has_no_text_waits_for_nothing() -> None:
     assert setting.moderator.checked == []
 
 
-async def test_a_call_is_not_begun_before_its_arguments_are_checked() -> None:
+async def test_call_is_held_until_its_arguments_are_checked() -> None:
     setting = Setting()
     assert await setting.shown(ToolCall(0, "f", "c")) == []
     assert await setting.shown(Annotation({}), ToolCall(0, arguments="bad"), STOP) == [
@@ -100,7 +100,7 @@ async def test_a_call_is_not_begun_before_its_arguments_are_checked() -> None:
     ]
 
 
-async def test_it_strikes() -> None:
+async def test_flagged_text_ends_response_with_refusal() -> None:
     setting = Setting()
     assert await setting.shown(Text("All is well."), Text("A bad "), Text("thing.")) == [
         Text("All is well."),
@@ -113,11 +113,11 @@ async def test_it_strikes() -> None:
     assert moderation["output"]["category_scores"] == {"badness": 0.9}
 
 
-async def test_it_strikes_at_the_end() -> None:
+async def test_flagged_text_at_end_becomes_refusal() -> None:
     assert await Setting().shown(Text("bad"), STOP) == [CUT, Finish("content_filter", Usage(3, 4))]
 
 
-async def test_what_lies_between_two_pieces() -> None:
+async def test_flagged_text_across_two_pieces_is_found() -> None:
     setting = Setting()
     assert await setting.shown(Text("12345678 b"), Text("ad, all in all.")) == [
         Text("12345678 b"),
@@ -126,7 +126,7 @@ async def test_what_lies_between_two_pieces() -> None:
     ]
 
 
-async def test_nothing_is_shown_that_could_not_be_checked() -> None:
+async def test_unchecked_text_is_never_released() -> None:
     setting = Setting(failing={1: AWAY})
     assert await setting.shown(Text("1234567890")) == [Text("1234567890")]
     with pytest.raises(ApiError, match="away"):
@@ -135,7 +135,7 @@ async def test_nothing_is_shown_that_could_not_be_checked() -> None:
 
 
 @pytest.mark.parametrize(("text", "flagged"), [("good", False), ("bad", True)])
-async def test_what_is_only_scored_is_checked_at_the_end(text: str, flagged: bool) -> None:
+async def test_scored_output_is_checked_at_end(text: str, flagged: bool) -> None:
     setting = Setting("score")
     assert not setting.guard.blocks
     moderation = await setting.guard.moderation([message("Well."), message(text)])
@@ -143,26 +143,26 @@ async def test_what_is_only_scored_is_checked_at_the_end(text: str, flagged: boo
     assert setting.moderator.checked == [f"Well.\n\n{text}"]
 
 
-async def test_scores_that_cannot_be_had() -> None:
+async def test_failed_scoring_is_reported_in_moderation() -> None:
     moderation = await Setting("score", failing={0: AWAY}).guard.moderation([message("a")])
     assert moderation["output"]["code"] == "moderation_unavailable"
 
 
-async def test_the_scores_of_what_another_server_let_through() -> None:
+async def test_output_of_earlier_worker_is_scored_too() -> None:
     setting = Setting(output=[message("Said before.")])
     await setting.shown(Text("New."), STOP)
     assert (await setting.guard.moderation([]))["output"]["flagged"] is False
     assert setting.moderator.checked == ["New.", "Said before."]
 
 
-async def test_an_answer_without_a_word() -> None:
+async def test_empty_answer_is_not_checked() -> None:
     setting = Setting()
     await setting.shown(STOP)
     assert (await setting.guard.moderation([]))["output"] == result("m", {}, flagged=False)
     assert setting.moderator.checked == []
 
 
-async def test_an_input_that_is_refused() -> None:
+async def test_flagged_input_gives_input_refusal() -> None:
     refused = {"input": result("m", {}, True, ["hate"]), "output": NO_OUTPUT}
     setting = Setting(moderation=refused)
     assert setting.guard.input_refusal == ("This request was blocked: its input was flagged by the moderation (hate).")

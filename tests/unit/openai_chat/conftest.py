@@ -1,4 +1,4 @@
-"""Connections on both event loops: servers run on uvloop where it is installed, and its transports are its own."""
+"""Run connections on both event loops: servers use uvloop where it is installed, which has its own transports."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -13,5 +13,5 @@ FACTORIES: Final[Mapping[str, Callable[[], asyncio.AbstractEventLoop]]] = {
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Every test that awaits runs on each of them."""
+    """Run every async test on each event loop."""
     return FACTORIES

@@ -1,4 +1,4 @@
-"""What the host asks of the provider when no request does."""
+"""The host's requests to the provider outside of client requests."""
 
 from typing import Any
 
@@ -16,13 +16,13 @@ from tests.support.http_server import Peer, serving, whole
 
 
 def adapter(url: str) -> OpenAIChatAdapter:
-    """The provider over the model server at this address."""
+    """Return the provider for the model server at this address."""
     made = OpenAIChatAdapter(OpenAIChatConfig(base_url=url))
     made.__provider_id__ = "local"
     return made
 
 
-async def test_a_server_that_lists_its_models_is_well() -> None:
+async def test_server_that_lists_models_is_healthy() -> None:
     async def lists(peer: Peer) -> None:
         await peer.request()
         found = [{"id": name} for name in ("chat", "nomic-embed-text", "bge-reranker")]
@@ -35,8 +35,8 @@ async def test_a_server_that_lists_its_models_is_well() -> None:
         assert kinds == {"chat": "llm", "nomic-embed-text": "embedding", "bge-reranker": "rerank"}
 
 
-async def test_the_host_lists_again_only_what_changed() -> None:
-    """It forgets all models before it lists them, so that a client may find none."""
+async def test_models_are_refreshed_only_after_change() -> None:
+    """The host forgets all models before it lists them, so that a client may find none."""
     names: list[str] | None = ["chat"]
 
     async def lists(peer: Peer) -> None:
@@ -67,10 +67,10 @@ async def test_the_host_lists_again_only_what_changed() -> None:
         (200, "The model server answers with status 502: check 'base_url'."),
     ],
 )
-async def test_a_server_that_never_listed_its_models_has_none(
+async def test_server_that_never_listed_models_has_none(
     status: int, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The host keeps the models of earlier runs, which may be of another server."""
+    """The host keeps the models of earlier runs, which may be those of another server."""
 
     async def fails(peer: Peer) -> None:
         await peer.request()
@@ -81,7 +81,7 @@ async def test_a_server_that_never_listed_its_models_has_none(
     assert [record.message for record in caplog.records] == [f"No models of the provider 'local' are listed. {why}"]
 
 
-async def test_a_server_that_listed_its_models_before_keeps_them() -> None:
+async def test_failing_server_keeps_models_listed_before() -> None:
     status = 200
 
     async def lists(peer: Peer) -> None:
@@ -96,7 +96,7 @@ async def test_a_server_that_listed_its_models_before_keeps_them() -> None:
             await provider.list_models()
 
 
-async def test_what_a_users_own_key_shows_is_not_what_all_see() -> None:
+async def test_models_listed_with_user_key_are_not_shared() -> None:
     async def lists(peer: Peer) -> None:
         request = await peer.request()
         names = ["own"] if request.headers.get("authorization") == "Bearer sk-own" else ["chat"]
@@ -114,7 +114,7 @@ async def test_what_a_users_own_key_shows_is_not_what_all_see() -> None:
 
 
 @pytest.mark.parametrize("answer", [whole(503, {"error": {"message": "Loading model"}}), whole(200, {}), b""])
-async def test_a_server_that_does_not_is_ill(answer: bytes) -> None:
+async def test_server_that_cannot_list_models_is_unhealthy(answer: bytes) -> None:
     async def fails(peer: Peer) -> None:
         await peer.request()
         await peer.send(answer)
@@ -126,7 +126,7 @@ async def test_a_server_that_does_not_is_ill(answer: bytes) -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, {"choices": None}, {"choices": [None]}])
-async def test_a_whole_answer_without_choices_is_none(answer: Any) -> None:
+async def test_unstreamed_answer_without_choices_is_502(answer: Any) -> None:
     async def answers(peer: Peer) -> None:
         while True:
             await peer.request()

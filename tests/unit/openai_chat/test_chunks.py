@@ -1,4 +1,4 @@
-"""Chunks that were built without validation are what the `openai` package would have made of the same JSON."""
+"""Chunks built without validation equal those that the `openai` package builds of the same JSON."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ type Json = dict[str, Any]
 
 
 def chunk(delta: Json | None = None, **fields: Any) -> Json:
-    """A whole chunk as servers send it, with one choice."""
+    """Return a complete chunk as servers send it, with one choice."""
     choice = {"index": 0, "delta": delta or {}, "logprobs": None, "finish_reason": None}
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 5, "model": "m"}
     return head | {"choices": [choice]} | fields
@@ -59,10 +59,10 @@ WHOLE: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_as_the_package_builds_it(name: str) -> None:
+def test_chunk_equals_that_of_openai_package(name: str) -> None:
     built, expected = chat_chunk(WHOLE[name]), ChatCompletionChunk.construct(**WHOLE[name])
     assert type(built) is ChatCompletionChunk
-    # What the host's own chat route sends.
+    # The host's own chat route sends this.
     assert built.model_dump_json(warnings=False) == expected.model_dump_json(warnings=False)
     assert built.model_dump(exclude_unset=True, warnings=False) == WHOLE[name]
     for ours, theirs in zip(built.choices, expected.choices, strict=True):
@@ -71,14 +71,14 @@ def test_as_the_package_builds_it(name: str) -> None:
     assert built.usage == expected.usage
 
 
-def test_a_list_of_parts_is_a_text_too() -> None:
+def test_content_list_is_readable_as_text() -> None:
     parts = [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "He"}, {"type": "text", "text": "y"}]
     content: Any = chat_chunk(chunk({"content": parts})).choices[0].delta.content
     assert content == "Hey"
     assert content.parts == parts
 
 
-def test_the_router_can_change_it() -> None:
+def test_router_can_modify_chunk() -> None:
     built = chat_chunk(WHOLE["logprobs"])
     built.model = "local/m"
     assert built.choices[0].logprobs is not None
@@ -90,7 +90,7 @@ def test_the_router_can_change_it() -> None:
 @pytest.mark.parametrize(
     "raw", [{}, {"choices": None}, {"choices": []}, {"choices": [{}]}, {"choices": [{"delta": None}]}]
 )
-def test_what_a_server_leaves_out_has_a_default(raw: Json) -> None:
+def test_missing_chunk_fields_have_defaults(raw: Json) -> None:
     built = chat_chunk(raw)
     assert (built.id, built.model, built.created, built.usage) == ("", "", 0, None)
     for choice in built.choices if raw.get("choices") else ():
@@ -101,6 +101,6 @@ def test_what_a_server_leaves_out_has_a_default(raw: Json) -> None:
 
 
 @pytest.mark.parametrize("raw", [[], "text", 5, None, {"choices": 5}, {"choices": ["x"]}, {"choices": [{"delta": 5}]}])
-def test_what_is_no_chunk_is_said_to_be_none(raw: Any) -> None:
+def test_invalid_chunk_is_refused(raw: Any) -> None:
     with pytest.raises(ValueError, match="no chunk"):
         chat_chunk(raw)

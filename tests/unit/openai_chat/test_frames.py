@@ -1,4 +1,4 @@
-"""Frames come out the same wherever the network cuts the bytes."""
+"""Frames are the same wherever the network cuts the bytes."""
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
@@ -19,14 +19,14 @@ BOM = b"\xef\xbb\xbf"
 
 
 def split(pieces: Sequence[bytes]) -> list[bytes]:
-    """What comes out of these pieces, the end of the stream included."""
+    """Return the events of these pieces, including those at the end of the stream."""
     splitter = FrameSplitter()
     found = [event for piece in pieces for event in splitter.feed(piece)]
     return found + splitter.end()
 
 
 def expected(lines: Sequence[bytes]) -> Iterator[bytes]:
-    """The specification, on lines that are whole."""
+    """Yield the events of complete lines, as the specification defines them."""
     data: list[bytes] = []
     for line in [*lines, b""]:
         if not line and data:
@@ -38,7 +38,7 @@ def expected(lines: Sequence[bytes]) -> Iterator[bytes]:
 
 
 def cut(whole: bytes, places: Sequence[int]) -> list[bytes]:
-    """The bytes in pieces, cut at these places."""
+    """Return the bytes in pieces, cut at these places."""
     bounds = [0, *sorted(place % (len(whole) + 1) for place in places), len(whole)]
     return [whole[start:end] for start, end in pairwise(bounds)]
 
@@ -48,19 +48,21 @@ def cut(whole: bytes, places: Sequence[int]) -> list[bytes]:
     st.lists(st.tuples(LINES, st.sampled_from([b"\n", b"\r\n"])), max_size=12),
     st.lists(st.integers(0, 400), max_size=12),
 )
-def test_any_lines_cut_anywhere(bom: bool, lines: list[tuple[bytes, bytes]], places: list[int]) -> None:
+def test_arbitrary_lines_cut_anywhere_give_same_events(
+    bom: bool, lines: list[tuple[bytes, bytes]], places: list[int]
+) -> None:
     whole = BOM * bom + b"".join(line + end for line, end in lines)
     assert split(cut(whole, places)) == list(expected([line for line, _ in lines]))
 
 
 @given(st.lists(LINES, max_size=12), ENDS, st.lists(st.integers(0, 400), max_size=12))
-def test_every_kind_of_line_end(lines: list[bytes], end: bytes, places: list[int]) -> None:
+def test_every_line_ending_is_recognised(lines: list[bytes], end: bytes, places: list[int]) -> None:
     whole = b"".join(line + end for line in lines)
     assert split(cut(whole, places)) == list(expected(lines))
 
 
 @given(st.lists(st.binary(max_size=20).filter(lambda data: not {10, 13} & set(data)), max_size=6))
-def test_one_event_a_piece(events: list[bytes]) -> None:
+def test_pieces_of_one_event_each_are_split(events: list[bytes]) -> None:
     assert split([b"data: %b\n\n" % event for event in events]) == events
 
 
@@ -84,12 +86,12 @@ def test_one_event_a_piece(events: list[bytes]) -> None:
         ([b""], []),
     ],
 )
-def test_frames(pieces: list[bytes], events: list[bytes]) -> None:
+def test_frames_are_split_into_events(pieces: list[bytes], events: list[bytes]) -> None:
     assert split(pieces) == events
 
 
 @pytest.mark.parametrize("piece", [b"x" * (1 << 20), b"data: %b\n" % (b"x" * (1 << 20))])
-def test_an_event_without_an_end_is_not_kept(piece: bytes) -> None:
+def test_endless_event_is_refused(piece: bytes) -> None:
     splitter = FrameSplitter()
     splitter.feed(b"data: ")
     for _ in range(15):
@@ -99,7 +101,7 @@ def test_an_event_without_an_end_is_not_kept(piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("line", [b": x\n\n", b"\n", b"id: 1\n\n", b": x\r\n\r\n"])
-def test_stream_without_data_is_refused_after_a_megabyte(line: bytes) -> None:
+def test_stream_without_data_is_refused_after_limit(line: bytes) -> None:
     splitter, piece = FrameSplitter(), line * (60_000 // len(line))
     for _ in range(17):
         assert splitter.feed(piece) == []
@@ -107,14 +109,14 @@ def test_stream_without_data_is_refused_after_a_megabyte(line: bytes) -> None:
         [splitter.feed(piece) for _ in range(3)]
 
 
-def test_comments_between_events_do_not_add_up() -> None:
+def test_comments_between_events_do_not_accumulate() -> None:
     splitter = FrameSplitter()
     for _ in range(40):
         assert splitter.feed(b": x\n\n" * 10_000) == []
         assert splitter.feed(b"data: a\n\n") == [b"a"]
 
 
-def test_an_event_comes_out_with_the_piece_that_ends_it() -> None:
+def test_event_is_emitted_with_piece_that_completes_it() -> None:
     splitter = FrameSplitter()
     assert splitter.feed(b"data: a\r\n\r") == [b"a"]
     assert splitter.feed(b"\ndata: b") == []

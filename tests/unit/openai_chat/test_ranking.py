@@ -1,4 +1,4 @@
-"""Ranking, over a model server of the test's own."""
+"""Reranking, with a model server of the test."""
 
 from typing import Any
 
@@ -21,16 +21,16 @@ RANKED = {
 
 
 def request(*items: Any, **fields: Any) -> RerankRequest:
-    """What the host's router hands on."""
+    """Return a request as the host's router passes it on."""
     return RerankRequest(model="bge-reranker", query="which?", items=list(items), **fields)
 
 
 def adapter(url: str, **config: Any) -> OpenAIChatAdapter:
-    """The provider over the model server at this address."""
+    """Return the provider for the model server at this address."""
     return OpenAIChatAdapter(OpenAIChatConfig(base_url=url, **config))
 
 
-async def test_the_best_comes_first() -> None:
+async def test_results_are_sorted_by_score() -> None:
     async def ranks(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(200, RANKED))
@@ -46,7 +46,7 @@ async def test_the_best_comes_first() -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, {"results": None}, {"results": [{"index": 0}]}])
-async def test_what_is_no_ranking(answer: Any) -> None:
+async def test_malformed_ranking_raises_error(answer: Any) -> None:
     async def answers(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(200, answer))
@@ -56,7 +56,7 @@ async def test_what_is_no_ranking(answer: Any) -> None:
             await adapter(server.url).rerank(request("one"))
 
 
-async def test_what_is_not_ranked() -> None:
+async def test_images_and_other_models_are_refused() -> None:
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     with pytest.raises(ValueError, match="no images"):
         await adapter("http://127.0.0.1:9/v1").rerank(request(image))

@@ -1,4 +1,4 @@
-"""Tokens, counted by model servers that can and asked of such that cannot."""
+"""Token counts of model servers that support them, and of servers that do not."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -31,7 +31,7 @@ LLAMA_CPP: Answers = {
 
 @asynccontextmanager
 async def counting(answers: Answers, path: str = "/v1") -> AsyncIterator[tuple[Upstream, HttpServer]]:
-    """A server that answers so, and a client of it."""
+    """Yield a client of a server with these answers."""
 
     async def answer(peer: Peer) -> None:
         while True:
@@ -48,7 +48,7 @@ async def counting(answers: Answers, path: str = "/v1") -> AsyncIterator[tuple[U
 
 
 @pytest.mark.parametrize("path", ["/v1", "/models/v1", "/plain"])
-async def test_vllm(path: str) -> None:
+async def test_tokens_are_counted_by_vllm(path: str) -> None:
     async with counting(VLLM, path) as (upstream, server):
         assert await count_tokens(upstream, CHAT) == 7
         [seen] = server.requests
@@ -58,7 +58,7 @@ async def test_vllm(path: str) -> None:
         assert seen.headers["authorization"] == "Bearer sk-1"
 
 
-async def test_llama_cpp() -> None:
+async def test_tokens_are_counted_by_llama_cpp() -> None:
     async with counting(LLAMA_CPP) as (upstream, server):
         assert await count_tokens(upstream, CHAT) == len("<Hi>")
         assert orjson.loads(server.requests[-1].body) == {"content": "<Hi>", "add_special": True, "parse_special": True}
@@ -75,18 +75,18 @@ async def test_llama_cpp() -> None:
         {**LLAMA_CPP, "/apply-template": lambda _: (200, {"prompt": None})},
     ],
 )
-async def test_servers_that_count_nothing(answers: Answers) -> None:
+async def test_server_without_token_count_gives_none(answers: Answers) -> None:
     async with counting(answers) as (upstream, _):
         assert await count_tokens(upstream, CHAT) is None
 
 
-async def test_a_server_that_fails() -> None:
+async def test_failing_token_count_raises_error() -> None:
     async with counting({"/tokenize": lambda _: (500, {"error": {"message": "no"}})}) as (upstream, _):
         with pytest.raises(openai.InternalServerError):
             await count_tokens(upstream, CHAT)
 
 
-async def test_the_context_that_a_server_tells_is_the_hosts_to_know() -> None:
+async def test_context_length_of_server_is_passed_to_host() -> None:
     async def lists(peer: Peer) -> None:
         await peer.request()
         listed = [{"id": "a", "max_model_len": 4096}, {"id": "b", "context_length": 8192}, {"id": "c"}]

@@ -1,4 +1,4 @@
-"""Requests to model servers that behave, and to such that do not: real sockets, every byte the test's."""
+"""Requests to valid and faulty model servers, on real sockets with every byte under the test's control."""
 
 import asyncio
 import gc
@@ -16,7 +16,6 @@ import openai
 import orjson
 import pytest
 
-from llama_stack_openai_chat import upstream as client_of_servers
 from llama_stack_openai_chat.config import OpenAIChatConfig
 from llama_stack_openai_chat.connection import Connection
 from llama_stack_openai_chat.pool import Pool
@@ -33,21 +32,21 @@ SECONDS = 60.0
 
 
 async def streams(peer: Peer) -> None:
-    """Answers every request with a stream of two events."""
+    """Answer every request with a stream of two events."""
     while True:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + event({"n": 2}) + DONE + END)
 
 
 async def hangs(peer: Peer) -> None:
-    """Sends one event and no more."""
+    """Send one event and no more."""
     await peer.request()
     await peer.send(OPENING + event({"n": 1}))
     await peer.left()
 
 
 class Wire(asyncio.Transport):
-    """Stands for a socket whose bytes come when the test says so."""
+    """A stand-in for a socket whose bytes arrive when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,35 +54,35 @@ class Wire(asyncio.Transport):
         self._paused = self._closed = False
 
     def write(self, _: bytes | bytearray | memoryview) -> None:
-        """A request has been sent."""
+        """Note that a request was sent."""
         self.written.set()
 
     def pause_reading(self) -> None:
-        """The reader is behind."""
+        """Note that the reader is behind."""
         self._paused = True
 
     def is_reading(self) -> bool:
-        """Whether more may come."""
+        """Return whether reading is not paused."""
         return not self._paused
 
     def abort(self) -> None:
-        """The client hangs up."""
+        """Note that the client closed the connection."""
         self._closed = True
 
     def is_closing(self) -> bool:
-        """Whether it has."""
+        """Return whether the client closed the connection."""
         return self._closed
 
 
-def made(config: OpenAIChatConfig) -> Upstream:
-    """A client with connections of its own."""
-    return Upstream(config, Pool(config))
+def made(config: OpenAIChatConfig, drain_seconds: float = 0.2) -> Upstream:
+    """Return a client with a separate connection pool."""
+    return Upstream(config, Pool(config), drain_seconds)
 
 
 @asynccontextmanager
-async def upstream(server: HttpServer, **config: Any) -> AsyncIterator[Upstream]:
-    """A client of this server."""
-    client = made(OpenAIChatConfig(base_url=server.url, **config))
+async def upstream(server: HttpServer, drain_seconds: float = 0.2, **config: Any) -> AsyncIterator[Upstream]:
+    """Yield a client of this server."""
+    client = made(OpenAIChatConfig(base_url=server.url, **config), drain_seconds)
     try:
         yield client
     finally:
@@ -91,17 +90,17 @@ async def upstream(server: HttpServer, **config: Any) -> AsyncIterator[Upstream]
 
 
 async def opened(client: Upstream, body: bytes = b"{}", key: str | None = None) -> AsyncGenerator[Any]:
-    """A stream of what the server sends, as it is."""
+    """Return a stream of the server's events, unchanged."""
     return await client.open(CHAT, body, lambda raw: raw, key)
 
 
 async def read(client: Upstream, key: str | None = None) -> list[Any]:
-    """A stream, to its end."""
+    """Return all events of a stream."""
     return [each async for each in await opened(client, key=key)]
 
 
 async def over(server: HttpServer, count: int = 1) -> None:
-    """Waits until so many connections are over."""
+    """Wait until this many connections are closed."""
     async with asyncio.timeout(SECONDS):
         await server.until_left(count)
 
@@ -112,7 +111,7 @@ BOTH = [{"n": 1}, {"n": 2}]
 # -- connections -------------------------------------------------------------------
 
 
-async def test_one_connection_after_another_stream() -> None:
+async def test_streams_reuse_connection() -> None:
     async with serving(streams) as server, upstream(server) as client:
         assert [await read(client) for _ in range(3)] == [BOTH] * 3
         assert [seen.connection for seen in server.requests] == [1, 1, 1]
@@ -120,9 +119,7 @@ async def test_one_connection_after_another_stream() -> None:
         await over(server)
 
 
-async def test_the_end_of_a_body_may_come_after_its_last_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_of_servers, "_DRAIN_SECONDS", SECONDS)
-
+async def test_body_end_may_follow_last_event_later() -> None:
     async def late(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -130,12 +127,12 @@ async def test_the_end_of_a_body_may_come_after_its_last_event(monkeypatch: pyte
             await asyncio.sleep(0.02)
             await peer.send(END)
 
-    async with serving(late) as server, upstream(server) as client:
+    async with serving(late) as server, upstream(server, drain_seconds=SECONDS) as client:
         assert [await read(client) for _ in range(2)] == [[{"n": 1}]] * 2
         assert server.connections == 1
 
 
-async def test_a_server_that_never_ends_its_body_does_not_hold_the_stream_up() -> None:
+async def test_body_without_end_does_not_block_stream() -> None:
     async def endless(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + DONE)
@@ -146,7 +143,7 @@ async def test_a_server_that_never_ends_its_body_does_not_hold_the_stream_up() -
         await over(server)
 
 
-async def test_a_connection_that_the_server_has_closed_is_not_used() -> None:
+async def test_connection_closed_by_server_is_not_reused() -> None:
     async def once(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + DONE + END)
@@ -157,7 +154,7 @@ async def test_a_connection_that_the_server_has_closed_is_not_used() -> None:
             await over(server, number + 1)
 
 
-async def test_a_request_that_met_a_closing_connection_is_sent_again() -> None:
+async def test_request_on_closing_connection_is_retried() -> None:
     async def drops_the_second(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + DONE + END)
@@ -168,7 +165,7 @@ async def test_a_request_that_met_a_closing_connection_is_sent_again() -> None:
         assert [seen.connection for seen in server.requests] == [1, 1, 2]
 
 
-async def test_a_request_on_a_new_connection_is_not_sent_again() -> None:
+async def test_request_on_new_connection_is_not_retried() -> None:
     async def drops(peer: Peer) -> None:
         await peer.request()
 
@@ -178,7 +175,7 @@ async def test_a_request_on_a_new_connection_is_not_sent_again() -> None:
         assert len(server.requests) == 1
 
 
-async def test_an_answer_that_began_is_not_asked_for_again() -> None:
+async def test_begun_answer_is_not_retried() -> None:
     async def breaks_the_second(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + DONE + END)
@@ -192,8 +189,8 @@ async def test_an_answer_that_began_is_not_asked_for_again() -> None:
         assert len(server.requests) == 2
 
 
-def test_one_loop_after_another() -> None:
-    """The host begins in a loop that is not the one that serves."""
+def test_client_works_in_several_event_loops() -> None:
+    """The host starts up in another event loop than the one that serves."""
     port = free_port()
     client = made(OpenAIChatConfig(base_url=f"http://127.0.0.1:{port}/v1"))
 
@@ -206,7 +203,7 @@ def test_one_loop_after_another() -> None:
         asyncio.run(once())
 
 
-async def test_many_at_once_and_after_them_one_that_is_kept() -> None:
+async def test_concurrent_streams_reuse_pooled_connections() -> None:
     async with serving(streams) as server, upstream(server) as client:
         assert await asyncio.gather(*(read(client) for _ in range(20))) == [BOTH] * 20
         opened_for_them = server.connections
@@ -214,14 +211,14 @@ async def test_many_at_once_and_after_them_one_that_is_kept() -> None:
         assert server.connections == opened_for_them
 
 
-async def test_connections_that_nobody_uses_are_closed() -> None:
+async def test_idle_connections_are_closed() -> None:
     async with serving(streams) as server, upstream(server, network={"idle_seconds": 0.05}) as client:
         await asyncio.gather(*(read(client) for _ in range(3)))
         await over(server, server.connections)
         assert await read(client) == BOTH
 
 
-async def test_a_server_that_speaks_unasked_is_not_listened_to() -> None:
+async def test_connection_with_unsolicited_data_is_not_reused() -> None:
     async def babbles(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + DONE + END)
@@ -235,7 +232,7 @@ async def test_a_server_that_speaks_unasked_is_not_listened_to() -> None:
         assert await read(client) == [{"n": 1}]
 
 
-async def test_a_response_that_is_announced_first() -> None:
+async def test_informational_responses_are_skipped() -> None:
     async def announces(peer: Peer) -> None:
         await peer.request()
         await peer.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -245,7 +242,7 @@ async def test_a_response_that_is_announced_first() -> None:
         assert await read(client) == [{"n": 1}]
 
 
-async def test_a_reader_that_does_not_read_holds_the_server_up() -> None:
+async def test_slow_reader_applies_backpressure_to_server() -> None:
     size, sent = 1 << 20, 0
 
     async def floods(peer: Peer) -> None:
@@ -264,7 +261,7 @@ async def test_a_reader_that_does_not_read_holds_the_server_up() -> None:
         assert len([each async for each in stream]) == 64
 
 
-async def test_a_connection_that_waits_for_its_reader_serves_nobody_else() -> None:
+async def test_connection_with_paused_reading_is_not_reused() -> None:
     connection, wire = Connection(SECONDS), Wire()
     connection.connection_made(wire)
     asked = asyncio.create_task(connection.ask(b"GET / HTTP/1.1\r\n\r\n"))
@@ -277,7 +274,7 @@ async def test_a_connection_that_waits_for_its_reader_serves_nobody_else() -> No
 
 
 @pytest.mark.parametrize("more", [whole(404, {"n": 2}), b"no HTTP", END])
-async def test_what_follows_an_answer_is_no_part_of_it(more: bytes) -> None:
+async def test_data_after_answer_is_not_part_of_it(more: bytes) -> None:
     async def says_more(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(200, {"n": 1}) + more)
@@ -288,10 +285,10 @@ async def test_what_follows_an_answer_is_no_part_of_it(more: bytes) -> None:
         assert server.connections == 2
 
 
-# -- leaving -----------------------------------------------------------------------
+# -- closing -----------------------------------------------------------------------
 
 
-async def test_who_leaves_between_two_events_closes_the_connection() -> None:
+async def test_stream_closed_between_events_closes_connection() -> None:
     async with serving(hangs) as server, upstream(server) as client:
         stream = await opened(client)
         assert await anext(stream) == {"n": 1}
@@ -299,7 +296,7 @@ async def test_who_leaves_between_two_events_closes_the_connection() -> None:
         await over(server)
 
 
-async def test_who_is_cancelled_while_waiting_closes_the_connection() -> None:
+async def test_stream_cancelled_while_waiting_closes_connection() -> None:
     async with serving(hangs) as server, upstream(server) as client:
         stream = await opened(client)
         await anext(stream)
@@ -309,7 +306,7 @@ async def test_who_is_cancelled_while_waiting_closes_the_connection() -> None:
         await over(server)
 
 
-async def test_who_never_reads_closes_the_connection() -> None:
+async def test_unread_stream_closes_connection_when_collected() -> None:
     async with serving(hangs) as server, upstream(server) as client:
         stream = await opened(client)
         del stream
@@ -317,7 +314,7 @@ async def test_who_never_reads_closes_the_connection() -> None:
         await over(server)
 
 
-async def test_who_leaves_before_the_answer_closes_the_connection() -> None:
+async def test_request_cancelled_before_answer_closes_connection() -> None:
     async def mute(peer: Peer) -> None:
         await peer.request()
         await peer.left()
@@ -347,9 +344,7 @@ async def test_who_leaves_before_the_answer_closes_the_connection() -> None:
         (503, openai.InternalServerError),
     ],
 )
-async def test_a_status_is_the_error_that_the_openai_package_raises(
-    status: int, kind: type[openai.APIStatusError]
-) -> None:
+async def test_error_status_raises_error_of_openai_package(status: int, kind: type[openai.APIStatusError]) -> None:
     async def refuses(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -367,7 +362,7 @@ async def test_a_status_is_the_error_that_the_openai_package_raises(
         assert server.connections == 1
 
 
-async def test_a_refusal_without_json() -> None:
+async def test_refusal_without_json_is_quoted() -> None:
     async def refuses(peer: Peer) -> None:
         await peer.request()
         await peer.send(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 8\r\n\r\n<html>\xff\n")
@@ -377,7 +372,7 @@ async def test_a_refusal_without_json() -> None:
             await opened(client)
 
 
-async def test_a_server_that_is_silent_times_out() -> None:
+async def test_silent_server_times_out() -> None:
     async with serving(hangs) as server, upstream(server, network={"timeout": {"read": 0.5}}) as client:
         stream = await opened(client)
         assert await anext(stream) == {"n": 1}
@@ -386,7 +381,7 @@ async def test_a_server_that_is_silent_times_out() -> None:
         await over(server)
 
 
-async def test_a_server_that_is_not_there() -> None:
+async def test_unreachable_server_raises_connection_error() -> None:
     async with serving(streams) as server:
         address = server.url
     async with upstream(HttpServer(address)) as client:
@@ -405,7 +400,7 @@ async def test_a_server_that_is_not_there() -> None:
     ],
     ids=["no JSON", "error", "error at the end", "cut", "no HTTP"],
 )
-async def test_a_stream_that_breaks(sent: bytes, kind: type[Exception], words: str) -> None:
+async def test_broken_stream_raises_error(sent: bytes, kind: type[Exception], words: str) -> None:
     async def breaks(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + sent)
@@ -418,7 +413,7 @@ async def test_a_stream_that_breaks(sent: bytes, kind: type[Exception], words: s
         await over(server)
 
 
-async def test_a_stream_that_ends_without_a_last_word() -> None:
+async def test_stream_without_done_ends_normally() -> None:
     async def ends(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + in_chunk(b'data: {"n": 2}\n') + END)
@@ -427,7 +422,7 @@ async def test_a_stream_that_ends_without_a_last_word() -> None:
         assert await read(client) == BOTH
 
 
-async def test_a_last_word_with_something_behind_it() -> None:
+async def test_done_with_trailing_space_ends_stream() -> None:
     async def ends(peer: Peer) -> None:
         await peer.request()
         await peer.send(OPENING + event({"n": 1}) + in_chunk(b"data: [DONE] \n\n") + END)
@@ -436,7 +431,7 @@ async def test_a_last_word_with_something_behind_it() -> None:
         assert await read(client) == [{"n": 1}]
 
 
-async def test_a_body_that_lasts_as_long_as_its_connection() -> None:
+async def test_body_until_connection_closes_is_read() -> None:
     async def old(peer: Peer) -> None:
         await peer.request()
         await peer.send(
@@ -447,7 +442,7 @@ async def test_a_body_that_lasts_as_long_as_its_connection() -> None:
         assert await read(client) == BOTH
 
 
-async def test_a_server_that_compresses_although_it_was_asked_not_to() -> None:
+async def test_compressed_stream_is_decoded() -> None:
     async def compresses(peer: Peer) -> None:
         seen = await peer.request()
         assert seen.headers["accept-encoding"] == "identity"
@@ -467,7 +462,7 @@ async def test_a_server_that_compresses_although_it_was_asked_not_to() -> None:
     ],
     ids=["unknown", "bomb", "not compressed"],
 )
-async def test_a_compressed_body_that_cannot_be_read(encoding: bytes, body: bytes, words: str) -> None:
+async def test_undecodable_compressed_body_raises_error(encoding: bytes, body: bytes, words: str) -> None:
     async def compresses(peer: Peer) -> None:
         await peer.request()
         head = OPENING.replace(b"\r\n\r\n", b"\r\ncontent-encoding: " + encoding + b"\r\n\r\n")
@@ -478,8 +473,8 @@ async def test_a_compressed_body_that_cannot_be_read(encoding: bytes, body: byte
             await read(client)
 
 
-async def test_compressed_body_in_many_chunks_is_bounded_together() -> None:
-    """Each chunk unpacks to less than a piece may; the socket brings all of them at once."""
+async def test_compressed_chunks_are_limited_together() -> None:
+    """Each chunk unpacks to less than the limit for a piece; the socket delivers all of them at once."""
 
     async def compresses(peer: Peer) -> None:
         await peer.request()
@@ -504,7 +499,7 @@ async def test_compressed_body_in_many_chunks_is_bounded_together() -> None:
     ],
     ids=["headers", "a header", "announcements", "trailers", "a refusal"],
 )
-async def test_what_has_no_end_is_not_kept(begun: bytes, more: bytes) -> None:
+async def test_endless_headers_and_bodies_are_refused(begun: bytes, more: bytes) -> None:
     async def never_ends(peer: Peer) -> None:
         await peer.request()
         await peer.send(begun)
@@ -517,7 +512,7 @@ async def test_what_has_no_end_is_not_kept(begun: bytes, more: bytes) -> None:
         await over(server)
 
 
-async def test_a_body_that_lasts_as_long_as_its_connection_and_is_cut_off() -> None:
+async def test_connection_reset_before_body_raises_error() -> None:
     async def resets(peer: Peer) -> None:
         await peer.request()
         await peer.send(b"HTTP/1.0 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
@@ -541,7 +536,7 @@ async def test_a_body_that_lasts_as_long_as_its_connection_and_is_cut_off() -> N
     ],
     ids=["a page", "a list", "an error", "a word", "a redirect"],
 )
-async def test_what_is_no_answer(answer: bytes, words: str) -> None:
+async def test_invalid_answer_is_502(answer: bytes, words: str) -> None:
     async def answers(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -555,7 +550,7 @@ async def test_what_is_no_answer(answer: bytes, words: str) -> None:
         assert len(server.requests) == 2
 
 
-async def test_an_error_with_a_status_of_success_has_the_status_that_is_in_it() -> None:
+async def test_error_in_answer_with_status_200_uses_its_code() -> None:
     async def refuses(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(200, {"error": {"message": "Slowly.", "code": 429}}))
@@ -565,7 +560,7 @@ async def test_an_error_with_a_status_of_success_has_the_status_that_is_in_it() 
             await client.post(CHAT, b"{}")
 
 
-async def test_json_in_the_place_of_a_stream() -> None:
+async def test_json_instead_of_stream_raises_error() -> None:
     async def answers(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -576,7 +571,7 @@ async def test_json_in_the_place_of_a_stream() -> None:
             await opened(client)
 
 
-# -- trying again ------------------------------------------------------------------
+# -- retries -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -588,9 +583,7 @@ async def test_json_in_the_place_of_a_stream() -> None:
         (whole(400, {}, "retry-after: 0.01"), 2, 1),
     ],
 )
-async def test_requests_are_sent_again_only_where_that_is_asked_for(
-    refusal: bytes, retries: int, requests: int
-) -> None:
+async def test_requests_are_retried_only_as_configured(refusal: bytes, retries: int, requests: int) -> None:
     async def refuses(peer: Peer) -> None:
         while True:
             await peer.request()
@@ -602,10 +595,10 @@ async def test_requests_are_sent_again_only_where_that_is_asked_for(
         assert len(server.requests) == requests
 
 
-# -- what goes along ---------------------------------------------------------------
+# -- headers -----------------------------------------------------------------------
 
 
-async def test_keys_and_headers() -> None:
+async def test_keys_and_configured_headers_are_sent() -> None:
     async with serving(streams) as server:
         async with upstream(server) as client:
             await read(client)
@@ -619,7 +612,7 @@ async def test_keys_and_headers() -> None:
         assert configured.line == "POST /v1/chat/completions HTTP/1.1"
 
 
-async def test_a_header_that_says_who_asks_gives_way_to_a_key() -> None:
+async def test_key_overrides_configured_authorization_header() -> None:
     async with serving(streams) as server:
         async with upstream(server, network={"headers": {"Authorization": "Token t"}}) as client:
             await read(client)
@@ -629,21 +622,21 @@ async def test_a_header_that_says_who_asks_gives_way_to_a_key() -> None:
 
 
 @pytest.mark.parametrize("key", ["sk\r\nx-admin: yes", "sk\n", "schlüssel"])
-async def test_a_key_smuggles_nothing_in(key: str) -> None:
+async def test_key_with_invalid_characters_is_refused(key: str) -> None:
     async with serving(streams) as server, upstream(server) as client:
         with pytest.raises(ValueError, match="characters that a header cannot have"):
             await opened(client, key=key)
         assert server.requests == []
 
 
-async def test_the_body_goes_as_it_is() -> None:
+async def test_body_is_sent_unchanged() -> None:
     async with serving(streams) as server, upstream(server) as client:
         await opened(client, b'{"a": 1}')
         assert orjson.loads(server.requests[0].body) == {"a": 1}
         assert server.requests[0].headers["content-type"] == "application/json"
 
 
-async def test_the_models() -> None:
+async def test_models_are_listed() -> None:
     async def lists(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(200, {"object": "list", "data": [{"id": "a"}, {"id": "b/c"}]}))
@@ -656,7 +649,7 @@ async def test_the_models() -> None:
 
 
 @pytest.mark.parametrize("answer", [{}, {"data": None}, {"data": [{}]}, []])
-async def test_what_is_no_list_of_models(answer: Any) -> None:
+async def test_malformed_list_of_models_raises_error(answer: Any) -> None:
     async def answers(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(200, answer))
@@ -671,12 +664,12 @@ async def test_what_is_no_list_of_models(answer: Any) -> None:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """An authority of the tests' own, which no system knows."""
+    """A certificate authority of the tests, unknown to the system."""
     return Certificates.made_in(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.mark.parametrize("name", ["unknown", "known", "unchecked", "no client", "client"])
-async def test_tls(certificates: Certificates, name: str) -> None:
+async def test_tls_settings_decide_which_servers_are_trusted(certificates: Certificates, name: str) -> None:
     client_cert = {"client_cert": certificates.path("client.pem"), "client_key": certificates.path("client.key")}
     known = {"verify": certificates.path("ca.pem")}
     settings: dict[str, Json] = {
@@ -698,7 +691,7 @@ async def test_tls(certificates: Certificates, name: str) -> None:
             assert await read(client) == BOTH
 
 
-async def test_only_the_ciphers_that_are_named(certificates: Certificates) -> None:
+async def test_only_configured_ciphers_are_offered(certificates: Certificates) -> None:
     offered, other = "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES256-GCM-SHA384"
     listening = certificates.of_server()
     listening.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -713,7 +706,7 @@ async def test_only_the_ciphers_that_are_named(certificates: Certificates) -> No
 
 
 @pytest.mark.parametrize("how", ["configured", "environment", "without scheme", "bypassed"])
-async def test_proxies(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+async def test_proxy_is_taken_from_settings_or_environment(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     async with serving(streams) as target, serving(streams) as proxy:
         network: Json = {}
         if how == "configured":
@@ -731,8 +724,8 @@ async def test_proxies(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 
 
 @pytest.mark.parametrize("user", ["", "ada:p%40ss@"])
-async def test_a_tunnel_through_a_proxy(certificates: Certificates, user: str) -> None:
-    """The proxy is told where to connect and sees no more."""
+async def test_https_is_tunnelled_through_proxy(certificates: Certificates, user: str) -> None:
+    """The proxy learns only where to connect."""
     asked: list[Json] = []
 
     async with serving(streams, certificates.of_server()) as target:
@@ -761,14 +754,14 @@ async def test_a_tunnel_through_a_proxy(certificates: Certificates, user: str) -
 
 
 async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Everything from one side to the other."""
+    """Copy all data from one side to the other."""
     while data := await reader.read(65536):
         writer.write(data)
         await writer.drain()
     writer.close()
 
 
-async def test_a_proxy_that_refuses(certificates: Certificates) -> None:
+async def test_refusing_proxy_raises_connection_error(certificates: Certificates) -> None:
     async def refuses(peer: Peer) -> None:
         await peer.request()
         await peer.send(whole(407, {}))
@@ -782,7 +775,7 @@ async def test_a_proxy_that_refuses(certificates: Certificates) -> None:
         await over(proxy)
 
 
-def test_a_proxy_of_a_kind_that_is_not_known() -> None:
+def test_unknown_kind_of_proxy_is_refused() -> None:
     config = {"base_url": "http://localhost/v1", "network": {"proxy": {"url": "socks5://localhost:9"}}}
     with pytest.raises(ValueError, match="http://HOST:PORT"):
         made(OpenAIChatConfig.model_validate(config))
@@ -791,7 +784,7 @@ def test_a_proxy_of_a_kind_that_is_not_known() -> None:
 # -- settings ----------------------------------------------------------------------
 
 
-def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(tmp_path: Path) -> None:
     for wrong in (
         {"api_keys": "x"},
         {"network": {"tls": {"verify": str(tmp_path / "missing")}}},
@@ -812,6 +805,6 @@ def test_a_setting_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "network", [None, {"tls": None}, {"tls": {"min_version": None}}, {"timeout": {"connect": None}}, {"headers": None}]
 )
-def test_what_is_null_has_its_default(network: Json | None) -> None:
+def test_null_settings_have_defaults(network: Json | None) -> None:
     plain = {"base_url": "http://localhost/v1"}
     assert OpenAIChatConfig.model_validate(plain | {"network": network}) == OpenAIChatConfig.model_validate(plain)

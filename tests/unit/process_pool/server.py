@@ -1,4 +1,4 @@
-"""A server with one task that never ends: prints the numbers of its two processes and waits to be killed."""
+"""A server with one endless task: it prints the process id of its template and waits to be killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from llama_stack_responses.process_pool.pool import PoolLimits, Task, WorkerPool
 
 
 async def main(module: str) -> None:
-    """Runs a task that answers with its number, and one that never ends."""
+    """Run an endless task, and one that ends."""
     pool = WorkerPool(PoolLimits())
     waiting = asyncio.create_task(pool.run(Task(module, b"", 3600, 100, {"deed": "wait"}), 1))
     await pool.run(Task(module, b"", 60, 100), 2)

@@ -1,4 +1,4 @@
-"""Tasks that do what `options` say, as hostile content would make them."""
+"""Tasks that act as `options` say, as hostile content would make them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def read(content: bytes, options: dict[str, Any]) -> dict[str, str]:  # noqa: C901
-    """The content, after the deed."""
+    """Perform the deed, and return the content."""
     match options.get("deed"):
         case "wait":
             time.sleep(3600)

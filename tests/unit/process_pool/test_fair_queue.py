@@ -1,4 +1,4 @@
-"""Places go round the owners."""
+"""Places are given to the owners in turn."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
 
 
 class Guests:
-    """Tasks that hold a place until they are let go.
+    """Tasks that hold a place until they are released.
 
     Attributes:
-        entered: who got a place, in their order.
+        entered: the names of the tasks that got a place, in order.
     """
 
     def __init__(self, queue: FairQueue) -> None:
@@ -24,14 +24,14 @@ class Guests:
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
     async def come(self, *names: str) -> None:
-        """Each asks for a place; the first letter of a name is its owner."""
+        """Let each of these tasks ask for a place. The first letter of a name is its owner."""
         for name in names:
             self.ends[name] = asyncio.Event()
             self.tasks[name] = asyncio.create_task(self._stay(name[0], name))
             await asyncio.sleep(0)
 
     async def go(self, name: str) -> None:
-        """One leaves, and who may enters."""
+        """Release one task, and let the next one enter."""
         self.ends[name].set()
         await self.tasks[name]
         await asyncio.sleep(0)
@@ -43,13 +43,13 @@ class Guests:
         self.queue.leave(owner)
 
 
-async def test_owner_with_flood_leaves_places_to_others() -> None:
+async def test_flood_of_one_owner_leaves_places_to_others() -> None:
     guests = Guests(FairQueue(2, per_owner=1, waiting_per_owner=10))
     await guests.come("a1", "a2", "a3", "b1")
     assert guests.entered == ["a1", "b1"]
 
 
-async def test_waiting_owners_are_served_in_turn() -> None:
+async def test_waiting_owners_are_served_round_robin() -> None:
     guests = Guests(FairQueue(1, per_owner=1, waiting_per_owner=10))
     await guests.come("a1", "a2", "a3", "b1", "b2", "c1")
     for name in ("a1", "a2", "b1", "c1", "a3"):
@@ -58,7 +58,7 @@ async def test_waiting_owners_are_served_in_turn() -> None:
     assert guests.entered == ["a1", "a2", "b1", "c1", "a3", "b2"]
 
 
-async def test_owner_over_bound_waits_though_places_are_free() -> None:
+async def test_owner_over_its_limit_waits_despite_free_places() -> None:
     guests = Guests(FairQueue(3, per_owner=2, waiting_per_owner=10))
     await guests.come("a1", "a2", "a3")
     assert guests.entered == ["a1", "a2"]
@@ -66,7 +66,7 @@ async def test_owner_over_bound_waits_though_places_are_free() -> None:
     assert guests.entered == ["a1", "a2", "a3"]
 
 
-async def test_full_queue_of_owner_refuses_only_this_owner() -> None:
+async def test_full_queue_of_one_owner_refuses_only_this_owner() -> None:
     guests = Guests(FairQueue(1, per_owner=1, waiting_per_owner=1))
     await guests.come("a1", "a2", "a3", "b1")
     with pytest.raises(QueueFull):
@@ -76,7 +76,7 @@ async def test_full_queue_of_owner_refuses_only_this_owner() -> None:
     assert guests.entered == ["a1", "a2", "b1"]
 
 
-async def test_cancelled_waiter_leaves_the_queue() -> None:
+async def test_cancelled_waiter_leaves_queue() -> None:
     guests = Guests(FairQueue(1, per_owner=1, waiting_per_owner=10))
     await guests.come("a1", "b1", "c1")
     guests.tasks["b1"].cancel()
@@ -84,13 +84,13 @@ async def test_cancelled_waiter_leaves_the_queue() -> None:
     assert guests.entered == ["a1", "c1"]
 
 
-async def test_waiter_cancelled_as_its_turn_comes_passes_the_place_on() -> None:
+async def test_waiter_cancelled_at_its_turn_passes_place_on() -> None:
     queue = FairQueue(1, per_owner=1, waiting_per_owner=10)
     guests = Guests(queue)
     await queue.enter("a")
     await guests.come("b1", "c1")
     queue.leave("a")
-    # The place is given to b1, whose task has not run since.
+    # b1 has been given the place, but its task has not run since.
     guests.tasks["b1"].cancel()
     await asyncio.wait([guests.tasks["b1"]])
     await asyncio.sleep(0)
@@ -99,7 +99,7 @@ async def test_waiter_cancelled_as_its_turn_comes_passes_the_place_on() -> None:
     assert queue.is_idle
 
 
-async def test_only_owner_has_all_places() -> None:
+async def test_only_owner_may_use_all_places() -> None:
     guests = Guests(FairQueue(2, per_owner=1, waiting_per_owner=10, only_owner="a"))
     await guests.come("a1", "a2", "a3")
     assert guests.entered == ["a1", "a2"]

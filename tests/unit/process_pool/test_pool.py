@@ -1,4 +1,4 @@
-"""Tasks on foreign content end in time, within their bounds, and leave nothing behind."""
+"""Tasks on foreign content end in time and within their bounds, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def pool() -> AsyncIterator[WorkerPool]:
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process has started and that still run."""
+    """Return the ids of the child processes that still run."""
     found = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -56,17 +56,17 @@ def workers_of(pool: WorkerPool) -> list[int]:
     return children(pool.template.pid) if pool.template else []
 
 
-async def test_answer_comes_from_another_process(pool: WorkerPool) -> None:
+async def test_task_runs_in_other_process(pool: WorkerPool) -> None:
     answer = await pool.run(task(content="ü".encode() * 200_000, text_bytes=10**6), 1)
     assert answer["text"] == "ü" * 200_000
     assert int(answer["pid"]) != os.getpid()
 
 
-async def test_tasks_share_nothing(pool: WorkerPool) -> None:
+async def test_tasks_share_no_state(pool: WorkerPool) -> None:
     assert [(await pool.run(task("remember"), 1))["text"] for _ in range(2)] == ["1", "1"]
 
 
-async def test_task_over_its_time_is_killed_and_the_loop_goes_on(pool: WorkerPool) -> None:
+async def test_task_over_time_limit_is_killed_without_blocking_loop(pool: WorkerPool) -> None:
     running = asyncio.create_task(pool.run(task("hold the interpreter", seconds=1.0), 1))
     turns = 0
     while not running.done():
@@ -97,17 +97,17 @@ async def test_task_of_cancelled_caller_is_killed(pool: WorkerPool) -> None:
         (task("answer with no texts"), "broken"),
     ],
 )
-async def test_task_without_answer_says_why(pool: WorkerPool, given: Task, problem: str) -> None:
+async def test_failed_task_reports_its_problem(pool: WorkerPool, given: Task, problem: str) -> None:
     assert (await pool.run(given, 1))["problem"] == problem
 
 
-async def test_task_writes_no_file(pool: WorkerPool, tmp_path: Path) -> None:
+async def test_task_cannot_write_files(pool: WorkerPool, tmp_path: Path) -> None:
     path = tmp_path / "a"
     assert "problem" in await pool.run(task("write a file", path=str(path)), 1)
     assert not path.exists() or path.stat().st_size == 0
 
 
-async def test_flood_of_one_owner_does_not_delay_another(pool: WorkerPool) -> None:
+async def test_flood_of_one_owner_does_not_delay_other_owner(pool: WorkerPool) -> None:
     flood = [asyncio.create_task(pool.run(task("wait", seconds=3600), "flood")) for _ in range(2)]
     await until(lambda: bool(workers_of(pool)))
     assert (await pool.run(task(), "other"))["text"] == "x"
@@ -119,7 +119,7 @@ async def test_flood_of_one_owner_does_not_delay_another(pool: WorkerPool) -> No
         each.cancel()
 
 
-async def test_budget_of_request_bounds_its_tasks(pool: WorkerPool) -> None:
+async def test_time_budget_of_request_limits_its_tasks(pool: WorkerPool) -> None:
     budget = TimeBudget(0.5)
     assert (await pool.run(task("wait"), 1, budget))["problem"] == "budget"
     assert (await pool.run(task(), 1, budget))["problem"] == "budget"
@@ -127,7 +127,7 @@ async def test_budget_of_request_bounds_its_tasks(pool: WorkerPool) -> None:
     assert (await pool.run(task(), 1))["text"] == "x"
 
 
-async def test_template_that_was_killed_is_replaced(pool: WorkerPool) -> None:
+async def test_killed_template_is_replaced(pool: WorkerPool) -> None:
     await pool.run(task(), 1)
     assert pool.template
     killed = pool.template.pid
@@ -139,14 +139,14 @@ async def test_template_that_was_killed_is_replaced(pool: WorkerPool) -> None:
     assert (await pool.run(task(), 1))["text"] == "x"
 
 
-async def test_module_that_cannot_be_imported_is_a_503(pool: WorkerPool) -> None:
+async def test_module_that_cannot_be_imported_is_503(pool: WorkerPool) -> None:
     with pytest.raises(ApiError) as refused:
         await pool.run(Task("no.such.module", b"", 60, 100), 1)
     assert refused.value.status == 503
     assert (await pool.run(task(), 1))["text"] == "x"
 
 
-async def test_nothing_runs_before_the_first_task_and_after_the_last() -> None:
+async def test_template_runs_only_while_needed() -> None:
     pool = WorkerPool(PoolLimits(idle_seconds=0.0))
     assert pool.template is None
     await pool.run(task(), 1)
@@ -154,7 +154,7 @@ async def test_nothing_runs_before_the_first_task_and_after_the_last() -> None:
     await pool.close()
 
 
-async def test_closed_pool_has_no_process_left(pool: WorkerPool) -> None:
+async def test_closed_pool_leaves_no_process(pool: WorkerPool) -> None:
     running = asyncio.create_task(pool.run(task("wait"), 1))
     await until(lambda: bool(workers_of(pool)))
     assert pool.template

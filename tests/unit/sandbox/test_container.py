@@ -1,4 +1,4 @@
-"""Code in a real container: what it can do, what it cannot, and what is left of it."""
+"""Code in a real container: its abilities, its limits, and what remains after it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.sandbox import launcher, volume
+from llama_stack_responses.sandbox import launcher, pipes
 from llama_stack_responses.sandbox.container import Bounds, Container
 from llama_stack_responses.sandbox.jail import DATA, Jail, find_bwrap, plain_python
-from llama_stack_responses.sandbox.volume import DiskVolume, MemoryVolume, Room, Volumes
+from llama_stack_responses.sandbox.volume import LAUNCHER, DiskVolume, MemoryVolume, Room, Volumes
 from tests.support.descendants import descendants
 from tests.support.waiting import until
 
@@ -31,8 +31,8 @@ def jail() -> Jail:
     return Jail(bwrap, plain_python(), 8 * MIB)
 
 
-def volumes(*, in_memory: bool = True, most_files: int = 300) -> Volumes:
-    return Volumes(jail(), Room(16 * MIB, most_files), in_memory=in_memory)
+def volumes(*, in_memory: bool = True, most_files: int = 300, launcher: Path = LAUNCHER) -> Volumes:
+    return Volumes(jail(), Room(16 * MIB, most_files), in_memory=in_memory, launcher=launcher)
 
 
 @asynccontextmanager
@@ -51,21 +51,21 @@ async def container(tmp_path: Path) -> AsyncIterator[Container]:
 
 @pytest.fixture
 async def on_disk(tmp_path: Path) -> AsyncIterator[Container]:
-    """A container whose files are on the disk."""
+    """A container whose files are on disk."""
     async with made(tmp_path, in_memory=False) as container:
         yield container
 
 
-# What it can do
+# Abilities
 
 
-async def test_variables_are_kept_and_the_value_of_the_last_line_is_shown(container: Container) -> None:
+async def test_variables_persist_and_last_value_is_printed(container: Container) -> None:
     assert (await container.run("x = 41")).printed == ""
     ran = await container.run("print('hi')\nx + 1")
     assert (ran.printed, ran.failed, ran.stopped) == ("hi\n42\n", False, None)
 
 
-async def test_an_error_is_shown_from_the_code_on(container: Container) -> None:
+async def test_traceback_begins_at_code(container: Container) -> None:
     ran = await container.run("def f():\n    return 1 / 0\nf()")
     assert ran.failed
     assert ran.printed.startswith('Traceback (most recent call last):\n  File "<cell 1>", line 3, in <module>\n    f()')
@@ -74,42 +74,42 @@ async def test_an_error_is_shown_from_the_code_on(container: Container) -> None:
 
 
 @pytest.mark.parametrize(("code", "failed"), [("def", True), ("import sys; sys.exit(0)", False), ("exit(3)", True)])
-async def test_code_that_is_none_and_code_that_leaves(container: Container, code: str, failed: bool) -> None:
+async def test_invalid_or_exiting_code_keeps_interpreter(container: Container, code: str, failed: bool) -> None:
     await container.run("x = 1")
     assert (await container.run(code)).failed == failed
     assert (await container.run("x")).printed == "1\n"
 
 
-async def test_files_go_in_and_out(container: Container) -> None:
+async def test_files_can_be_read_and_written(container: Container) -> None:
     (container.folder / "in.txt").write_text("from outside")
     ran = await container.run(f"open('out.txt', 'w').write(open('{DATA}/in.txt').read().upper())")
     assert not ran.failed
     assert (container.folder / "out.txt").read_text() == "FROM OUTSIDE"
 
 
-async def test_the_standard_output_opened_anew(container: Container) -> None:
+async def test_stdout_can_be_reopened(container: Container) -> None:
     assert (await container.run("print('hi', file=open('/dev/stdout', 'w'))")).printed == "hi\n"
 
 
-async def test_processes_of_its_own(container: Container) -> None:
+async def test_code_can_start_processes(container: Container) -> None:
     ran = await container.run("import multiprocessing as m; m.Pool(2).map(abs, [-1, 2])")
     assert ran.printed == "[1, 2]\n"
 
 
-async def test_a_shell_command(container: Container) -> None:
+async def test_shell_command_runs(container: Container) -> None:
     done = await container.command("echo out; echo err >&2; exit 3", 10, 1000)
     assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "err\n", 3)
     assert (await container.command("sleep 60", 0.2, 1000)).exit_code is None
     assert (await container.command("yes | head -c 5000", 10, 100)).stdout == "y\n" * 50
 
 
-async def test_what_was_printed_before_a_command_ended_it_all(container: Container) -> None:
+async def test_output_before_killed_interpreter_is_kept(container: Container) -> None:
     done = await container.command("echo last > /proc/$PPID/fd/1; kill -9 $PPID", 10, 1000)
     assert (done.stderr, done.exit_code) == ("last\n", None)
     assert done.stopped
 
 
-# What it cannot do
+# Limits
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ async def test_what_was_printed_before_a_command_ended_it_all(container: Contain
         ("input()", "EOFError"),
     ],
 )
-async def test_it_cannot(container: Container, code: str, error: str) -> None:
+async def test_forbidden_operations_fail(container: Container, code: str, error: str) -> None:
     ran = await container.run(code)
     assert ran.failed
     assert ran.stopped is None
     assert error in ran.printed.splitlines()[-1]
 
 
-async def test_the_servers_files_environment_and_processes_are_not_there(
+async def test_files_environment_and_processes_of_server_are_hidden(
     container: Container, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = tmp_path_factory.mktemp("secret") / "key"
@@ -159,7 +159,7 @@ print(any("canary" in open(f"/proc/{{name}}/environ").read() for name in (1, os.
     ],
     ids=["memory", "exit"],
 )
-async def test_what_takes_too_much_is_stopped_whole(container: Container, code: str, why: str) -> None:
+async def test_container_over_limit_is_stopped(container: Container, code: str, why: str) -> None:
     await container.run("x = 1")
     ran = await container.run(code)
     assert ran.stopped
@@ -167,7 +167,7 @@ async def test_what_takes_too_much_is_stopped_whole(container: Container, code: 
     assert (await container.run("'x' in dir()")).printed == "False\n"
 
 
-# No bomb: if the kernel did not hold it, it would take the machine along.
+# Not a fork bomb: if the kernel's limit failed, that would take down the machine.
 FORKS = """
 import os, signal
 made = []
@@ -182,14 +182,14 @@ for each in made:
 """
 
 
-async def test_the_kernel_refuses_a_process_too_many_and_the_container_lives_on(container: Container) -> None:
+async def test_process_limit_is_enforced_and_container_survives(container: Container) -> None:
     first, second = [await container.run(FORKS) for _ in range(2)]
     assert first.printed.startswith("refused after ")
     assert 0 < int(first.printed.split()[-1]) < BOUNDS.processes
     assert second == first
 
 
-async def test_neither_the_code_nor_what_it_writes_is_roots(container: Container) -> None:
+async def test_code_and_its_files_do_not_belong_to_root(container: Container) -> None:
     await container.run("open('out', 'w')")
     assert container._running
     running = [Path(f"/proc/{pid}") for pid in descendants(container._running.process.pid)]
@@ -197,7 +197,7 @@ async def test_neither_the_code_nor_what_it_writes_is_roots(container: Container
     assert 0 not in {place.stat().st_uid for place in (*running, container.folder / "out")}
 
 
-async def test_why_another_user_cannot_be_become_is_said() -> None:
+async def test_failed_change_of_user_is_reported() -> None:
     program = Path(launcher.__file__)
     plan = json.dumps({"user": 65534, "places": [], "namespaces": [], "group": None})
     process = await asyncio.create_subprocess_exec(
@@ -210,6 +210,7 @@ async def test_why_another_user_cannot_be_become_is_said() -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("place", [DATA, "/tmp", "/dev/shm"])
 @pytest.mark.parametrize(
     "code",
@@ -225,7 +226,7 @@ async def test_why_another_user_cannot_be_become_is_said() -> None:
     ],
     ids=["written", "reserved", "removed but open", "empty", "folders", "links", "symbolic links"],
 )
-async def test_files_are_refused_by_the_kernel_at_the_bound(container: Container, code: str, place: str) -> None:
+async def test_kernel_refuses_files_over_limit(container: Container, code: str, place: str) -> None:
     ran = await container.run("import os\n" + code.replace("{place}", place))
     assert ran.stopped is None
     assert ran.printed.splitlines()[-1].startswith("OSError: [Errno 28] No space left on device")
@@ -234,12 +235,12 @@ async def test_files_are_refused_by_the_kernel_at_the_bound(container: Container
     assert files <= container.volume.room.files + 4
 
 
-async def test_a_file_of_the_whole_size_is_refused_by_the_kernel(container: Container) -> None:
+async def test_kernel_refuses_single_file_over_limit(container: Container) -> None:
     assert "[Errno 27] File too large" in (await container.run("open('x', 'wb').truncate(2**30)")).printed
 
 
 def namespaces() -> set[str]:
-    """Those that this process holds a descriptor of."""
+    """Return the namespaces that this process holds descriptors of."""
     names = set()
     for each in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -247,7 +248,7 @@ def namespaces() -> set[str]:
     return {each for each in names if each.startswith(("mnt:", "user:"))}
 
 
-async def test_files_in_memory_stay_when_the_code_is_stopped_and_go_with_the_container(tmp_path: Path) -> None:
+async def test_memory_files_survive_stop_and_are_removed_with_container(tmp_path: Path) -> None:
     before = namespaces()
     container = Container(jail(), volumes().make(tmp_path), BOUNDS)
     await container.run("open('kept', 'w').write('x')")
@@ -273,7 +274,7 @@ async def test_files_in_memory_stay_when_the_code_is_stopped_and_go_with_the_con
     ],
     ids=["bytes", "files", "depth"],
 )
-async def test_files_on_the_disk_are_watched(on_disk: Container, code: str, why: str) -> None:
+async def test_disk_files_over_limit_stop_container(on_disk: Container, code: str, why: str) -> None:
     ran = await on_disk.run(f"import os, time\nn = 0\n{code}")
     assert ran.stopped
     assert ran.stopped.endswith(why)
@@ -281,8 +282,8 @@ async def test_files_on_the_disk_are_watched(on_disk: Container, code: str, why:
     assert tidied.stopped == (f"{why} Use a new container." if "deep" in why else None)
 
 
-async def test_what_is_a_little_too_much_can_be_tidied_up_and_far_more_ends_all(on_disk: Container) -> None:
-    """Otherwise each call could add as much as is written between two looks."""
+async def test_disk_files_slightly_over_limit_may_be_removed(on_disk: Container) -> None:
+    """Otherwise each call could add as many files as are written between two checks."""
     for number in range(400):
         (on_disk.folder / str(number)).touch()
     assert (await on_disk.run("import os; os.remove('399')")).stopped is None
@@ -294,30 +295,27 @@ async def test_what_is_a_little_too_much_can_be_tidied_up_and_far_more_ends_all(
     assert (on_disk.folder / "1").exists()
 
 
-async def test_space_on_the_disk_cannot_be_reserved_but_is_written(on_disk: Container) -> None:
-    """The kernel reserves any space at once, whatever bound a file's size has."""
+async def test_disk_space_cannot_be_reserved_but_written(on_disk: Container) -> None:
+    """The kernel would reserve any amount of space at once, whatever the limit of a file's size."""
     code = "import ctypes, os\nx = os.open('x', 64 | 2)\nos.posix_fallocate(x, 0, 2**20)\nos.stat('x').st_size"
     assert (await on_disk.run(code)).printed == f"{MIB}\n"
     code = "libc = ctypes.CDLL(None, use_errno=True)\nlibc.fallocate(x, 1, 0, ctypes.c_long(2**24)), ctypes.get_errno()"
     assert (await on_disk.run(code)).printed == "(-1, 95)\n"
 
 
-async def test_temporary_folders_are_bounded_where_files_are_on_the_disk(on_disk: Container) -> None:
+async def test_temporary_folders_are_limited_with_files_on_disk(on_disk: Container) -> None:
     ran = await on_disk.run("for n in range(9): open(f'/tmp/{n}', 'wb').write(bytes(2**20))")
     assert "No space left" in ran.printed
 
 
-async def test_a_system_that_allows_no_volume_has_files_on_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(volume, "_LAUNCHER", tmp_path / "none")
-    made = volumes()
+async def test_system_without_memory_volumes_uses_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    made = volumes(launcher=tmp_path / "none")
     assert [isinstance(made.make(tmp_path), DiskVolume) for _ in range(2)] == [True, True]
-    assert "files of containers are on the disk, and watched only" in caplog.text
+    assert "container files are on disk without a quota" in caplog.text
 
 
-async def test_output_without_end_is_cut_and_the_code_stopped(container: Container) -> None:
-    await container.run("1")  # it is there already
+async def test_endless_output_is_cut_and_code_stopped(container: Container) -> None:
+    await container.run("1")  # start the interpreter
     container._bounds = replace(BOUNDS, seconds=1)
     ran = await container.run("while True: print('y' * 1000)")
     assert ran.stopped == "It did not end within 1 seconds."
@@ -340,21 +338,98 @@ time.sleep(20)
 """
 
 
-async def test_what_waits_in_sockets_counts_as_memory(container: Container) -> None:
+async def test_data_in_sockets_counts_as_memory(container: Container) -> None:
     assert (await container.run(SOCKETS)).stopped == "It used more than 512 MiB of memory."
 
 
-async def test_open_files_are_bounded(container: Container) -> None:
+FILL = """
+import os, threading, time
+def filled(number):
+    held = []
+    for _ in range(number):
+        outlet, inlet = os.pipe()
+        os.set_blocking(inlet, False)
+        os.write(inlet, bytes(2**16))
+        os.close(inlet)
+        held.append(outlet)
+    return held
+"""
+PIPES = {
+    "of one process": "held = filled(450)\nwhile True: time.sleep(1)",
+    "of several processes": "for _ in range(3): os.fork()\nheld = filled(60)\nwhile True: time.sleep(1)",
+    "of a process whose first thread has ended": """
+import ctypes
+if os.fork() == 0:
+    held = filled(450)
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    ctypes.CDLL(None).pthread_exit(None)
+while True: time.sleep(1)
+""",
+    "with a name": """
+os.chdir("/tmp")
+held = [b"x" * (12 * 2**20)]
+for _ in range(250):
+    os.mkfifo("pipe")
+    held.append(os.open("pipe", os.O_RDWR | os.O_NONBLOCK))
+    os.write(held[-1], bytes(2**16))
+    os.unlink("pipe")
+while True: time.sleep(1)
+""",
+}
+SMALL = replace(BOUNDS, memory_bytes=32 * MIB)
+"""Twice the memory of a Python process, and as much as 512 pipes take."""
+
+
+@pytest.mark.parametrize("case", PIPES)
+async def test_data_in_pipes_counts_as_memory(container: Container, case: str) -> None:
+    await container.run(FILL)
+    container._bounds = SMALL
+    assert (await container.run(PIPES[case])).stopped == "It used more than 32 MiB of memory."
+
+
+async def test_pipe_shared_by_processes_counts_once(container: Container) -> None:
+    await container.run(FILL)
+    container._bounds = SMALL
+    code = """
+held = filled(100)
+made = [os.fork() or time.sleep(0.5) or os._exit(0) for _ in range(8)]
+[os.waitpid(each, 0)[1] for each in made]
+"""
+    ran = await container.run(code)
+    assert (ran.printed, ran.stopped) == (f"{[0] * 8}\n", None)
+
+
+async def test_pipes_hidden_by_kernel_count_by_open_files(
+    container: Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel hides them from root without CAP_SYS_PTRACE."""
+
+    def forbidden(proc: int, process: str) -> list[str]:
+        raise PermissionError
+
+    await container.run(FILL)
+    monkeypatch.setattr(pipes, "_descriptors", forbidden)
+    container._bounds = SMALL
+    assert (await container.run("import os; held = [os.open('.', 0) for _ in range(20)]")).stopped is None
+    assert (await container.run(PIPES["of one process"])).stopped == "It used more than 32 MiB of memory."
+
+
+async def test_pseudoterminals_cannot_be_opened(container: Container) -> None:
+    assert "FileNotFoundError" in (await container.run("import os; os.openpty()")).printed
+    assert (await container.run("os.listdir('/dev/pts'), os.access('/dev/pts', os.W_OK)")).printed == "([], False)\n"
+
+
+async def test_open_files_are_limited(container: Container) -> None:
     assert "Too many open files" in (await container.run("[open('/dev/null') for _ in range(600)]")).printed
 
 
-async def test_commands_run_where_there_is_no_room_for_a_file(container: Container) -> None:
+async def test_commands_run_without_room_for_files(container: Container) -> None:
     await container.run("for n in range(400): open(str(n), 'w')")
     assert (await container.command("echo x > new; echo done; rm 1", 10, 1000)).stdout == "done\n"
     assert (await container.command("echo x > new; cat new", 10, 1000)).stdout == "x\n"
 
 
-async def test_a_command_that_cannot_be_started_is_an_error_of_its_own(container: Container) -> None:
+async def test_command_that_cannot_start_is_its_own_error(container: Container) -> None:
     await container.run("x = 1")
     done = await container.command(": " + "x" * 200_000, 10, 1000)
     assert (done.exit_code, done.stopped) == (126, None)
@@ -362,18 +437,18 @@ async def test_a_command_that_cannot_be_started_is_an_error_of_its_own(container
     assert (await container.run("x")).printed == "1\n"
 
 
-async def test_a_command_that_prints_without_end_or_leaves_what_prints_is_cut(container: Container) -> None:
+async def test_endless_command_output_is_cut(container: Container) -> None:
     done = await container.command("(sleep 100; echo late) & echo early; yes | head -c 3000000", 10, 100)
     assert (done.stdout, done.exit_code) == ("early\n" + "y\n" * 47, 0)
     assert (await container.command("yes", 0.3, 100)).exit_code is None
 
 
-async def test_code_that_is_no_text_is_an_error_of_its_own(container: Container) -> None:
+async def test_lone_surrogate_in_code_is_replaced(container: Container) -> None:
     assert (await container.run("print('\ud800')")).printed == "?\n"
     assert (await container.command("echo '\ud800'", 10, 100)).stdout == "?\n"
 
 
-# What is left after a call
+# After a call
 
 LEFT = """
 import subprocess
@@ -383,12 +458,12 @@ subprocess.Popen(["sh", "-c", "(setsid sleep 1000 &); (sleep 1000 &); exit 0"]).
 
 
 def living(container: Container) -> set[int]:
-    """The processes of a container, by the numbers that the machine has for them."""
+    """Return the processes of a container, by their ids on this machine."""
     assert container._running
     return descendants(container._running.process.pid)
 
 
-async def test_processes_left_by_a_call_are_ended_and_its_variables_stay(container: Container) -> None:
+async def test_background_processes_end_with_call_and_variables_persist(container: Container) -> None:
     await container.run("x = 41")
     own = living(container)
     assert (await container.run(LEFT)).printed == "0\n"
@@ -396,7 +471,7 @@ async def test_processes_left_by_a_call_are_ended_and_its_variables_stay(contain
     assert (await container.run("x + 1, left.poll()")).printed == "(42, -9)\n"
 
 
-async def test_processes_left_by_a_command_are_ended(container: Container) -> None:
+async def test_background_processes_end_with_command(container: Container) -> None:
     await container.run("1")
     own = living(container)
     done = await container.command("(setsid sleep 1000 &) ; sleep 1000 & echo done", 10, 1000)
@@ -404,7 +479,7 @@ async def test_processes_left_by_a_command_are_ended(container: Container) -> No
     assert living(container) == own
 
 
-# It forks and leaves, over and over, so that no look at the list of processes need find it.
+# It forks and exits repeatedly, so that a scan of the process list may miss it.
 HOPPING = """
 import os, time
 if os.fork() == 0:
@@ -421,7 +496,7 @@ if os.fork() == 0:
 """
 
 
-async def test_a_process_that_forks_and_leaves_is_ended(container: Container) -> None:
+async def test_process_that_keeps_forking_is_killed(container: Container) -> None:
     await container.run("1")
     own = living(container)
     assert (await container.run(HOPPING)).stopped is None
@@ -442,7 +517,7 @@ time.sleep({seconds})
 EXIT_OF_A_THREAD = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
 
 
-async def test_a_process_without_its_first_thread_is_ended_too(container: Container) -> None:
+async def test_process_without_main_thread_is_killed(container: Container) -> None:
     await container.run("1")
     own = living(container)
     ran = await container.run(HEADLESS.format(held=1, exit=EXIT_OF_A_THREAD, seconds=0.5))
@@ -450,13 +525,13 @@ async def test_a_process_without_its_first_thread_is_ended_too(container: Contai
     assert living(container) == own
 
 
-async def test_memory_of_a_process_without_its_first_thread_counts(container: Container) -> None:
+async def test_memory_of_process_without_main_thread_counts(container: Container) -> None:
     code = HEADLESS.format(held=300 * MIB, exit=EXIT_OF_A_THREAD, seconds=20)
     ran = await container.run(f"{code.replace('if os.fork() == 0', 'if not (os.fork() and os.fork())')}")
     assert ran.stopped == "It used more than 512 MiB of memory."
 
 
-async def test_memory_that_processes_share_counts_once(container: Container) -> None:
+async def test_memory_shared_by_processes_counts_once(container: Container) -> None:
     ran = await container.run(
         "import os, time\nx = bytearray(300 * 2**20)\nfor _ in range(3): os.fork() or (time.sleep(5), os._exit(0))\n"
         "time.sleep(1); print('done')"
@@ -478,13 +553,13 @@ time.sleep(.1)
 
 
 def states(container: Container) -> set[str]:
-    """What the processes inside are doing, as proc(5) has it."""
+    """Return the states of the processes inside, as in proc(5)."""
     assert container._running
     inside = living(container) - {container._running.process.pid}
     return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in inside}
 
 
-async def test_between_calls_everything_inside_stands_still(container: Container) -> None:
+async def test_processes_are_stopped_between_calls(container: Container) -> None:
     await container.run(TICKING)
     assert states(container) == {"T"}
     first = int((await container.run("ticks")).printed)
@@ -506,11 +581,11 @@ for command in (10, 1024, 1026):
 """
 
 
-async def test_code_cannot_have_the_kernel_wake_it_after_its_call(container: Container) -> None:
+async def test_code_cannot_schedule_wakeup_after_call(container: Container) -> None:
     assert (await container.run(WAKING)).printed == "-1 ENOSYS\nEPERM\nEPERM\nEPERM\n"
 
 
-async def test_container_that_is_woken_between_calls_is_ended(container: Container) -> None:
+async def test_container_resumed_between_calls_is_killed(container: Container) -> None:
     await container.run(TICKING)
     running = container._running
     assert running
@@ -520,7 +595,7 @@ async def test_container_that_is_woken_between_calls_is_ended(container: Contain
     assert (await container.run("'ticks' in dir()")).printed == "False\n"
 
 
-async def test_what_is_left_may_run_on_for_as_long_as_the_setting_says(container: Container) -> None:
+async def test_background_processes_run_as_long_as_configured(container: Container) -> None:
     container._bounds = replace(BOUNDS, background_seconds=1000)
     await container.run("import subprocess; left = subprocess.Popen(['sleep', '1000'])")
     assert (await container.run("left.poll()")).printed == ""
@@ -530,7 +605,7 @@ async def test_what_is_left_may_run_on_for_as_long_as_the_setting_says(container
     assert (await container.run("left.poll()")).printed == "-9\n"
 
 
-async def test_what_is_left_is_ended_when_it_takes_too_much(container: Container) -> None:
+async def test_background_process_over_limit_ends_container(container: Container) -> None:
     container._bounds = replace(BOUNDS, background_seconds=1000)
     await container.run("import threading, time")
     running = container._running
@@ -543,7 +618,7 @@ async def test_what_is_left_is_ended_when_it_takes_too_much(container: Container
     assert (await container.run("'time' in dir()")).printed == "False\n"
 
 
-async def test_what_it_leaves_running_ends_with_it(container: Container) -> None:
+async def test_background_processes_end_with_container(container: Container) -> None:
     before = descendants()
     container._bounds = replace(BOUNDS, background_seconds=1000)
     await container.run(LEFT)
@@ -552,12 +627,12 @@ async def test_what_it_leaves_running_ends_with_it(container: Container) -> None
     await until(lambda: descendants() <= before)
 
 
-async def test_limits_hold_for_the_first_process_too(container: Container) -> None:
+async def test_limits_apply_to_first_process_too(container: Container) -> None:
     printed = (await container.run("print(open('/proc/1/limits').read() == open('/proc/self/limits').read())")).printed
     assert printed == "True\n"
 
 
-async def test_a_run_that_nobody_waits_for_is_stopped(container: Container) -> None:
+async def test_cancelled_run_is_stopped(container: Container) -> None:
     before = descendants()
     task = asyncio.create_task(container.run("open('begun', 'w')\nwhile True: pass"))
     await until((container.folder / "begun").exists)
@@ -569,7 +644,7 @@ async def test_a_run_that_nobody_waits_for_is_stopped(container: Container) -> N
 
 
 def forged(sent: str) -> str:
-    """Code that sends something of its own on the connection to the server."""
+    """Return code that sends forged data on the connection to the server."""
     return f"import json, os, struct, sys, time\nos.write(int(sys.argv[2]), {sent}); time.sleep(20)"
 
 
@@ -589,7 +664,7 @@ def forged(sent: str) -> str:
         ),
     ],
 )
-async def test_an_answer_that_the_code_made_up_is_only_its_own(container: Container, sent: str, why: str) -> None:
+async def test_forged_answer_stops_only_its_container(container: Container, sent: str, why: str) -> None:
     ran = await container.run(forged(sent))
     assert ran.stopped
     assert why in ran.stopped

@@ -1,4 +1,4 @@
-"""Whose containers are whose, how long they live, and how their files are read."""
+"""Ownership and lifetime of containers, and access to their files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 async def content_of(entry: Entry, file: File) -> bytes | None:
-    """What is in a file; None if it cannot be opened."""
+    """Return the content of a file, or None if it cannot be opened."""
     opened = await open_file(entry, file)
     if opened is None:
         return None
@@ -70,7 +70,7 @@ async def containers(tmp_path: Path, clock: Clock) -> AsyncIterator[Containers]:
     assert not any((tmp_path / "containers").glob("*"))
 
 
-async def test_a_container_is_its_owners(containers: Containers) -> None:
+async def test_container_belongs_to_its_owner(containers: Containers) -> None:
     entry = await containers.create(ANNA)
     assert containers.find(entry.id, ANNA) is entry
     assert containers.of(ANNA) == [entry]
@@ -80,7 +80,7 @@ async def test_a_container_is_its_owners(containers: Containers) -> None:
             containers.find(container_id, owner)
 
 
-async def test_a_container_expires_when_nobody_uses_it(containers: Containers, clock: Clock) -> None:
+async def test_unused_container_expires(containers: Containers, clock: Clock) -> None:
     entry = await containers.create(ANNA)
     for _ in range(3):
         clock.now += 59
@@ -96,10 +96,8 @@ async def test_a_container_expires_when_nobody_uses_it(containers: Containers, c
     assert not entry.container.volume.place.exists()
 
 
-async def test_what_a_killed_server_left_is_cleared_away_and_nothing_else(
-    containers: Containers, tmp_path: Path
-) -> None:
-    """A server that is killed leaves the files of its containers without their lock."""
+async def test_leftovers_of_killed_server_are_removed(containers: Containers, tmp_path: Path) -> None:
+    """A killed server leaves the files of its containers without their lock."""
     root = tmp_path / "containers"
     entry = await containers.create(ANNA)
     await write_file(entry, "mine.txt", BytesIO(b"in use"))
@@ -116,7 +114,7 @@ async def test_what_a_killed_server_left_is_cleared_away_and_nothing_else(
     shutil.rmtree(foreign)
 
 
-async def test_there_are_only_so_many(containers: Containers, clock: Clock) -> None:
+async def test_containers_are_limited_in_number(containers: Containers, clock: Clock) -> None:
     first = await containers.create(ANNA, idle_seconds=10)
     await containers.create(ANNA)
     with pytest.raises(TooMany, match="Try again later"):
@@ -125,7 +123,7 @@ async def test_there_are_only_so_many(containers: Containers, clock: Clock) -> N
     assert (await containers.create(ANNA)).id != first.id
 
 
-async def test_files_are_listed_and_read_as_the_code_left_them(containers: Containers) -> None:
+async def test_files_are_listed_and_read_as_code_left_them(containers: Containers) -> None:
     entry = await containers.create(ANNA)
     await write_file(entry, "a/../b\\data.csv", BytesIO(b"1,2"))
     await entry.container.run("import os; os.mkdir('sub'); open('sub/out.txt', 'w').write('hi')")
@@ -137,7 +135,7 @@ async def test_files_are_listed_and_read_as_the_code_left_them(containers: Conta
     assert await content_of(entry, found["/mnt/data/sub/out.txt"]) == b"hi"
 
 
-async def test_the_code_may_change_what_was_put_in(containers: Containers) -> None:
+async def test_code_may_change_uploaded_file(containers: Containers) -> None:
     entry = await containers.create(ANNA)
     await write_file(entry, "data.csv", BytesIO(b"1,2"))
     await entry.container.run("open('data.csv', 'a').write(',3')")
@@ -154,7 +152,7 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-async def test_no_link_leads_out_of_a_container(containers: Containers, tmp_path: Path, trick: str) -> None:
+async def test_links_never_lead_out_of_container(containers: Containers, tmp_path: Path, trick: str) -> None:
     secret = tmp_path / "outside" / "key"
     secret.parent.mkdir()
     secret.write_text("canary")
@@ -170,11 +168,11 @@ async def test_no_link_leads_out_of_a_container(containers: Containers, tmp_path
     assert (entry.container.folder / "x").read_bytes() == b"new"
 
 
-# Bounds
+# Limits
 
 
 @pytest.mark.parametrize("places", [Places(4, 9), Places(9, 4)], ids=["all", "one owner"])
-async def test_containers_asked_for_at_once_are_no_more_than_there_may_be(tmp_path: Path, places: Places) -> None:
+async def test_concurrent_creations_stay_within_limit(tmp_path: Path, places: Places) -> None:
     made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=places)
     found = await asyncio.gather(*(made.create(ANNA) for _ in range(12)), return_exceptions=True)
     assert sum(isinstance(each, TooMany) for each in found) == 8
@@ -182,7 +180,7 @@ async def test_containers_asked_for_at_once_are_no_more_than_there_may_be(tmp_pa
     await made.close()
 
 
-async def test_one_owner_cannot_have_all_and_groups_make_no_other_owner(tmp_path: Path) -> None:
+async def test_owner_limit_ignores_groups_and_leaves_places_to_others(tmp_path: Path) -> None:
     made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(4, 2))
     await made.create(ANNA)
     await made.create(Owner("anna", {"teams": ["a"]}))
@@ -195,16 +193,14 @@ async def test_one_owner_cannot_have_all_and_groups_make_no_other_owner(tmp_path
     await made.close()
 
 
-async def test_the_one_owner_of_a_stack_without_authentication_may_have_all(tmp_path: Path) -> None:
+async def test_anonymous_owner_may_have_all_containers(tmp_path: Path) -> None:
     made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(3, 1))
     for _ in range(3):
         await made.create(ANONYMOUS)
     await made.close()
 
 
-async def test_what_failed_or_was_cancelled_while_it_was_made_takes_no_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_or_cancelled_creation_takes_no_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "containers"
     made = Containers(jail(), BOUNDS, volumes(), root, idle_seconds=60, places=Places(1, 1))
     begun, go_on, make = threading.Event(), threading.Event(), FolderLock.make
@@ -237,7 +233,7 @@ def refuse(*_: Any) -> None:
     raise PermissionError("no")
 
 
-async def test_a_container_counts_until_its_files_are_gone(
+async def test_container_counts_until_its_files_are_removed(
     containers: Containers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = asyncio.Event()
@@ -247,7 +243,7 @@ async def test_a_container_counts_until_its_files_are_gone(
         shutil.rmtree(folder)
 
     monkeypatch.setattr(containers._removal, "remove", slow)
-    monkeypatch.setattr("llama_stack_responses.sandbox.containers._REMOVAL", 0.01)
+    monkeypatch.setattr(containers, "_removal_seconds", 0.01)
     first, _ = [await containers.create(ANNA) for _ in range(2)]
     await containers.end(first.id)
     with pytest.raises(NoContainer):
@@ -259,7 +255,7 @@ async def test_a_container_counts_until_its_files_are_gone(
     await containers.create(ANNA)
 
 
-async def test_a_removal_that_failed_is_tried_again(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_removal_is_retried(containers: Containers, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = await containers.create(ANNA)
     remove = containers._removal.remove
 
@@ -286,7 +282,7 @@ os.chmod("d" * 20, 0)
 """
 
 
-async def test_folders_deeper_than_any_path_are_listed_and_go_with_their_container(containers: Containers) -> None:
+async def test_very_deep_folders_are_listed_and_removed(containers: Containers) -> None:
     entry = await containers.create(ANNA)
     ran = await containers.find(entry.id, ANNA).container.run(DEEP)
     assert not ran.failed, ran.printed
@@ -295,7 +291,7 @@ async def test_folders_deeper_than_any_path_are_listed_and_go_with_their_contain
     await until(lambda: not entry.container.volume.place.exists())
 
 
-async def test_a_folder_that_a_killed_server_left_closed_is_removed(tmp_path: Path) -> None:
+async def test_unreadable_folder_of_killed_server_is_removed(tmp_path: Path) -> None:
     root = tmp_path / "containers"
     left = root / "cntr_left"
     (left / "inner").mkdir(parents=True)
@@ -307,7 +303,7 @@ async def test_a_folder_that_a_killed_server_left_closed_is_removed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-async def test_an_upload_counts_and_one_that_does_not_fit_is_refused(tmp_path: Path, in_memory: bool) -> None:
+async def test_upload_over_limit_is_refused(tmp_path: Path, in_memory: bool) -> None:
     root = tmp_path / "containers"
     made = Containers(jail(), BOUNDS, volumes(in_memory=in_memory), root, idle_seconds=60, places=Places(2, 2))
     try:
@@ -327,7 +323,7 @@ async def test_an_upload_counts_and_one_that_does_not_fit_is_refused(tmp_path: P
     assert not any(root.iterdir())
 
 
-async def test_uploads_at_once_take_no_more_than_there_is_room_for(tmp_path: Path) -> None:
+async def test_concurrent_uploads_stay_within_limit(tmp_path: Path) -> None:
     root = tmp_path / "containers"
     made = Containers(jail(), BOUNDS, volumes(in_memory=False), root, idle_seconds=60, places=Places(2, 2))
     try:

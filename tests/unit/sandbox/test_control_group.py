@@ -1,6 +1,6 @@
-"""Control groups: where they are found, what is written to them, and, where this machine has some, what they bound.
+"""Control groups: how they are found, what is written to them, and, on machines that have some, their limits.
 
-The last tests need a cgroup v2 that this process may use: one that was handed over to it, or that TEST_CONTROL_GROUP names.
+The last tests need a cgroup v2 that this process may use: one delegated to it, or one named by TEST_CONTROL_GROUP.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SHARE = Share(64 * MIB, 10, 1.5)
 
 
 def group(place: Path, *, controllers: str = "cpu memory pids", on: str = "") -> Path:
-    """A folder with the files of a control group."""
+    """Create a folder with the files of a control group."""
     place.mkdir(parents=True, exist_ok=True)
     for name, content in {"cgroup.controllers": controllers, "cgroup.subtree_control": on, "cgroup.procs": ""}.items():
         (place / name).write_text(content)
@@ -36,35 +36,33 @@ def group(place: Path, *, controllers: str = "cpu memory pids", on: str = "") ->
 
 
 def found(monkeypatch: pytest.MonkeyPatch, own: Path, user: int) -> Path | None:
-    """The group that a process of a user finds."""
+    """Return the group that a process of this user finds."""
     monkeypatch.setattr(control_group, "_own", lambda: own)
     monkeypatch.setattr(os, "geteuid", lambda: user)
     groups = usable(None)
     return groups._parent if groups else None
 
 
-def test_an_ordinary_users_own_group_is_used_and_its_controllers_turned_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_group_of_user_is_used_with_controllers_enabled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = group(tmp_path / "own", on="memory")
     assert found(monkeypatch, own, 1000) == own
     assert (own / "cgroup.subtree_control").read_text() == "+cpu +pids"
 
 
-def test_the_group_around_is_used_where_the_own_one_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parent_group_is_used_if_own_one_is_not_usable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = group(group(tmp_path / "service", on="cpu memory pids") / "server")
     (own / "cgroup.subtree_control").unlink()
     assert found(monkeypatch, own, 1000) == own.parent
 
 
-def test_root_uses_only_what_was_handed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_uses_only_delegated_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = group(tmp_path / "own", on="cpu memory pids")
     assert found(monkeypatch, own, 0) is None
     monkeypatch.setattr(os, "getxattr", lambda _, name: b"1" if name == "user.delegate" else b"0")
     assert found(monkeypatch, own, 0) == own
 
 
-def test_a_configured_group_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+def test_unusable_configured_group_is_reported(tmp_path: Path) -> None:
     config = CodeInterpreter(folder=tmp_path, control_group=tmp_path / "none")
     with pytest.raises(
         RuntimeError, match=r"'control_group' of 'code_interpreter' cannot be used: .* Give it a cgroup v2"
@@ -72,7 +70,7 @@ def test_a_configured_group_that_cannot_be_used_is_said(tmp_path: Path) -> None:
         open_containers(config)
 
 
-def test_limits_are_written_and_there_is_no_swap(tmp_path: Path) -> None:
+def test_limits_are_written_without_swap(tmp_path: Path) -> None:
     made = ControlGroups(group(tmp_path)).make("cntr_a", SHARE)
     written = {place.name: place.read_text() for place in made.place.iterdir()}
     assert written == {
@@ -84,7 +82,7 @@ def test_limits_are_written_and_there_is_no_swap(tmp_path: Path) -> None:
     }
 
 
-def test_a_sweep_removes_what_no_living_process_has_locked(tmp_path: Path) -> None:
+def test_sweep_removes_only_unlocked_groups(tmp_path: Path) -> None:
     groups = ControlGroups(group(tmp_path))
     (tmp_path / "cntr_left").mkdir()
     (tmp_path / "cntr_used").mkdir()
@@ -120,7 +118,7 @@ async def entry(containers: Containers) -> Entry:
 
 
 @needs_groups
-async def test_all_processes_of_a_container_are_in_its_group(containers: Containers, entry: Entry) -> None:
+async def test_all_processes_of_container_are_in_its_group(containers: Containers, entry: Entry) -> None:
     await entry.container.run("1")
     assert entry.container._running
     assert entry.container.group
@@ -144,7 +142,7 @@ time.sleep(200)
 
 
 @needs_groups
-async def test_the_kernel_bounds_memory_that_no_look_sees(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kernel_limits_memory_that_checks_miss(entry: Entry, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Processes, "memory_bytes", lambda *_: 0)
     entry.container._bounds = replace(BOUNDS, seconds=200)
     ran = await entry.container.run(HIDDEN)
@@ -153,7 +151,7 @@ async def test_the_kernel_bounds_memory_that_no_look_sees(entry: Entry, monkeypa
 
 
 @needs_groups
-async def test_the_group_of_a_dead_server_is_removed_with_what_is_in_it(containers: Containers, entry: Entry) -> None:
+async def test_group_of_dead_server_is_removed_with_its_processes(containers: Containers, entry: Entry) -> None:
     group, groups = entry.container.group, real()
     assert group
     assert groups
@@ -167,7 +165,7 @@ async def test_the_group_of_a_dead_server_is_removed_with_what_is_in_it(containe
 
 
 @needs_groups
-async def test_processor_time_is_bounded(entry: Entry) -> None:
+async def test_processor_time_is_limited(entry: Entry) -> None:
     code = "import os, time\nfor _ in range(2): os.fork()\nend = time.time() + 4\nwhile time.time() < end: pass"
     await entry.container.run(code)
     assert entry.container.group

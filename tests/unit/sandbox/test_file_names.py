@@ -1,4 +1,4 @@
-"""The names of files in containers: those that clients give, and those that code makes."""
+"""File names in containers: those given by clients and those made by code."""
 
 import os
 from collections.abc import AsyncIterator
@@ -27,14 +27,14 @@ async def entry(tmp_path: Path) -> AsyncIterator[Entry]:
 @pytest.mark.parametrize(
     "name", ["..", "a/..", "a\\..", "a\0b", "a\nb", "\x1b[2J", "x" * 256, "\u00e4" * 128, "\udcff.txt", "\u202ea"]
 )
-async def test_a_name_that_no_file_can_have_is_a_400(entry: Entry, name: str) -> None:
+async def test_impossible_file_name_is_400(entry: Entry, name: str) -> None:
     with pytest.raises(ApiError, match="The file cannot have this name") as caught:
         await write_file(entry, name, BytesIO(b"a"))
     assert (caught.value.status, caught.value.param) == (400, "file")
     assert await files(entry) == []
 
 
-async def test_the_name_of_a_folder_is_a_400(entry: Entry) -> None:
+async def test_file_name_of_existing_folder_is_400(entry: Entry) -> None:
     (entry.container.folder / "made").mkdir()
     with pytest.raises(ApiError, match="a folder of this name is in the container already: 'made'"):
         await write_file(entry, "made", BytesIO(b"a"))
@@ -44,12 +44,12 @@ async def test_the_name_of_a_folder_is_a_400(entry: Entry) -> None:
     ("name", "base"),
     [("", "file"), (".", "file"), ("/", "file"), ("/etc/passwd", "passwd"), ("C:\\a b.txt", "a b.txt")],
 )
-def test_a_name_counts_by_its_last_part(name: str, base: str) -> None:
+def test_only_last_part_of_file_name_counts(name: str, base: str) -> None:
     assert _file_name(name) == base
 
 
 @given(st.text(max_size=300))
-def test_a_name_is_refused_or_is_one_of_a_file(name: str) -> None:
+def test_arbitrary_file_name_is_valid_or_refused(name: str) -> None:
     try:
         base = _file_name(name)
     except ApiError as error:
@@ -70,8 +70,8 @@ def test_a_name_is_refused_or_is_one_of_a_file(name: str) -> None:
         ("\u00e4 b.txt".encode(), "\u00e4 b.txt"),
     ],
 )
-async def test_a_file_that_code_has_named_oddly_is_shown_and_read(entry: Entry, name: bytes, shown: str) -> None:
-    """No encoder of JSON takes a name that is no UTF-8, so neither a client nor a model server would get it."""
+async def test_oddly_named_file_is_listed_and_read(entry: Entry, name: bytes, shown: str) -> None:
+    """JSON cannot encode a name that is not UTF-8, so neither a client nor a model server would receive it."""
     (entry.container.folder / os.fsdecode(name)).write_bytes(b"inside")
     [file] = await files(entry)
     assert (file.path, file.name) == (f"/mnt/data/{shown}", shown)
@@ -82,7 +82,7 @@ async def test_a_file_that_code_has_named_oddly_is_shown_and_read(entry: Entry, 
         assert content.read() == b"inside"
 
 
-async def test_files_with_odd_names_have_ids_of_their_own(entry: Entry) -> None:
+async def test_oddly_named_files_have_separate_ids(entry: Entry) -> None:
     for name in (b"\xff", b"\xfe", b"?"):
         (entry.container.folder / os.fsdecode(name)).write_bytes(b"")
     assert len({file.id for file in await files(entry)}) == 3

@@ -1,4 +1,4 @@
-"""Folders that hostile code made are removed whole, and listed within bounds."""
+"""Folders made by hostile code are removed completely, and listed within bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 
 def as_ordinary_user(call: Callable[[], Any], *places: Path) -> Any:
-    """Runs the call in a thread whose rights to files are those of an ordinary user, who owns the places."""
+    """Run the call in a thread with the file permissions of an ordinary user who owns the places."""
     if os.geteuid() == 0:
         for place in places:
             os.chown(place, NOBODY, NOBODY)
@@ -28,7 +28,7 @@ def as_ordinary_user(call: Callable[[], Any], *places: Path) -> Any:
 
     def run() -> None:
         if os.geteuid() == 0:
-            ctypes.CDLL(None).setfsuid(NOBODY)  # of this thread alone
+            ctypes.CDLL(None).setfsuid(NOBODY)  # of this thread only
         try:
             result.append(call())
         except OSError as error:
@@ -42,7 +42,7 @@ def as_ordinary_user(call: Callable[[], Any], *places: Path) -> Any:
 
 @pytest.fixture
 def root() -> Iterator[Path]:
-    """A folder that an ordinary user can reach, which those of pytest are not."""
+    """A folder that an ordinary user can access, unlike those of pytest."""
     with_removal = Path(os.path.realpath("/tmp")) / f"removal-{os.getpid()}"
     with_removal.mkdir()
     if os.geteuid() == 0:
@@ -53,7 +53,7 @@ def root() -> Iterator[Path]:
 
 
 def chain(top: Path, depth: int) -> None:
-    """Folders one in the other, with a file in the innermost."""
+    """Create nested folders, with a file in the innermost."""
     top.mkdir()
     here = os.open(top, os.O_RDONLY)
     for _ in range(depth):
@@ -65,7 +65,7 @@ def chain(top: Path, depth: int) -> None:
 
 
 def removed(folder: Path, most: int = 100) -> int:
-    """How many calls it took to remove the folder."""
+    """Return the number of calls needed to remove the folder."""
     calls = 1
     while not remove_some(folder, most):
         calls += 1
@@ -74,14 +74,14 @@ def removed(folder: Path, most: int = 100) -> int:
     return calls
 
 
-def test_a_folder_deeper_than_any_path_is_listed_and_removed(tmp_path: Path) -> None:
+def test_very_deep_folder_is_listed_and_removed(tmp_path: Path) -> None:
     chain(tmp_path / "deep", 3_000)
     (tmp_path / "deep" / "shallow.txt").write_text("hi")
     assert [each.path for each in listed_files(tmp_path / "deep", 10)] == ["shallow.txt"]
     removed(tmp_path / "deep")
 
 
-def test_a_removal_takes_turns_of_a_bounded_size_and_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_removal_proceeds_in_bounded_steps(tmp_path: Path) -> None:
     wide = tmp_path / "wide"
     for number in range(30):
         (wide / str(number)).mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_a_removal_takes_turns_of_a_bounded_size_and_goes_on_where_it_was(tmp_pa
     assert removed(wide) >= 8
 
 
-def test_no_more_files_are_open_however_deep_the_folder_is(tmp_path: Path) -> None:
+def test_removal_of_deep_folder_opens_few_files(tmp_path: Path) -> None:
     chain(tmp_path / "deep", 300)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = max(int(each.name) for each in Path("/proc/self/fd").iterdir())
@@ -105,7 +105,7 @@ def test_no_more_files_are_open_however_deep_the_folder_is(tmp_path: Path) -> No
         resource.setrlimit(resource.RLIMIT_NOFILE, most)
 
 
-def test_folders_without_permissions_are_removed_by_an_ordinary_user(root: Path) -> None:
+def test_folders_without_permissions_are_removed_by_ordinary_user(root: Path) -> None:
     top = root / "top"
     places = [top, top / "closed", top / "closed" / "inner", top / "read-only", top / "read-only" / "inner"]
     for place in places:
@@ -121,7 +121,7 @@ def test_folders_without_permissions_are_removed_by_an_ordinary_user(root: Path)
     assert not top.exists()
 
 
-def test_what_cannot_be_removed_is_an_error_and_the_rest_goes(root: Path) -> None:
+def test_unremovable_file_raises_error_after_removing_others(root: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can make what an ordinary user cannot remove")
     top = root / "top"
@@ -149,7 +149,7 @@ def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     assert (outside / "kept.txt").read_text() == "kept"
 
 
-def test_a_folder_that_is_a_link_is_not_removed(tmp_path: Path) -> None:
+def test_folder_that_is_link_is_not_removed(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     with pytest.raises(NotADirectoryError):
@@ -157,21 +157,20 @@ def test_a_folder_that_is_a_link_is_not_removed(tmp_path: Path) -> None:
     assert (tmp_path / "outside").exists()
 
 
-def test_names_that_are_no_text_are_removed(tmp_path: Path) -> None:
+def test_names_that_are_not_text_are_removed(tmp_path: Path) -> None:
     inner = tmp_path / "top" / os.fsdecode(b"\xff\xfe\n") / os.fsdecode(b"\x80")
     inner.mkdir(parents=True)
     (inner / os.fsdecode(b"\xc3")).touch()
     removed(tmp_path / "top")
 
 
-async def test_large_and_small_folders_are_removed_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llama_stack_responses.sandbox.removal._SLICE", 10)
+async def test_folders_are_removed_round_robin(tmp_path: Path) -> None:
     order: list[str] = []
     for name, files in (("large", 200), ("small", 5)):
         (tmp_path / name).mkdir()
         for number in range(files):
             (tmp_path / name / str(number)).touch()
-    removal = Removal()
+    removal = Removal(entries=10)
 
     async def remove(name: str) -> None:
         await removal.remove(tmp_path / name)
@@ -183,7 +182,7 @@ async def test_large_and_small_folders_are_removed_in_turns(tmp_path: Path, monk
     assert not (tmp_path / "large").exists()
 
 
-def test_a_listing_is_bounded_in_files_depth_and_entries_and_the_outer_files_come_first(tmp_path: Path) -> None:
+def test_listing_is_limited_and_begins_with_outer_files(tmp_path: Path) -> None:
     here = tmp_path
     for level in range(5):
         (here / "file").touch()

@@ -1,7 +1,8 @@
-"""Reasoning that travels with the client, sealed: from the provider's chunks, through an item, and back to the model."""
+"""Sealed reasoning that the client carries: from the provider's chunks, through an item, and back to the model."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import pytest
@@ -19,6 +20,7 @@ from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
+from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from tests.support.inference import call, chunk, finish, reasoning, text
 from tests.support.strict import check_stream
@@ -32,12 +34,17 @@ USER: Final[Json] = {"type": "message", "role": "user", "content": [{"type": "in
 
 
 def private(*secrets: bytes, owner: Owner = ANNA) -> PrivateReasoning:
-    """The reasoning of a user."""
+    """Return the private reasoning of a user."""
     return PrivateReasoning(Sealer(secrets or [NEW]), owner)
 
 
+async def check(seals: PrivateReasoning, items: Sequence[Json]) -> None:
+    """Check items that the owner of these seals sends."""
+    await SealedItems(seals.sealer, 2**20).check(items, seals.owner, verify=True)
+
+
 def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, summaries: bool = False) -> list[Json]:
-    """The items that a model's chunks make, which their events make again."""
+    """Return the items made of a model's chunks, after checking that their events rebuild them."""
     reader = ChunkReader(Profile(), 100_000, summaries=summaries)
     request = parse_create({"model": "m", "input": "hi"})
     assembler = Assembler(
@@ -56,18 +63,18 @@ def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, 
 
 
 def sent_back(item: Json) -> Json:
-    """The item as a client sends it back that keeps only what is sealed."""
+    """Return the item as sent back by a client that keeps only the sealed value."""
     return {key: item[key] for key in ("type", "summary", "encrypted_content")}
 
 
 def replayed(items: list[Json], profile: Profile, seals: PrivateReasoning | None = None) -> Json:
-    """The assistant's message that the model sees."""
+    """Return the assistant message that the model receives."""
     read = (seals or private()).read
     message: Json = chat_messages([USER, *items], profile, all_reasoning=True, read_reasoning=read)[1]
     return message
 
 
-def test_reasoning_comes_back_to_the_model() -> None:
+def test_sealed_reasoning_is_restored_for_model() -> None:
     thought, said = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish())
     assert thought["content"] == [{"type": "reasoning_text", "text": "Let me see."}]
     assert "see" not in thought["encrypted_content"]
@@ -76,7 +83,7 @@ def test_reasoning_comes_back_to_the_model() -> None:
 
 
 @pytest.mark.parametrize("kept", ["all", "the seal", "the summary"])
-def test_reasoning_that_is_its_own_summary_comes_back_whole(kept: str) -> None:
+def test_reasoning_shown_as_summary_is_restored_completely(kept: str) -> None:
     thought, said = output(reasoning("Let me "), reasoning("see."), text("Hello"), finish(), summaries=True)
     assert thought["summary"] == [{"type": "summary_text", "text": "Let me see."}]
     assert "content" not in thought
@@ -88,7 +95,7 @@ def test_reasoning_that_is_its_own_summary_comes_back_whole(kept: str) -> None:
     assert replayed([back, said], Profile())["reasoning_content"] == "Let me see."
 
 
-def test_signatures_on_reasoning_that_is_its_own_summary() -> None:
+def test_signatures_of_reasoning_shown_as_summary_are_kept() -> None:
     blocks = [{"type": "thinking", "thinking": each, "signature": f"s{each}"} for each in "ab"]
     thought, said = output(chunk({"thinking_blocks": blocks}), text("Hello"), finish(), summaries=True)
     assert thought["summary"] == [{"type": "summary_text", "text": "ab"}]
@@ -96,7 +103,7 @@ def test_signatures_on_reasoning_that_is_its_own_summary() -> None:
     assert message["thinking_blocks"] == blocks
 
 
-def test_a_summary_of_the_providers_own_does_not_replace_the_reasoning() -> None:
+def test_provider_summary_does_not_replace_reasoning() -> None:
     own = chunk({"reasoning_details": [{"type": "reasoning.summary", "summary": "Short."}]})
     thought, said = output(own, reasoning("Long."), text("Hello"), finish(), summaries=True)
     assert (thought["summary"][0]["text"], thought["content"][0]["text"]) == ("Short.", "Long.")
@@ -105,7 +112,7 @@ def test_a_summary_of_the_providers_own_does_not_replace_the_reasoning() -> None
     assert replayed([sent_back(thought), said], Profile())["reasoning_content"] == "Short."
 
 
-def test_what_was_sealed_counts_whatever_else_the_item_says() -> None:
+def test_sealed_reasoning_overrides_other_content_of_item() -> None:
     thought, said = output(reasoning("Secret."), text("Hello"), finish())
     forged = thought | {"content": [{"type": "reasoning_text", "text": "Forged."}]}
     assert replayed([forged, said], Profile())["reasoning_content"] == "Secret."
@@ -131,7 +138,7 @@ def test_signed_blocks_keep_their_order() -> None:
     assert replayed([thought, said], Profile())["reasoning_content"] == "One.Two."
 
 
-def test_blocks_that_come_whole() -> None:
+def test_blocks_in_one_chunk_keep_their_signatures() -> None:
     blocks = [{"thinking": "One.", "signature": "s1"}, {"thinking": "Two.", "signature": "s2"}]
     thought, said = output(chunk({"reasoning_content": "One.Two.", "thinking_blocks": blocks}), text("a"), finish())
     message = replayed([thought, said], Profile(reasoning_replay="thinking_blocks"))
@@ -139,7 +146,7 @@ def test_blocks_that_come_whole() -> None:
     assert [block["thinking"] for block in message["thinking_blocks"]] == ["One.", "Two."]
 
 
-def test_reasoning_without_a_signature_is_no_thinking_block() -> None:
+def test_reasoning_without_signature_is_no_thinking_block() -> None:
     items = output(reasoning("Hm."), text("Hello"), finish())
     message = replayed(items, Profile(reasoning_replay="thinking_blocks"))
     assert message == {"role": "assistant", "content": "Hello"}
@@ -152,7 +159,7 @@ def test_reasoning_without_a_signature_is_no_thinking_block() -> None:
         {"provider_specific_fields": {"thought_signature": "s1"}},
     ],
 )
-def test_a_signature_on_a_call(extra: Json) -> None:
+def test_signature_of_call_is_kept(extra: Json) -> None:
     function = {"name": "f", "arguments": "{}"}
     signed = chunk({"tool_calls": [{"index": 0, "id": "c1", "type": "function", "function": function, **extra}]})
     thought, first, second = output(signed, call("f", "c2", index=1), finish("tool_calls"))
@@ -166,9 +173,9 @@ def test_a_signature_on_a_call(extra: Json) -> None:
     assert "reasoning_content" not in message
 
 
-def test_what_others_sealed_is_refused() -> None:
+async def test_foreign_or_damaged_seal_is_refused() -> None:
     [thought, _] = output(reasoning("Hm."), text("Hello"), finish(), seals=private(OLD))
-    private(NEW, OLD).check([thought])
+    await check(private(NEW, OLD), [thought])
     wrong = [
         (private(NEW), thought, "a secret that this server does not have"),
         (private(OLD, owner=Owner("ben")), thought, "sealed for somebody"),
@@ -177,21 +184,21 @@ def test_what_others_sealed_is_refused() -> None:
     ]
     for seals, item, reason in wrong:
         with pytest.raises(ApiError, match=reason) as caught:
-            seals.check([USER, item])
+            await check(seals, [USER, item])
         assert (caught.value.status, caught.value.code) == (400, "invalid_encrypted_content")
     assert "The encrypted content for item gAAA...AABo could not be verified." in str(caught.value)
 
 
-def test_nothing_sealed_is_nothing_to_check() -> None:
-    private().check([USER, {"type": "reasoning", "summary": []}, {"type": "reasoning", "encrypted_content": ""}])
+async def test_items_without_seal_pass_check() -> None:
+    await check(private(), [USER, {"type": "reasoning", "summary": []}, {"type": "reasoning", "encrypted_content": ""}])
 
 
-def test_stored_reasoning_outlives_its_secret() -> None:
+def test_stored_reasoning_survives_loss_of_secret() -> None:
     thought, said = output(reasoning("Hm."), text("Hello"), finish(), seals=private(OLD))
     assert replayed([thought, said], Profile(), private(NEW))["reasoning_content"] == "Hm."
 
 
-def test_a_process_without_a_secret_makes_one_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_secret_is_generated_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     sealer = reasoning_sealer(Sealer([]))
     assert sealer.ready
     assert "No 'secrets' are configured" in caplog.text

@@ -1,4 +1,4 @@
-"""What is sealed is open to whom it was sealed for, and noise to everybody else."""
+"""A sealed value opens only in the context that it was sealed for, and is noise otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ANNA = Owner("anna", {"teams": ["search"]}, "north")
 
 @dataclass(frozen=True)
 class Context:
-    """For whom and what something is sealed."""
+    """The owner and purpose that something is sealed for."""
 
     purpose: str = "keys"
     owner: Owner = ANNA
@@ -46,27 +46,27 @@ ELSEWHERE = {
 
 
 @given(st.binary(max_size=200))
-def test_what_is_sealed_opens(value: bytes) -> None:
+def test_sealed_value_opens_in_same_context(value: bytes) -> None:
     seal = HERE.seal(value, OLD)
     assert HERE.open(seal, OLD) == value
     assert seal.isascii()
     assert replace(HERE, owner=Owner("anna", {"teams": ["sales"]}, "north")).open(seal, OLD) == value
 
 
-def test_a_seal_shows_nothing() -> None:
+def test_seal_reveals_nothing() -> None:
     seals = {HERE.seal(b"the same secret value", OLD) for _ in range(100)}
     assert len(seals) == 100
     assert not any(b"secret" in urlsafe_b64decode(seal) for seal in seals)
 
 
 @pytest.mark.parametrize("there", ELSEWHERE)
-def test_for_another_it_stays_closed(there: str) -> None:
+def test_seal_does_not_open_in_other_context(there: str) -> None:
     seal = HERE.seal(b"value", OLD)
     with pytest.raises(Unopened, match="somebody or something else"):
         ELSEWHERE[there].open(seal, OLD)
 
 
-def test_the_first_secret_seals_and_each_opens() -> None:
+def test_first_secret_seals_and_every_secret_opens() -> None:
     before = HERE.seal(b"value", OLD)
     rotated = HERE.seal(b"value", NEW, OLD)
     assert HERE.open(before, NEW, OLD) == HERE.open(rotated, NEW, OLD) == HERE.open(rotated, NEW) == b"value"
@@ -76,11 +76,11 @@ def test_the_first_secret_seals_and_each_opens() -> None:
         HERE.open(before)
 
 
-def test_without_a_secret_nothing_is_sealed() -> None:
+def test_sealer_without_secret_is_not_ready() -> None:
     assert (Sealer([]).ready, Sealer([OLD]).ready) == (False, True)
 
 
-def test_every_changed_byte_is_noticed() -> None:
+def test_every_changed_byte_is_detected() -> None:
     data = urlsafe_b64decode(HERE.seal(b"value", OLD))
     for index in range(len(data)):
         changed = bytearray(data)
@@ -93,7 +93,7 @@ def test_every_changed_byte_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("around", ["{}A", "{}=", " {}", "{}\n", "{}!"])
-def test_a_seal_with_more_around_it_is_none(around: str) -> None:
+def test_seal_with_extra_characters_is_refused(around: str) -> None:
     for value in (b"value", b"value1", b"value12"):
         with pytest.raises(Unopened):
             HERE.open(around.format(HERE.seal(value, OLD)), OLD)
@@ -102,19 +102,19 @@ def test_a_seal_with_more_around_it_is_none(around: str) -> None:
 @pytest.mark.parametrize(
     "secret", ["", "short", b64encode(bytes(31)).decode(), b64encode(bytes(33)).decode(), "=" * 44, "\u20ac" * 44]
 )
-def test_a_secret_that_is_none_is_refused_and_not_shown(secret: str) -> None:
+def test_invalid_secret_is_refused_without_showing_it(secret: str) -> None:
     with pytest.raises(ValidationError) as refused:
         ResponsesConfig.model_validate({"secrets": [b64encode(OLD).decode(), secret]})
     assert "openssl rand -base64 32" in str(refused.value)
     assert not secret or secret not in str(refused.value)
 
 
-def test_a_variable_that_is_not_set_is_no_secret() -> None:
+def test_unset_variable_is_ignored_as_secret() -> None:
     config = ResponsesConfig.model_validate({"secrets": [None, b64encode(NEW).decode()]})
     assert config.secret_bytes == [NEW]
 
 
-def test_secrets_come_in_base64() -> None:
+def test_secrets_are_decoded_from_base64_and_hidden() -> None:
     config = ResponsesConfig.model_validate({"secrets": [b64encode(each).decode() for each in (NEW, OLD)]})
     assert config.secret_bytes == [NEW, OLD]
     assert b64encode(NEW).decode() not in repr(config)
@@ -122,6 +122,6 @@ def test_secrets_come_in_base64() -> None:
 
 
 @given(st.text())
-def test_what_is_no_seal_is_refused(text: str) -> None:
+def test_arbitrary_text_is_refused_as_seal(text: str) -> None:
     with pytest.raises(Unopened):
         HERE.open(text, OLD)

@@ -1,5 +1,6 @@
-"""Summaries that travel with clients: only who they were made for can send them back."""
+"""Summaries that clients carry: only the user that they were made for can send them back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 
@@ -18,30 +20,35 @@ def private(*secrets: bytes, owner: str = "anna") -> PrivateSummaries:
     return PrivateSummaries(Sealer(secrets or [NEW]), Owner(owner))
 
 
+async def check(seals: PrivateSummaries, items: Sequence[dict[str, Any]]) -> None:
+    """Check items that the owner of these seals sends."""
+    await SealedItems(seals.sealer, 2**20).check(items, seals.owner, verify=True)
+
+
 def item(seal: str) -> dict[str, Any]:
     return {"type": "compaction", "id": "cmp_1", "encrypted_content": seal}
 
 
-def test_a_summary_comes_back() -> None:
+async def test_sealed_summary_is_restored() -> None:
     made = item(private().seal(Summary("They spoke.", MESSAGE)))
     assert "spoke" not in made["encrypted_content"]
-    private().check([made])
+    await check(private(), [made])
     assert private().read(made) == Summary("They spoke.", MESSAGE)
 
 
 @pytest.mark.parametrize("which", ["altered", "foreign", "elsewhere", "unsealed", "of reasoning"])
-def test_what_others_made_is_refused(which: str) -> None:
+async def test_foreign_or_damaged_summary_is_refused(which: str) -> None:
     seal = private(OLD).seal(Summary("They spoke."))
     if which == "of reasoning":
         seal = Sealer([OLD]).seal(b"x", purpose="reasoning", owner=Owner("anna"))
     made = item(f"{seal[:-8]}AAAAAAA=" if which == "altered" else "abc" if which == "unsealed" else seal)
     reader = private(NEW) if which == "elsewhere" else private(OLD, owner="ben" if which == "foreign" else "anna")
     with pytest.raises(ApiError) as caught:
-        reader.check([{"type": "reasoning"}, made])
+        await check(reader, [{"type": "reasoning"}, made])
     assert (caught.value.status, caught.value.code) == (400, "invalid_encrypted_content")
     assert reader.read(made) is None
 
 
-def test_one_that_was_cut_off_holds_nothing() -> None:
-    private().check([item("")])
+async def test_empty_summary_is_ignored() -> None:
+    await check(private(), [item("")])
     assert private().read(item("")) is None

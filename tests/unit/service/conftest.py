@@ -1,4 +1,4 @@
-"""What the tests of a server without HTTP and without a host need."""
+"""Fixtures for tests of a server without HTTP and without a host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _signals() -> Iterator[None]:
-    """A server installs signal handlers for as long as its process lives."""
+    """Restore the signal handlers that a server installs for the life of its process."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield
     for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""The stream of a response that somebody follows: it begins at once, and says whether that was all."""
+"""The stream of a followed response begins at once, and marks its end only if it is complete."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
-from llama_stack_responses.service.responses import LetGo
+from llama_stack_responses.service.responses import ServerClosing
 from llama_stack_responses.wire import sse
 from llama_stack_responses.wire.responses import followed
 
@@ -15,7 +15,7 @@ EVENT = {"type": "response.queued", "sequence_number": 1}
 
 
 async def answered(batches: AsyncIterator[list[Any]]) -> list[bytes]:
-    """The bodies that go out."""
+    """Return the bodies that are sent."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -29,7 +29,7 @@ async def answered(batches: AsyncIterator[list[Any]]) -> list[bytes]:
     return [message["body"] for message in sent[1:] if message["body"]]
 
 
-async def test_at_the_end_it_is_done() -> None:
+async def test_followed_stream_ends_with_done() -> None:
     async def batches() -> AsyncIterator[list[Any]]:
         yield []
         yield [EVENT]
@@ -37,8 +37,8 @@ async def test_at_the_end_it_is_done() -> None:
     assert await answered(batches()) == [sse.KEEP_ALIVE, sse.encode([EVENT]), sse.DONE]
 
 
-@pytest.mark.parametrize("reason", [LetGo(), ApiError(503, "The store is away.")])
-async def test_left_alone_a_reader_is_not_told_that_it_has_all(reason: Exception) -> None:
+@pytest.mark.parametrize("reason", [ServerClosing(), ApiError(503, "The store is away.")])
+async def test_interrupted_followed_stream_sends_no_done(reason: Exception) -> None:
     async def batches() -> AsyncIterator[list[Any]]:
         yield [EVENT]
         raise reason
@@ -46,7 +46,7 @@ async def test_left_alone_a_reader_is_not_told_that_it_has_all(reason: Exception
     assert await answered(batches()) == [sse.encode([EVENT])]
 
 
-async def test_it_begins_before_there_is_an_event() -> None:
+async def test_followed_stream_sends_headers_before_first_event() -> None:
     begun = asyncio.Event()
 
     async def batches() -> AsyncIterator[list[Any]]:

@@ -1,4 +1,4 @@
-"""Readers of one response hold it once, and its bytes count until the last of them has gone."""
+"""Readers of one response share one copy of it, whose bytes count until the last reader has gone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from llama_stack_responses.admission import Admission, Lease, Quota
+from llama_stack_responses.admission import Admission, Quota, Reservation
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
@@ -19,7 +19,7 @@ SIZE = 100_000
 
 
 def stored(response_id: str = "resp_1", status: str = "completed") -> StoredResponse:
-    """A response of about SIZE bytes, as it is loaded anew for each reader."""
+    """Return a response of about `SIZE` bytes, as loaded anew for each reader."""
     text = {"type": "output_text", "text": "x" * SIZE, "annotations": [], "logprobs": []}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     response = new_response(parse_create({"model": "m", "input": "x"}), id=response_id, created_at=1)
@@ -28,22 +28,22 @@ def stored(response_id: str = "resp_1", status: str = "completed") -> StoredResp
 
 @pytest.fixture
 def admission() -> Admission:
-    """Room for one response and not for two."""
+    """Room for one response but not for two."""
     return Admission(Quota("large answers", 10 * SIZE, SIZE + SIZE // 2))
 
 
 @pytest.fixture
-def lease(admission: Admission) -> Callable[[], Lease]:
-    """Makes leases of one user."""
+def lease(admission: Admission) -> Callable[[], Reservation]:
+    """Make leases of one user."""
     return lambda: admission.lease(ANONYMOUS)
 
 
 async def read(events: AsyncIterator[list[Event]]) -> list[Event]:
-    """All that is left of them."""
+    """Return all remaining events."""
     return [event async for each in events for event in each]
 
 
-async def test_readers_of_one_response_share_it(admission: Admission, lease: Callable[[], Lease]) -> None:
+async def test_readers_of_one_response_share_its_bytes(admission: Admission, lease: Callable[[], Reservation]) -> None:
     replays = Replays()
     readers = [replays.events(stored(), -1, lease) for _ in range(60)]
     assert SIZE < admission.held < 2 * SIZE
@@ -55,7 +55,7 @@ async def test_readers_of_one_response_share_it(admission: Admission, lease: Cal
     assert admission.held == 0
 
 
-async def test_another_response_needs_room_of_its_own(admission: Admission, lease: Callable[[], Lease]) -> None:
+async def test_other_response_needs_its_own_room(admission: Admission, lease: Callable[[], Reservation]) -> None:
     replays = Replays()
     first = replays.events(stored(), -1, lease)
     with pytest.raises(ApiError, match="You have too many large answers open") as refused:
@@ -66,7 +66,7 @@ async def test_another_response_needs_room_of_its_own(admission: Admission, leas
     assert await read(replays.events(stored("resp_2"), -1, lease))
 
 
-async def test_response_that_has_changed_is_not_shared() -> None:
+async def test_changed_response_is_not_shared() -> None:
     wide = Admission(Quota("large answers", 10 * SIZE, 10 * SIZE))
     replays = Replays()
     first = replays.events(stored(), -1, lambda: wide.lease(ANONYMOUS))
@@ -77,7 +77,7 @@ async def test_response_that_has_changed_is_not_shared() -> None:
     del first
 
 
-async def test_reader_that_comes_back_gets_the_rest(lease: Callable[[], Lease]) -> None:
+async def test_reconnecting_reader_gets_remaining_events(lease: Callable[[], Reservation]) -> None:
     replays = Replays()
     whole = await read(replays.events(stored(), -1, lease))
     rest = await read(replays.events(stored(), 4, lease))

@@ -1,4 +1,4 @@
-"""Responses of another server, brought into the archive in one import or in several."""
+"""Import of another server's responses into the archive, in one run or in several."""
 
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ type Json = dict[str, Any]
 def found(
     number: int, continues: int | None = None, owner: Owner = ANONYMOUS, created_at: int = 1000, **body: Any
 ) -> FoundResponse:
-    """The response of one turn, as OGX stores it: with its own input alone."""
+    """Return the response of one turn as OGX stores it: with only its own input."""
     said = {"type": "message", "role": "assistant", "id": f"msg_{number}", "status": "completed"}
     return FoundResponse(
         id=named(number),
@@ -59,7 +59,7 @@ async def bring(archive: Archive, table: Table, oldest: float | None = None) -> 
 
 
 async def history(archive: Archive, number: int) -> list[str]:
-    """The texts of the history after a response."""
+    """Return the texts of the history after a response."""
     stored = await archive.load(named(number))
     assert stored
     return [item["content"][0]["text"] for item in await archive.history(stored.history)]
@@ -74,25 +74,25 @@ WHOLE = ["question 1", "answer 1", "question 2", "answer 2", "question 3", "answ
 
 
 @pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1)])
-async def test_a_chain_has_its_whole_history_in_either_order(archive: Archive, order: tuple[int, ...]) -> None:
+async def test_imported_chain_has_whole_history_in_either_order(archive: Archive, order: tuple[int, ...]) -> None:
     rows = {1: found(1), 2: found(2, 1), 3: found(3, 2)}
     assert (await bring(archive, Table(*(rows[each] for each in order)))).responses == 3
     assert await history(archive, 3) == WHOLE
 
 
-async def test_a_chain_whose_beginning_is_past_its_time_has_its_whole_history(archive: Archive) -> None:
+async def test_imported_chain_with_expired_beginning_has_whole_history(archive: Archive) -> None:
     report = await bring(archive, Table(found(1, created_at=10), found(2, 1, created_at=20), found(3, 2)), oldest=100)
     assert (report.responses, report.expired) == (1, 2)
     assert await history(archive, 3) == WHOLE
     assert await archive.load(named(1)) is None
 
 
-async def test_a_chain_that_leads_back_to_itself_is_read_once(archive: Archive) -> None:
+async def test_imported_chain_with_cycle_is_read_once(archive: Archive) -> None:
     assert (await bring(archive, Table(found(1, 2), found(2, 1)))).responses == 2
     assert await history(archive, 1) == ["question 2", "answer 2", "question 1", "answer 1"]
 
 
-async def test_a_second_import_adds_what_is_new_and_nothing_that_was_deleted(archive: Archive) -> None:
+async def test_second_import_adds_new_responses_but_no_deleted_ones(archive: Archive) -> None:
     table = Table(found(1), found(2, 1))
     await bring(archive, table)
     assert await archive.delete(named(1))
@@ -103,20 +103,20 @@ async def test_a_second_import_adds_what_is_new_and_nothing_that_was_deleted(arc
     assert await history(archive, 3) == WHOLE
 
 
-async def test_a_response_that_has_not_ended_waits_for_the_next_import(archive: Archive) -> None:
+async def test_unfinished_response_is_left_for_next_import(archive: Archive) -> None:
     report = await bring(archive, Table(found(1, status="in_progress")))
     assert (report.responses, report.unfinished) == (0, 1)
     assert (await bring(archive, Table(found(1)))).responses == 1
 
 
-async def test_a_history_of_another_owner_is_copied_for_the_owner_of_the_response(archive: Archive) -> None:
+async def test_imported_history_is_copied_for_owner_of_response(archive: Archive) -> None:
     alice, bob = Owner("alice"), Owner("bob")
     await bring(archive, Table(found(1, owner=alice), found(2, 1, owner=bob)))
     assert await history(archive, 2) == WHOLE[:4]
     assert [item_id async for item_id, _ in archive.find_items(bob, ["msg_1"])] == ["msg_1"]
 
 
-async def test_what_the_other_server_wrote_wrongly_is_left_out_and_named(archive: Archive) -> None:
+async def test_malformed_parts_of_import_are_left_out_and_reported(archive: Archive) -> None:
     broken = found(2, output=["nothing", {"type": "from_the_future", "id": "x_1"}], tools=[{"type": "no such"}, 5])
     report = await bring(archive, Table(found(1, model=None), broken))
     assert (report.responses, report.left_out) == (1, [named(1), "an item without an id", "x_1"])
@@ -125,7 +125,7 @@ async def test_what_the_other_server_wrote_wrongly_is_left_out_and_named(archive
     assert (stored.response["output"], stored.response["tools"]) == ([], [])
 
 
-async def test_a_long_import_says_how_far_it_is(archive: Archive) -> None:
+async def test_long_import_reports_progress(archive: Archive) -> None:
     lines: list[str] = []
     report = Report(lines.append)
     await import_responses(archive, Table(*(found(each) for each in range(501))), DEFAULT_LIMITS, report, None)

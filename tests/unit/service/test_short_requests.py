@@ -1,6 +1,7 @@
-"""What a short stored request asks of the store: how often it goes there, and what for.
+"""The reads and commits that a short stored request makes.
 
-Counted, since that is the same on every machine. Each time is a round trip, and in SQLite a wait for a thread.
+They are counted, since counts are the same on every machine. Each one is a round trip, and in SQLite a wait for a
+thread.
 """
 
 from __future__ import annotations
@@ -11,18 +12,20 @@ from typing import Any
 
 import pytest
 
+from llama_stack_responses.admission import Admission
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
-from llama_stack_responses.generation.dependencies import Surroundings
+from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
+from llama_stack_responses.intervals import DEFAULT, Intervals
 from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
-from llama_stack_responses.store.records import Condition, Op, Record, writes_of
+from llama_stack_responses.store.records import Condition, Op, Record, Records, writes_of
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.registry import Services
 from tests.support.inference import FakeInference, finish, text
@@ -34,12 +37,12 @@ ROUNDS = 8
 TOOL = {"type": "function", "name": "f", "description": "d" * 400, "parameters": {"type": "object"}}
 
 
-class Ledger(WatchedRecords):
-    """Takes down what is asked for one response after the other.
+class CountingRecords(WatchedRecords):
+    """Record the reads and commits for each response.
 
     Attributes:
-        read: the keys of each read of what responses are kept in.
-        written: the keys of each commit that has something to do with a response.
+        read: the keys of each read of rows that hold responses.
+        written: the keys of each commit that concerns a response.
     """
 
     def __init__(self) -> None:
@@ -47,10 +50,10 @@ class Ledger(WatchedRecords):
         self.read: list[list[str]] = []
         self.written: list[list[str]] = []
 
-    async def get_many(self, keys: Sequence[str]) -> dict[str, Record]:
+    async def get_many(self, keys: Sequence[str], *, most: int | None = None) -> dict[str, Record]:
         if any(key[:2] in ("r/", "n/", "b/") for key in keys):
             self.read.append(list(keys))
-        return await super().get_many(keys)
+        return await super().get_many(keys, most=most)
 
     async def commit(self, ops: Sequence[Op], conditions: Sequence[Condition] = ()) -> None:
         keys = [op.key for op in writes_of(ops)]
@@ -60,12 +63,12 @@ class Ledger(WatchedRecords):
 
 
 class Everybody:
-    """One user, who may do everything."""
+    """One user with all permissions."""
 
     def who(self) -> Owner:
         return ANONYMOUS
 
-    def keys(self) -> Mapping[str, Any]:
+    def provider_credentials(self) -> Mapping[str, Any]:
         return {}
 
     def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
@@ -76,22 +79,29 @@ class Everybody:
 
 
 @pytest.fixture
-def ledger() -> Ledger:
-    return Ledger()
+def ledger() -> CountingRecords:
+    return CountingRecords()
 
 
-def server(records: WatchedRecords, inference: FakeInference, access: Everybody) -> OpenAIResponsesImpl:
-    """A server without HTTP and without a host."""
-    config = ResponsesConfig()
-    services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles()))
+def server(
+    records: Records,
+    inference: FakeInference,
+    access: Everybody,
+    intervals: Intervals = DEFAULT,
+    config: ResponsesConfig | None = None,
+) -> OpenAIResponsesImpl:
+    """Return a server without HTTP and without a host."""
+    config = config or ResponsesConfig()
+    contents = Admission(config.files.of_contents)
+    services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles(), contents, lambda: ANONYMOUS))
     pool = WorkerPool(config.files.of_workers)
-    attachments = open_attachments(NoFiles(), config, pool)
-    surroundings = Surroundings(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
-    return OpenAIResponsesImpl(config, records, surroundings, access)
+    attachments = open_attachments(NoFiles(), config, pool, contents)
+    dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
+    return OpenAIResponsesImpl(config, records, dependencies, access, intervals)
 
 
 @pytest.fixture
-async def impl(ledger: Ledger) -> AsyncIterator[OpenAIResponsesImpl]:
+async def impl(ledger: CountingRecords) -> AsyncIterator[OpenAIResponsesImpl]:
     """A server whose model answers at once."""
     inference = FakeInference(*([text(f"Answer {number}."), finish()] for number in range(ROUNDS)))
     made = server(ledger, inference, Everybody())
@@ -99,29 +109,29 @@ async def impl(ledger: Ledger) -> AsyncIterator[OpenAIResponsesImpl]:
     await made.shutdown()
 
 
-async def ask(impl: OpenAIResponsesImpl, ledger: Ledger, question: str, **fields: Any) -> Json:
-    """The response to a question; the ledger has what was done for it alone."""
+async def ask(impl: OpenAIResponsesImpl, ledger: CountingRecords, question: str, **fields: Any) -> Json:
+    """Return the response to a question. Afterwards, `ledger` holds only the calls for it."""
     ledger.read.clear()
     ledger.written.clear()
     run = await impl.create({"model": "m", "input": question, **fields})
     assert isinstance(run, Run)
     if fields.get("stream"):
-        while await run.outbox.take(60) is not None:
+        while await run.event_buffer.take(60) is not None:
             pass
     return await run.finish()
 
 
 @pytest.mark.parametrize(("stream", "commits"), [(False, 1), (True, 2)])
-async def test_a_response_takes_one_read_and_one_commit(
-    impl: OpenAIResponsesImpl, ledger: Ledger, stream: bool, commits: int
+async def test_short_response_takes_one_read_and_one_commit(
+    impl: OpenAIResponsesImpl, ledger: CountingRecords, stream: bool, commits: int
 ) -> None:
-    """A streamed one has been noted before its reader knew of it: that is the second commit."""
+    """A streamed response takes a second commit, which announces it before its reader knows of it."""
     await ask(impl, ledger, "One?", stream=stream)
     assert (len(ledger.read), len(ledger.written)) == (1, commits)
 
 
-async def test_a_response_that_continues_another_reads_nothing_twice_before_its_end(
-    impl: OpenAIResponsesImpl, ledger: Ledger
+async def test_continued_response_reads_no_key_twice_before_its_end(
+    impl: OpenAIResponsesImpl, ledger: CountingRecords
 ) -> None:
     first = await ask(impl, ledger, "One?", tools=[TOOL], instructions="i" * 400)
     second = await ask(impl, ledger, "Two?", tools=[TOOL], instructions="i" * 400, previous_response_id=first["id"])

@@ -1,4 +1,4 @@
-"""A streamed response that is under way can be looked at from every server, and one whose end is unknown says so."""
+"""An unfinished streamed response can be retrieved from every server, and an unknown outcome is reported as such."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Final
 import orjson
 import pytest
 
-from llama_stack_responses.admission import Lease
+from llama_stack_responses.admission import Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
-from llama_stack_responses.generation.connection_options import OnConnection
+from llama_stack_responses.generation.connection_options import ConnectionOptions
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.inputs.connection_memory import Chains
+from llama_stack_responses.intervals import Intervals
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
-from llama_stack_responses.store import outcome
 from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Condition, Op, Unanswered, writes_of
 from llama_stack_responses.websocket.session import _nested
@@ -40,10 +40,10 @@ ASKED: Final[Json] = {
 
 
 class Lossy(WatchedRecords):
-    """Records that make the commit which stores a response, and can then be reached no more.
+    """Records that apply the commit of a response and are unreachable afterwards.
 
     Attributes:
-        loses: whether they do.
+        loses: whether they become unreachable.
     """
 
     def __init__(self) -> None:
@@ -58,10 +58,13 @@ class Lossy(WatchedRecords):
 
 
 class Nobody(Everybody):
-    """A user who may see nothing of the others'."""
+    """A user without access to others' responses."""
 
     def allows(self, *_: object) -> bool:
         return False
+
+
+GIVES_UP: Final = Intervals(unknown_outcome_seconds=0.02, store_retry_seconds=0.0, stream_refusal_seconds=60)
 
 
 @pytest.fixture
@@ -76,12 +79,12 @@ def gate() -> asyncio.Event:
 
 @pytest.fixture
 async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[..., OpenAIResponsesImpl]]:
-    """Starts servers on the store, whose models say a word, wait for the gate, and say another."""
+    """Start servers on the store whose models send one delta, wait for the gate, and send another."""
     started: list[OpenAIResponsesImpl] = []
 
     def begin(access: Everybody | None = None) -> OpenAIResponsesImpl:
         rounds: list[Round] = [[text("Hel"), gate, text("lo"), finish()] for _ in range(3)]
-        started.append(server(records, FakeInference(*rounds), access or Everybody()))
+        started.append(server(records, FakeInference(*rounds), access or Everybody(), GIVES_UP))
         return started[-1]
 
     yield begin
@@ -94,32 +97,32 @@ async def start(records: Lossy, gate: asyncio.Event) -> AsyncIterator[Callable[.
 
 
 async def begun(impl: OpenAIResponsesImpl, **fields: Any) -> tuple[Run, Json]:
-    """A response that is being made, and what its first event said of it."""
+    """Return an unfinished response, and its content in the first event."""
     run = await impl.create({**ASKED, **fields})
     assert isinstance(run, Run)
-    await run.begin(60)
-    events = await run.outbox.take(60)
+    await run.begin()
+    events = await run.event_buffer.take(60)
     assert events
     return run, events[0]["response"]
 
 
-def no_lease() -> Lease:
-    """No events are held."""
+def no_lease() -> Reservation:
+    """Fail: no events are held."""
     raise AssertionError("a lease was asked for")
 
 
 async def rest(run: Run) -> list[Json]:
-    """The events that come."""
+    """Return the remaining events."""
     seen: list[Json] = []
-    while (events := await run.outbox.take(60)) is not None:
+    while (events := await run.event_buffer.take(60)) is not None:
         seen += events
     return seen
 
 
-# Under way
+# In progress
 
 
-async def test_response_under_way_is_in_progress_on_every_server(
+async def test_response_in_progress_can_be_retrieved_from_every_server(
     start: Callable[..., OpenAIResponsesImpl], gate: asyncio.Event
 ) -> None:
     here, there = start(), start()
@@ -134,16 +137,16 @@ async def test_response_under_way_is_in_progress_on_every_server(
     assert await there.retrieve(created["id"]) == final
 
 
-async def test_response_under_way_is_in_progress_after_its_server_died(
+async def test_response_stays_in_progress_after_its_server_died(
     start: Callable[..., OpenAIResponsesImpl],
 ) -> None:
     here, there = start(), start()
     _, created = await begun(here)
-    await here._crew._jobs.retire(here._crew._worker)
+    await here._jobs._heartbeat.end()
     assert (await there.retrieve(created["id"]))["status"] == "in_progress"
 
 
-async def test_response_under_way_is_nobody_elses(start: Callable[..., OpenAIResponsesImpl]) -> None:
+async def test_response_in_progress_is_hidden_from_other_users(start: Callable[..., OpenAIResponsesImpl]) -> None:
     here, other = start(), start(Nobody())
     _, created = await begun(here)
     for call in (other.retrieve, other.delete, other.cancel):
@@ -155,7 +158,7 @@ async def test_response_under_way_is_nobody_elses(start: Callable[..., OpenAIRes
     assert refused.value.code == "previous_response_not_found"
 
 
-async def test_response_that_is_not_stored_is_unknown_while_it_is_made(
+async def test_unstored_response_in_progress_is_not_found(
     start: Callable[..., OpenAIResponsesImpl],
 ) -> None:
     here = start()
@@ -165,7 +168,7 @@ async def test_response_that_is_not_stored_is_unknown_while_it_is_made(
     assert refused.value.status == 404
 
 
-async def test_what_a_response_under_way_cannot_do_is_refused(start: Callable[..., OpenAIResponsesImpl]) -> None:
+async def test_unsupported_calls_on_response_in_progress_are_refused(start: Callable[..., OpenAIResponsesImpl]) -> None:
     here = start()
     _, created = await begun(here)
     response_id = created["id"]
@@ -184,7 +187,7 @@ async def test_what_a_response_under_way_cannot_do_is_refused(start: Callable[..
             assert (refused.value.status, refused.value.code) == (400, code)
 
 
-async def test_response_that_is_deleted_under_way_is_gone_and_its_reader_is_told(
+async def test_response_deleted_in_progress_fails_for_its_reader(
     start: Callable[..., OpenAIResponsesImpl], gate: asyncio.Event, records: Lossy
 ) -> None:
     here, there = start(), start()
@@ -195,28 +198,26 @@ async def test_response_that_is_deleted_under_way_is_gone_and_its_reader_is_told
     assert last["type"] == "response.failed"
     assert last["response"]["error"]["message"] == "The response was deleted while it was made."
     await run.settled()
-    await here._crew._vouchers.own_up()
+    await here._jobs.foreground.flush_unstored()
     with pytest.raises(ApiError) as refused:
         await there.retrieve(created["id"])
     assert refused.value.status == 404
     assert [key for key, _ in await records.range("!", "~", limit=99) if key[0] != "p"] == []
 
 
-# Unknown ends
+# Unknown outcomes
 
 
 @pytest.fixture
-def lossy(records: Lossy, monkeypatch: pytest.MonkeyPatch, gate: asyncio.Event) -> Lossy:
-    """The store is lost with each response that it stores."""
-    monkeypatch.setattr(outcome, "PATIENCE", 0.02)
-    monkeypatch.setattr(outcome, "_RETRY", 0.0)
+def lossy(records: Lossy, gate: asyncio.Event) -> Lossy:
+    """Records that become unreachable with each response that they store."""
     records.loses = True
     gate.set()
     return records
 
 
 async def answered(answer: RunAsEvents | RunAsJson) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """The headers and bodies that go out."""
+    """Return the headers and bodies that are sent."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -229,7 +230,7 @@ async def answered(answer: RunAsEvents | RunAsJson) -> tuple[dict[bytes, bytes],
     return dict(sent[0]["headers"]), [message["body"] for message in sent[1:] if message["body"]]
 
 
-async def test_stream_whose_end_is_unknown_breaks_off_and_the_record_says_what_is_so(
+async def test_stream_with_unknown_outcome_ends_with_error_not_done(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
     here = start()
@@ -244,11 +245,11 @@ async def test_stream_whose_end_is_unknown_breaks_off_and_the_record_says_what_i
     assert not any(f"response.{end}" in frame for frame in frames for end in ("completed", "failed", "incomplete"))
     assert sse.DONE not in bodies
     lossy.away = False
-    await here._crew._vouchers.own_up()
+    await here._jobs.foreground.flush_unstored()
     assert (await here.retrieve(response_id))["status"] == "completed"
 
 
-async def test_answer_whose_end_is_unknown_is_a_503_that_clients_do_not_repeat(
+async def test_unstreamed_unknown_outcome_is_503_without_retry(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
     here = start()
@@ -262,10 +263,10 @@ async def test_answer_whose_end_is_unknown_is_a_503_that_clients_do_not_repeat(
     assert run.response["id"] in error["message"]
 
 
-async def test_event_on_a_connection_whose_end_is_unknown_is_an_error(
+async def test_unknown_outcome_on_websocket_is_error_event(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
-    run = await start().go_on(ASKED, OnConnection(Chains(1000)))
+    run = await start().go_on(ASKED, ConnectionOptions(Chains(1000)))
     last = (await rest(run))[-1]
     assert isinstance(run.error, OutcomeUnknown)
     told = _nested(last, run.error)
@@ -273,7 +274,7 @@ async def test_event_on_a_connection_whose_end_is_unknown_is_an_error(
     assert run.response["status"] == "failed"
 
 
-async def test_response_under_a_key_whose_beginning_is_unknown_may_be_sent_again(
+async def test_unknown_begin_under_idempotency_key_may_be_retried(
     start: Callable[..., OpenAIResponsesImpl], lossy: Lossy
 ) -> None:
     with pytest.raises(ApiError, match="Send it again with the same key") as refused:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,41 +21,61 @@ JSON = st.recursive(
 
 
 @given(JSON, st.binary(max_size=300))
-def test_what_was_encoded_is_decoded(value: object, head: bytes) -> None:
+def test_encoded_value_decodes_to_itself(value: object, head: bytes) -> None:
     data = codec.encode(value, head)
     assert codec.decode(data) == value
     assert codec.head(data) == head
 
 
-def test_large_values_are_compressed_and_tiny_ones_are_plain() -> None:
+def test_large_values_are_compressed_and_small_ones_plain() -> None:
     text = "the same words again and again " * 100
     assert len(codec.encode([text])) < len(text) / 10
     assert codec.encode([1]) == bytes((codec.FORMAT,)) + b"[1]"
 
 
-def test_half_a_surrogate_pair_and_long_integers_survive() -> None:
+def test_lone_surrogates_and_long_integers_survive_encoding() -> None:
     value = {"text": "\ud83d", "number": 2**70}
     assert codec.decode(codec.encode(value)) == value
 
 
 def test_format_1_stays_readable() -> None:
-    """Bytes that the first version wrote: the format may gain a successor but never change."""
+    """Bytes of the first version: the format may gain a successor but never changes."""
     assert codec.decode(bytes.fromhex(FORMAT_1)) == VALUE
     assert codec.head(bytes.fromhex(FORMAT_1)) == b"head"
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02[1]", b"\x0f{}"])
-def test_an_unknown_format_is_an_error(data: bytes) -> None:
+def test_unknown_format_raises_error(data: bytes) -> None:
     with pytest.raises(ApiError, match="format") as error:
         codec.decode(data)
     assert error.value.status == 500
 
 
 @pytest.mark.parametrize("data", [b"\x01", b"\x01{", b"\x81\xff\xff\xff", codec.encode(["x" * 500])[:-3]])
-def test_damaged_bytes_are_an_error(data: bytes) -> None:
+def test_damaged_bytes_raise_error(data: bytes) -> None:
     with pytest.raises(ApiError, match="damaged") as error:
         codec.decode(data)
     assert error.value.status == 500
+
+
+def test_value_over_largest_size_raises_error() -> None:
+    data = codec.encode(["x" * 10_000])
+    assert codec.decode(data, 10_004) == ["x" * 10_000]
+    with pytest.raises(codec.UnreadableError, match="holds more than 10003 bytes") as error:
+        codec.decode(data, 10_003)
+    assert error.value.status == 500
+
+
+def test_text_over_limit_is_not_decompressed() -> None:
+    data = codec.encode(["x" * 10_000_000])
+    tracemalloc.start()
+    try:
+        with pytest.raises(codec.TooLarge):
+            codec.text(data, 10_000)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1_000_000
 
 
 VALUE = [

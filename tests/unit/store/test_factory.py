@@ -1,4 +1,4 @@
-"""The store that a configuration names, and addresses that give nothing away."""
+"""The store that a configuration selects, and validation errors that do not reveal its address."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ async def test_each_store_opens_without_its_server(store: dict[str, Any], kind: 
         ({"type": "host", "prefix": "a*"}, "prefix"),
     ],
 )
-def test_an_address_that_will_not_do_is_refused_and_not_repeated(store: dict[str, Any], why: str) -> None:
+def test_invalid_store_address_is_refused_without_repeating_it(store: dict[str, Any], why: str) -> None:
     with pytest.raises(ValidationError) as error:
         ResponsesConfig(store=store)
     assert why in str(error.value)
     assert "sesame" not in str(error.value)
 
 
-def test_an_entry_that_kept_the_hosts_own_settings_is_told_what_to_do() -> None:
+def test_settings_of_host_provider_are_refused_with_advice() -> None:
     of_host = {"persistence": {"responses": {"table_name": "responses"}}, "memory_config": {}}
     with pytest.raises(
         ValueError, match=r"memory_config, persistence: settings of the host's own provider, take them out"

@@ -1,4 +1,4 @@
-"""What is particular to records over single keys: commits that are interrupted, and stores with an order of their own."""
+"""Specifics of records over single keys: interrupted commits, and stores with a key order of their own."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ MANY = 1000
 
 
 class Keys:
-    """A store as bad as it may be: a range has no order, its end in it, values twice, and the start as a pattern."""
+    """A worst-case store: a range is unordered, includes its end, repeats values, and takes the start as a pattern."""
 
     def __init__(self, rank: Callable[[str], str] = str) -> None:
-        """`rank` is what its ranges compare."""
+        """`rank` maps keys to what ranges compare."""
         self.rows: dict[str, str] = {}
         self.left = MANY  # calls until it is away
         self.connections = 0
@@ -54,7 +54,7 @@ class Keys:
         return [self.rows[key] for key in random.Random(1).sample(found * 2, 2 * len(found))]
 
     async def shutdown(self) -> None:
-        """Nothing is held."""
+        """Do nothing: the store holds no connection."""
 
     async def _call(self) -> None:
         await asyncio.sleep(0)
@@ -72,7 +72,7 @@ CHANGE: Sequence[Op] = [Put("a", b"2"), Delete("b"), Ensure("c", b"2", 99.0), Pu
 
 
 @pytest.mark.parametrize("died", [True, False], ids=["died", "away"])
-async def test_a_commit_is_made_whole_or_not_at_all_wherever_it_is_interrupted(died: bool) -> None:
+async def test_interrupted_commit_is_atomic(died: bool) -> None:
     outcomes = []
     for calls in range(40):
         keys = Keys()
@@ -101,7 +101,7 @@ async def test_a_commit_is_made_whole_or_not_at_all_wherever_it_is_interrupted(d
     assert {(False, False), (False, True), (True, True)} == set(outcomes)
 
 
-async def test_a_commit_that_is_cancelled_is_finished_by_the_next() -> None:
+async def test_cancelled_commit_is_finished_by_next_commit() -> None:
     keys = Keys()
     records = KeyValueRecords(keys.connect)
     await records.commit([Put("a", b"1")])
@@ -115,7 +115,7 @@ async def test_a_commit_that_is_cancelled_is_finished_by_the_next() -> None:
         assert len(await records.range(f"{pause}/", f"{pause}0", limit=9)) in (0, 3)
 
 
-async def test_a_response_that_was_answered_is_there_whenever_the_server_dies() -> None:
+async def test_acknowledged_response_survives_server_death() -> None:
     owner, kept = Owner("alice"), response(assistant("kept"))
     for calls in range(120):
         keys = Keys()
@@ -141,7 +141,7 @@ async def test_a_response_that_was_answered_is_there_whenever_the_server_dies() 
         assert [key for key, _ in left if not key.startswith("x/")] == []
 
 
-async def test_what_is_wrong_is_said_without_what_the_store_says(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_hides_text_of_store(caplog: pytest.LogCaptureFixture) -> None:
     keys = Keys()
     keys.left = 0
     records = KeyValueRecords(keys.connect)
@@ -159,20 +159,20 @@ async def test_what_is_wrong_is_said_without_what_the_store_says(caplog: pytest.
         await records.commit([Put("a", b"")], [VersionIs("a", None)])
 
 
-async def test_the_order_of_the_store_does_not_matter() -> None:
+async def test_range_is_sorted_whatever_order_store_has() -> None:
     records = KeyValueRecords(Keys(str.casefold).connect)
     await records.commit([Put("Z", b""), Put("a", b""), Put("_", b"")])
     assert [key for key, _ in await everything(records)] == ["Z", "_", "a"]
 
 
-async def test_a_store_that_finds_no_ranges_is_refused() -> None:
-    """As where the database's locale makes nothing of some characters."""
+async def test_store_with_wrong_ranges_is_refused() -> None:
+    """A database's locale may ignore some characters."""
     records = KeyValueRecords(Keys(lambda key: key.replace("\x7f", "")).connect)
     with pytest.raises(ApiError, match="not in the order of their bytes"):
         await records.commit([Put("a", b"")])
 
 
-async def test_after_trouble_it_is_connected_to_anew() -> None:
+async def test_store_reconnects_once_after_failure() -> None:
     keys = Keys()
     records = KeyValueRecords(keys.connect)
     await records.commit([Put("a", b"1")])

@@ -10,7 +10,7 @@ async def keys(records: MemoryRecords) -> list[str]:
     return [key for key, _ in await records.range("!", "~", limit=100)]
 
 
-async def test_the_oldest_written_go_when_there_are_too_many() -> None:
+async def test_oldest_records_are_evicted_over_max_records() -> None:
     records = MemoryRecords(max_records=3)
     for key in "abc":
         await records.commit([Put(key, b"")])
@@ -19,7 +19,7 @@ async def test_the_oldest_written_go_when_there_are_too_many() -> None:
     assert await keys(records) == ["a", "d", "e"]
 
 
-async def test_the_oldest_written_go_when_they_are_too_big() -> None:
+async def test_oldest_records_are_evicted_over_max_bytes() -> None:
     records = MemoryRecords(max_bytes=1000)
     await records.commit([Put("a", b"x" * 399), Put("b", b"x" * 399)])
     await records.commit([Put("a", b"x" * 499)])

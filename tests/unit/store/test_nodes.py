@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.hashing import Hasher, canonical
-from llama_stack_responses.store.nodes import FAN, Node, decode, extend, link_depths
+from llama_stack_responses.store.nodes import FAN, Node, decode, extend, link_depths, total
 
 
-def test_a_childs_links_are_among_its_parents_and_the_parent() -> None:
+def test_links_of_node_are_among_those_of_parent() -> None:
     for depth in range(1, 5000):
         links = link_depths(depth)
         assert links[0] == depth - 1
@@ -21,7 +22,7 @@ def test_a_childs_links_are_among_its_parents_and_the_parent() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 3, 4, 5, 15, 16, 17, 63, 64, 65, 255, 256, 1999, 4095, 4096, 4097])
-def test_all_ancestors_are_known_after_few_steps(depth: int) -> None:
+def test_all_ancestors_are_reached_in_few_steps(depth: int) -> None:
     known, new, steps = {depth}, {depth}, 0
     while new := {link for each in new for link in link_depths(each)} - known:
         known |= new
@@ -30,7 +31,7 @@ def test_all_ancestors_are_known_after_few_steps(depth: int) -> None:
     assert steps <= max(1, math.ceil(math.log(depth, FAN)))
 
 
-def test_nodes_extend_each_other_and_come_back() -> None:
+def test_extended_node_decodes_to_itself() -> None:
     names: list[str] = []
     data = None
     for depth in range(100):
@@ -40,6 +41,23 @@ def test_nodes_extend_each_other_and_come_back() -> None:
         data = node.encode()
         assert decode(data) == node
         names.append(Hasher(ANONYMOUS).content(b"%d" % depth))
+
+
+def test_node_holds_size_of_its_history() -> None:
+    name, data, size = None, None, 0
+    for depth in range(70):
+        data = extend(name, data, [{"n": "x" * depth}]).encode()
+        size += codec.size(data, codec.whole_text(data))
+        assert total(data) == size
+        name = Hasher(ANONYMOUS).content(b"%d" % depth)
+
+
+def test_node_on_parent_without_size_has_no_size() -> None:
+    earlier = Node(0, (), [{"n": 0}]).encode()
+    name = Hasher(ANONYMOUS).content(b"0")
+    later = extend(name, earlier, [{"n": 1}])
+    assert (total(earlier), total(later.encode())) == (None, None)
+    assert decode(later.encode()) == later
 
 
 MESSAGE = {
@@ -61,7 +79,7 @@ MESSAGE = {
         {"role": "assistant", "content": "hello"},
     ],
 )
-def test_the_same_item_in_other_words_is_the_same(same: dict[str, object]) -> None:
+def test_equivalent_items_have_same_canonical_form(same: dict[str, object]) -> None:
     assert canonical(same) == canonical(MESSAGE)
 
 
@@ -76,11 +94,11 @@ def test_the_same_item_in_other_words_is_the_same(same: dict[str, object]) -> No
         {**MESSAGE, "type": "other"},
     ],
 )
-def test_another_item_is_another(other: dict[str, object]) -> None:
+def test_different_items_have_different_canonical_form(other: dict[str, object]) -> None:
     assert canonical(other) != canonical(MESSAGE)
 
 
-def test_a_history_is_named_by_its_items_alone() -> None:
+def test_history_key_depends_on_owner_and_items_only() -> None:
     items = [{"role": "user", "content": str(index)} for index in range(6)]
     names = Hasher(Owner("alice")).histories(None, items)
     assert len({*names}) == 6
@@ -98,5 +116,5 @@ def test_a_history_is_named_by_its_items_alone() -> None:
         {"type": "apply_patch_call_output", "call_id": "c", "status": "failed"},
     ],
 )
-def test_what_did_not_work_is_another_item(item: dict[str, Any]) -> None:
+def test_status_of_failed_call_changes_canonical_form(item: dict[str, Any]) -> None:
     assert canonical(item) != canonical(item | {"status": "completed"})

@@ -1,4 +1,4 @@
-"""The locks of a commit, and those that a process may hold at once."""
+"""The locks of a commit, and how many a process may hold at once."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def named(*names: tuple[str, bool]) -> list[tuple[int, bool]]:
         ([Put(f"m/c/{number}", b"") for number in range(5)], [VersionIs("m/c/9", None)], [("m/c", X)]),
     ],
 )
-def test_a_commit_locks_what_it_writes_exclusively_and_what_it_reads_with_others(
+def test_commit_locks_writes_exclusively_and_reads_shared(
     writes: list[Write], conditions: list[Condition], expected: list[tuple[str, bool]]
 ) -> None:
     assert locks("s", writes, conditions, 64) == named(*expected)
 
 
-def test_locks_are_taken_in_one_order_whatever_the_order_of_the_keys() -> None:
+def test_locks_have_one_order_whatever_order_keys_have() -> None:
     writes: list[Write] = [Put(f"k/{number}", b"") for number in range(20)]
     found = locks("s", writes, [], 64)
     assert found == locks("s", writes[::-1], [], 64)
@@ -43,14 +43,14 @@ def test_locks_are_taken_in_one_order_whatever_the_order_of_the_keys() -> None:
     assert found == sorted(found)
 
 
-def test_a_commit_that_needs_too_many_locks_takes_the_one_of_the_store() -> None:
+def test_commit_needing_too_many_locks_locks_whole_store() -> None:
     writes: list[Write] = [Put(f"k/{number}", b"") for number in range(65)]
     assert locks("s", writes, [], 64) is None
     assert locks("s", writes[:64], [], 64) is not None
     assert locks("s", [], [Empty("k/")], 64) is None
 
 
-async def test_commits_have_no_more_locks_at_once_than_the_budget() -> None:
+async def test_concurrent_commits_stay_within_lock_budget() -> None:
     budget, held, most = LockBudget(2), 0, 0
     assert budget.limit == 64
 
@@ -67,7 +67,7 @@ async def test_commits_have_no_more_locks_at_once_than_the_budget() -> None:
     assert held == 0
 
 
-async def test_a_large_commit_is_not_passed_by_later_small_ones() -> None:
+async def test_large_commit_is_not_overtaken_by_small_ones() -> None:
     budget, order = LockBudget(1), []
 
     async def commit(name: str, count: int) -> None:
@@ -80,14 +80,14 @@ async def test_a_large_commit_is_not_passed_by_later_small_ones() -> None:
 
 
 @pytest.mark.parametrize("granted", [False, True])
-async def test_locks_of_a_commit_that_is_cancelled_while_it_waits_are_free_again(granted: bool) -> None:
+async def test_cancelled_waiting_commit_frees_its_locks(granted: bool) -> None:
     budget = LockBudget(1)
     first = asyncio.create_task(hold(budget, release := asyncio.Event()))
     await asyncio.sleep(0)
     second, third = (asyncio.create_task(hold(budget, asyncio.Event())) for _ in range(2))
     await asyncio.sleep(0)
     if granted:
-        # The first gives its locks to the second, which is cancelled before it runs again.
+        # The first passes its locks to the second, which is cancelled before it runs again.
         release.set()
         await first
     second.cancel()

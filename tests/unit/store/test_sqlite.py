@@ -1,4 +1,4 @@
-"""What is particular to records in an SQLite file: other processes, kills, and disks."""
+"""Specifics of records in an SQLite file: other processes, kills, and disk errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.store import sqlite, sqlite_file, sqlite_threads
 from llama_stack_responses.store.records import Conflict, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
-from llama_stack_responses.store.worker import Job
+from llama_stack_responses.store.worker import Task
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -37,14 +37,14 @@ async def records(tmp_path: Path) -> AsyncIterator[SqliteRecords]:
 
 @pytest.fixture
 async def hasty(tmp_path: Path) -> AsyncIterator[SqliteRecords]:
-    """Records that do not wait for a lock for long."""
+    """Records with a short timeout for locks."""
     opened = SqliteRecords(tmp_path / "records.db", busy_timeout=0.2)
     yield opened
     await opened.close()
 
 
 def python(body: str, *args: object) -> subprocess.Popen[str]:
-    """Another process that runs `body` as a coroutine, with a store at `args[0]` as `records`."""
+    """Start another process that runs `body` as a coroutine, with a store at `args[0]` as `records`."""
     program = (
         "import asyncio, resource, sys\n"
         "from llama_stack_responses.core.errors import ApiError\n"
@@ -61,7 +61,7 @@ def python(body: str, *args: object) -> subprocess.Popen[str]:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the lock that a writer needs."""
+    """Hold the lock that a writer needs."""
     other = sqlite3.connect(folder / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     try:
@@ -77,7 +77,7 @@ async def finish(process: subprocess.Popen[str]) -> str:
     return out
 
 
-async def test_two_processes_count_together(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_concurrent_increments_of_two_processes_are_not_lost(records: SqliteRecords, tmp_path: Path) -> None:
     body = """
     for _ in range(100):
         while True:
@@ -90,15 +90,15 @@ async def test_two_processes_count_together(records: SqliteRecords, tmp_path: Pa
             break
     await records.close()
     """
-    # The file is new: they also race for making it.
+    # The file is new: the processes also race to create it.
     children = [python(body, tmp_path / "records.db") for _ in range(2)]
     for child in children:
         await finish(child)
     assert await records.get_many(["count"]) == {"count": Record(b"200", 200)}
 
 
-async def test_another_process_that_closes_the_file_leaves_it_to_us(records: SqliteRecords, tmp_path: Path) -> None:
-    """It would take the WAL along if ours had lost its lock, as it does when any handle on the file is closed."""
+async def test_other_process_closing_file_keeps_wal(records: SqliteRecords, tmp_path: Path) -> None:
+    """SQLite would delete the WAL if this process had lost its lock, as it does when any of its handles is closed."""
     await records.commit([Put("a", b"")])
     await records.get_many(["a"])
     await finish(python('await records.commit([Put("b", b"")]); await records.close()', tmp_path / "records.db"))
@@ -107,7 +107,7 @@ async def test_another_process_that_closes_the_file_leaves_it_to_us(records: Sql
     assert sorted(seen.split()) == ["a", "b", "c"]
 
 
-async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_kill_loses_no_acknowledged_commit(tmp_path: Path) -> None:
     body = """
     async def write(lane):
         for index in range(1_000_000):
@@ -137,7 +137,7 @@ async def test_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> Non
         await records.close()
 
 
-async def test_a_process_ends_without_close(tmp_path: Path) -> None:
+async def test_process_exits_without_close(tmp_path: Path) -> None:
     body = """
     await records.commit([Put("a", b"1")])
     await records.get_many(["a"])
@@ -145,13 +145,13 @@ async def test_a_process_ends_without_close(tmp_path: Path) -> None:
     await asyncio.wait_for(finish(python(body, tmp_path / "records.db")), 60)
 
 
-async def test_a_locked_file_is_an_error_with_a_retry_and_then_works(hasty: SqliteRecords, tmp_path: Path) -> None:
+async def test_locked_file_is_503_and_recovers(hasty: SqliteRecords, tmp_path: Path) -> None:
     await hasty.commit([Put("a", b"1")])
     with locked(tmp_path):
         begun = time.monotonic()
         calls = (hasty.commit([Put(f"b/{n}", b"")]) for n in range(300))
         results = await asyncio.gather(*calls, return_exceptions=True)
-        assert time.monotonic() - begun < 30  # and not a minute, as if each had waited by itself
+        assert time.monotonic() - begun < 30  # and not a minute, as if each had waited separately
         assert await hasty.get_many(["a"]) == {"a": Record(b"1", 1)}
     for error in results:
         assert isinstance(error, ApiError)
@@ -161,7 +161,7 @@ async def test_a_locked_file_is_an_error_with_a_retry_and_then_works(hasty: Sqli
     assert [key for key, _ in await hasty.range("a", "z", limit=10)] == ["a"]
 
 
-async def test_a_full_disk_is_an_error_and_later_works(tmp_path: Path) -> None:
+async def test_full_disk_is_503_and_recovers(tmp_path: Path) -> None:
     body = """
     size = 64 * 1024
     await records.commit([Put("first", b"1")])
@@ -192,7 +192,7 @@ async def test_a_full_disk_is_an_error_and_later_works(tmp_path: Path) -> None:
     await finish(python(body, tmp_path / "records.db"))
 
 
-async def test_one_bad_commit_does_not_spoil_those_beside_it(records: SqliteRecords) -> None:
+async def test_failing_commit_does_not_affect_concurrent_ones(records: SqliteRecords) -> None:
     results = await asyncio.gather(
         records.commit([Put("a", b"1")]),
         records.commit([Put("torn", b""), Put("\ud800", b"")]),
@@ -204,13 +204,13 @@ async def test_one_bad_commit_does_not_spoil_those_beside_it(records: SqliteReco
     assert [key for key, _ in await records.range("!", "~", limit=9)] == ["a", "c"]
 
 
-async def test_commits_that_wait_share_a_transaction(
+async def test_waiting_commits_share_transaction(
     records: SqliteRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = []
     transaction = sqlite_threads.Writer._transaction
 
-    def counted(writer: sqlite_threads.Writer, jobs: list[Job[sqlite3.Connection]]) -> bool:
+    def counted(writer: sqlite_threads.Writer, jobs: list[Task[sqlite3.Connection]]) -> bool:
         sizes.append(len(jobs))
         return transaction(writer, jobs)
 
@@ -224,7 +224,7 @@ async def test_commits_that_wait_share_a_transaction(
     assert len(sizes) <= 3
 
 
-async def test_a_file_that_is_no_database_is_an_error(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_file_that_is_not_database_raises_error(records: SqliteRecords, tmp_path: Path) -> None:
     (tmp_path / "records.db").write_bytes(b"no database at all, but long enough to be looked at" * 100)
     with pytest.raises(ApiError, match="damaged or not a database") as error:
         await records.get_many(["a"])
@@ -236,7 +236,7 @@ async def test_a_file_that_is_no_database_is_an_error(records: SqliteRecords, tm
     assert len(await records.get_many(["a"])) == 1
 
 
-async def test_a_newer_schema_is_refused(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_newer_schema_is_refused(records: SqliteRecords, tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "records.db") as newer:
         newer.execute(f"PRAGMA user_version={sqlite_file.SCHEMA + 1}")
     newer.close()
@@ -244,7 +244,7 @@ async def test_a_newer_schema_is_refused(records: SqliteRecords, tmp_path: Path)
         await records.commit([Put("a", b"")])
 
 
-async def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+async def test_folder_that_cannot_be_created_raises_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     records = SqliteRecords(tmp_path / "file" / "records.db")
     with pytest.raises(ApiError, match="cannot be opened: file exists") as error:
@@ -255,7 +255,7 @@ async def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     await records.close()
 
 
-async def test_files_are_for_their_owner_alone_and_one_is_left(tmp_path: Path) -> None:
+async def test_files_are_readable_by_owner_only_and_merged_on_close(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "new" / "folder" / "records.db")
     await records.commit([Put("a", b"")])
     for file in (tmp_path / "new" / "folder").iterdir():
@@ -272,9 +272,7 @@ async def test_close_ends_all_threads(records: SqliteRecords) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("records-")]
 
 
-async def test_a_cancelled_commit_that_waits_is_not_made_and_leaves_those_beside_it_alone(
-    records: SqliteRecords, tmp_path: Path
-) -> None:
+async def test_cancelled_waiting_commit_is_not_made_and_others_are(records: SqliteRecords, tmp_path: Path) -> None:
     await records.commit([Put("a", b"")])
     with locked(tmp_path):
         calls = [asyncio.ensure_future(records.commit([Put(f"k/{n}", b"")])) for n in range(6)]
@@ -286,7 +284,7 @@ async def test_a_cancelled_commit_that_waits_is_not_made_and_leaves_those_beside
     assert [key for key, _ in await records.range("k/", "k0", limit=9)] == ["k/1", "k/3", "k/5"]
 
 
-def test_a_loop_that_ends_early_leaves_the_next_a_working_store(tmp_path: Path) -> None:
+def test_event_loop_ending_early_leaves_store_usable(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "records.db")
 
     async def resume() -> int:
@@ -307,7 +305,7 @@ def test_a_loop_that_ends_early_leaves_the_next_a_working_store(tmp_path: Path) 
     assert asyncio.run(resume()) == 2
 
 
-async def test_deletes_give_space_back(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_deletes_shrink_file(records: SqliteRecords, tmp_path: Path) -> None:
     for start in range(0, 2000, 20):
         await records.commit([Put(f"k/{n:05}", b"x" * 4000, 1.0) for n in range(start, start + 20)])
     await records.close()
@@ -321,13 +319,13 @@ async def test_deletes_give_space_back(records: SqliteRecords, tmp_path: Path) -
     assert (tmp_path / "records.db").stat().st_size < full / 50
 
 
-async def test_no_statement_reads_the_whole_table(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_no_statement_scans_whole_table(records: SqliteRecords, tmp_path: Path) -> None:
     await records.commit([])
     connection = sqlite3.connect(tmp_path / "records.db")
     statements = {name: sql for name, sql in vars(sqlite).items() if isinstance(sql, str) and "records" in sql}
     checked = 0
     for name in ("_GET", "_GET_MANY", "_VERSIONS", "_RANGE", "_RANGE_REVERSE", "_EXISTS", "_DELETE", "_SWEEP"):
-        sql = statements[name]
+        sql = statements[name].format(value=sqlite._SMALL_VALUE)
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", ("1",) * sql.count("?"))]
         assert not [step for step in plan if step.startswith("SCAN records") or "TEMP B-TREE" in step], (name, plan)
         checked += 1

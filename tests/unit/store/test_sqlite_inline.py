@@ -1,4 +1,4 @@
-"""Which jobs on an SQLite file the event loop does itself, and which it leaves to the threads."""
+"""Which tasks on an SQLite file run in the event loop, and which in threads."""
 
 from __future__ import annotations
 
@@ -12,29 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from llama_stack_responses.store import sqlite_inline
 from llama_stack_responses.store.records import Conflict, Delete, Ensure, Put, Record, VersionIs
 from llama_stack_responses.store.sqlite import SqliteRecords
 from llama_stack_responses.store.sqlite_file import WAL_BYTES, File
 from llama_stack_responses.store.sqlite_inline import Inline
 from llama_stack_responses.store.sqlite_threads import Writer
-from llama_stack_responses.store.worker import Job, Worker, job_of
+from llama_stack_responses.store.worker import Task, ThreadPool, job_of
 from tests.support.waiting import until
 
 LARGE = b"x" * 200_000
 
 
 @pytest.fixture
-async def records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteRecords]:
-    """Records that take no disk for slow: on a busy machine any may seem so, which is for the tests of a `Bench`."""
-    monkeypatch.setattr(sqlite_inline, "_SLOW", inf)
-    opened = SqliteRecords(tmp_path / "records.db", busy_timeout=60)
+async def records(tmp_path: Path) -> AsyncIterator[SqliteRecords]:
+    """Records that never count the disk as slow, as it may seem on a busy machine. Tests of a `Bench` cover that."""
+    opened = SqliteRecords(tmp_path / "records.db", busy_timeout=60, slow_seconds=inf)
     yield opened
     await opened.close()
 
 
 class Clock:
-    """Goes on by `step` each time that it is read."""
+    """Advance by `step` with each reading."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -46,21 +44,23 @@ class Clock:
 
 
 class Bench:
-    """An `Inline` with a thread for what it does not do, and who did what."""
+    """An `Inline` with a writer thread. It shows which of them ran a task."""
 
     def __init__(self, path: Path, path_of_writer: Path) -> None:
         self.clock = Clock()
-        self.writer = Worker("records-writer", lambda: Writer(File(path_of_writer, "normal", 60)), threads=1, group=8)
+        self.writer = ThreadPool(
+            "records-writer", lambda: Writer(File(path_of_writer, "normal", 60)), threads=1, group=8
+        )
         self.inline = Inline(File(path, "normal", 0), self.writer, self.clock)
 
     async def commit(self) -> str:
-        """Commits something; in which thread."""
-        job: Job[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
+        """Commit something. Return the name of the thread that ran it."""
+        job: Task[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
         self.inline.commit(job, 1)
         return str(await job.future)
 
     def read(self) -> bool:
-        """Whether the loop reads by itself."""
+        """Return whether the event loop ran the read itself."""
         return self.inline.read(lambda connection: connection.execute("SELECT 1").fetchall()) == [(1,)]
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ def threads() -> set[str]:
 
 @contextmanager
 def counted(records: SqliteRecords) -> Iterator[list[str]]:
-    """The transactions that the loop's connection begins."""
+    """Record the transactions that the loop's connection begins."""
     begun: list[str] = []
     connection = records._inline._file.connection()
     connection.set_trace_callback(lambda sql: begun.append(sql) if sql.startswith("BEGIN") else None)
@@ -89,7 +89,7 @@ def counted(records: SqliteRecords) -> Iterator[list[str]]:
     connection.set_trace_callback(None)
 
 
-async def test_what_is_small_needs_no_thread(records: SqliteRecords) -> None:
+async def test_small_tasks_use_no_thread(records: SqliteRecords) -> None:
     await records.commit([Put("a", b"1"), Ensure("b", b"2")])
     with pytest.raises(Conflict):
         await records.commit([Delete("a")], [VersionIs("a", 9)])
@@ -110,7 +110,7 @@ async def test_what_is_small_needs_no_thread(records: SqliteRecords) -> None:
     ],
     ids=["a large commit", "many writes", "many conditions", "a sweep", "many keys", "a long range"],
 )
-async def test_what_may_be_large_is_for_a_thread(
+async def test_large_tasks_run_in_thread(
     records: SqliteRecords, call: Callable[[SqliteRecords], object], thread: str
 ) -> None:
     await records.commit([Put("a", b"1")])
@@ -118,7 +118,9 @@ async def test_what_may_be_large_is_for_a_thread(
     assert threads() == {thread}
 
 
-async def test_commits_of_one_turn_are_one_transaction(records: SqliteRecords, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_of_one_loop_iteration_share_transaction(
+    records: SqliteRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await records.commit([Put("first", b"")])
     with counted(records) as begun:
         await asyncio.gather(*(records.commit([Put(f"k/{n}", b"")]) for n in range(20)))
@@ -127,20 +129,20 @@ async def test_commits_of_one_turn_are_one_transaction(records: SqliteRecords, m
     assert not threads()
 
 
-async def test_a_turn_makes_no_more_than_it_can_at_once(records: SqliteRecords) -> None:
+async def test_oversized_batch_of_commits_runs_in_thread(records: SqliteRecords) -> None:
     await asyncio.gather(*(records.commit([Put(f"k/{n}", b"x" * 50_000)]) for n in range(10)))
     assert len(await records.range("k/", "k0", limit=30)) == 10
     assert threads() == {"records-writer"}
 
 
-async def test_commits_that_wait_for_the_disk_are_for_the_thread(tmp_path: Path) -> None:
+async def test_commits_with_full_synchronous_run_in_thread(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "records.db", synchronous="full")
     await records.commit([Put("a", b"")])
     assert threads() == {"records-writer"}
     await records.close()
 
 
-async def test_a_slow_disk_is_left_to_the_threads_for_a_while(bench: Bench) -> None:
+async def test_slow_disk_moves_tasks_to_threads_for_one_second(bench: Bench) -> None:
     assert await bench.commit() == "MainThread"
     bench.clock.step = 0.2
     assert await bench.commit() == "MainThread"
@@ -152,7 +154,7 @@ async def test_a_slow_disk_is_left_to_the_threads_for_a_while(bench: Bench) -> N
     assert await bench.commit() == "MainThread"
 
 
-async def test_a_disk_that_fails_is_left_to_the_threads_for_a_while(bench: Bench) -> None:
+async def test_failing_disk_moves_tasks_to_threads_for_one_second(bench: Bench) -> None:
     assert await bench.commit() == "MainThread"
     assert bench.inline.read(lambda connection: connection.execute("SELECT 1 FROM gone").fetchall()) is None
     assert await bench.commit() == "records-writer"
@@ -160,7 +162,7 @@ async def test_a_disk_that_fails_is_left_to_the_threads_for_a_while(bench: Bench
     assert await bench.commit() == "MainThread"
 
 
-async def test_a_lock_is_waited_for_by_the_thread_alone(bench: Bench, tmp_path: Path) -> None:
+async def test_waiting_for_lock_happens_in_thread(bench: Bench, tmp_path: Path) -> None:
     assert await bench.commit() == "MainThread"
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
@@ -174,7 +176,7 @@ async def test_a_lock_is_waited_for_by_the_thread_alone(bench: Bench, tmp_path: 
     assert await bench.commit() == "MainThread"
 
 
-async def test_what_another_loop_uses_is_not_waited_for(bench: Bench) -> None:
+async def test_connection_in_use_by_other_loop_is_not_waited_for(bench: Bench) -> None:
     assert await bench.commit() == "MainThread"
     reads, ends = threading.Event(), threading.Event()
 
@@ -192,7 +194,7 @@ async def test_what_another_loop_uses_is_not_waited_for(bench: Bench) -> None:
     assert await bench.commit() == "MainThread"
 
 
-async def test_two_loops_at_once(records: SqliteRecords) -> None:
+async def test_two_event_loops_can_use_store_at_once(records: SqliteRecords) -> None:
     async def write(lane: int) -> None:
         for n in range(50):
             key = f"k/{lane}/{n}"
@@ -205,7 +207,7 @@ async def test_two_loops_at_once(records: SqliteRecords) -> None:
     await asyncio.gather(asyncio.to_thread(in_another), write(2))
 
 
-async def test_what_waits_when_the_store_closes_is_made(tmp_path: Path) -> None:
+async def test_waiting_commit_is_made_on_close(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "records.db")
     waiting = asyncio.ensure_future(records.commit([Put("a", b"")]))
     await asyncio.sleep(0)
@@ -216,7 +218,7 @@ async def test_what_waits_when_the_store_closes_is_made(tmp_path: Path) -> None:
     await records.close()
 
 
-async def test_a_loop_that_ended_holds_up_nobody(tmp_path: Path) -> None:
+async def test_ended_event_loop_does_not_block_store(tmp_path: Path) -> None:
     records = SqliteRecords(tmp_path / "records.db")
 
     async def leave() -> None:
@@ -240,7 +242,7 @@ async def test_a_loop_that_ended_holds_up_nobody(tmp_path: Path) -> None:
     await records.close()
 
 
-async def test_a_loop_that_ended_before_the_wal_was_moved_holds_up_nobody(
+async def test_loop_ended_during_checkpoint_does_not_block_later_checkpoints(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[asyncio.AbstractEventLoop] = []
@@ -257,11 +259,11 @@ async def test_a_loop_that_ended_before_the_wal_was_moved_holds_up_nobody(
     assert asked[1:] == [asyncio.get_running_loop()]
 
 
-async def test_who_closes_leaves_the_turns_of_other_loops_to_them(bench: Bench) -> None:
+async def test_close_leaves_commits_of_other_loops_to_them(bench: Bench) -> None:
     waits, closed = threading.Event(), threading.Event()
 
     async def commit() -> tuple[str, str]:
-        job: Job[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
+        job: Task[sqlite3.Connection] = job_of(lambda _: threading.current_thread().name)
         bench.inline.commit(job, 1)
         waits.set()
         closed.wait(60)
@@ -275,12 +277,12 @@ async def test_who_closes_leaves_the_turns_of_other_loops_to_them(bench: Bench) 
     assert made == asked
 
 
-async def test_who_reads_for_long_holds_up_no_commit(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_long_read_of_other_connection_delays_no_commit(records: SqliteRecords, tmp_path: Path) -> None:
     await records.commit([Put("a", b"")])
     other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
     other.execute("BEGIN")
     other.execute("SELECT * FROM records").fetchall()
-    async with asyncio.timeout(30):  # it would be the busy timeout, for each
+    async with asyncio.timeout(30):  # without it, each commit would take the busy timeout
         for n in range(40):
             await records.commit([Put(f"k/{n}", b"x" * 100_000)])
     other.close()
@@ -290,7 +292,7 @@ async def test_who_reads_for_long_holds_up_no_commit(records: SqliteRecords, tmp
             await asyncio.sleep(0.02)
 
 
-async def test_writers_that_never_pause_leave_a_short_wal(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_continuous_writers_leave_short_wal(records: SqliteRecords, tmp_path: Path) -> None:
     wal, sizes = tmp_path / "records.db-wal", []
 
     async def write(lane: int) -> None:
@@ -303,17 +305,44 @@ async def test_writers_that_never_pause_leave_a_short_wal(records: SqliteRecords
     assert len(await records.range("k/", "k0", limit=4000)) == 3200
 
 
-async def test_a_wal_that_cannot_be_moved_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_checkpoint_is_repeated_when_wal_has_grown(tmp_path: Path) -> None:
+    """On a loaded machine, the thread that holds a lock may be delayed for longer than the writer waits."""
+    path = tmp_path / "records.db"
+    writer = Writer(File(path, "normal", 5.0), clock=lambda: 0.0)
+
+    def write(number: int) -> None:
+        def call(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "INSERT INTO records(key, value, version) VALUES (?, ?, 1)", (str(number), bytes(500_000))
+            )
+
+        writer.handle([job_of(call)])
+
+    write(0)
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM records").fetchall()
+    for number in range(1, 11):
+        write(number)
+    assert (tmp_path / "records.db-wal").stat().st_size > WAL_BYTES
+    other.close()
+    for number in range(11, 60):
+        write(number)
+    assert (tmp_path / "records.db-wal").stat().st_size < 3 * WAL_BYTES
+    writer.close()
+
+
+async def test_failed_checkpoint_fails_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(File, "wal_size", lambda _: WAL_BYTES + 1)
     (tmp_path / "file").write_bytes(b"")
     bench = Bench(tmp_path / "records.db", tmp_path / "file" / "no folder")
     for _ in range(3):
         assert await bench.commit() == "MainThread"
-        await bench.writer.stop()  # its attempt to move the WAL is over
+        await bench.writer.stop()  # its attempt to checkpoint the WAL is over
     await bench.close()
 
 
-async def test_a_long_wal_is_moved_into_the_file_while_nobody_commits(records: SqliteRecords, tmp_path: Path) -> None:
+async def test_long_wal_is_checkpointed_without_further_commits(records: SqliteRecords, tmp_path: Path) -> None:
     for n in range(45):
         await records.commit([Put(f"k/{n}", b"x" * 100_000)])
     await until(lambda: (tmp_path / "records.db").stat().st_size >= WAL_BYTES // 2)

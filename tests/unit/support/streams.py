@@ -1,4 +1,4 @@
-"""Well-formed streams to bend: written out by hand, so that they owe nothing to the code under test."""
+"""Valid streams to modify: written by hand, independent of the code under test."""
 
 from copy import deepcopy
 from typing import Any
@@ -8,7 +8,7 @@ type Json = dict[str, Any]
 
 
 def response(status: str = "in_progress", output: list[Json] | None = None, **changes: Any) -> Json:
-    """A whole response object."""
+    """Return a complete response object."""
     return {
         "id": "resp_1",
         "object": "response",
@@ -33,7 +33,7 @@ def response(status: str = "in_progress", output: list[Json] | None = None, **ch
 
 
 def usage() -> Json:
-    """Token counts with all their details."""
+    """Return token counts with all details."""
     return {
         "input_tokens": 3,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
@@ -44,12 +44,12 @@ def usage() -> Json:
 
 
 def numbered(*events: Event) -> list[Event]:
-    """The events with their sequence numbers."""
+    """Return the events with sequence numbers."""
     return [{**deepcopy(event), "sequence_number": number} for number, event in enumerate(events)]
 
 
 def stream(*items: list[Event], end: Event | None = None) -> list[Event]:
-    """A stream of whole items, and its terminal event: completed unless given."""
+    """Return a stream of complete items, with its terminal event: completed unless given."""
     body = [event for item in items for event in item]
     output = [event["item"] for event in body if event["type"] == "response.output_item.done"]
     return numbered(
@@ -61,7 +61,7 @@ def stream(*items: list[Event], end: Event | None = None) -> list[Event]:
 
 
 def message(index: int = 0, *fragments: str, logprobs: bool = False) -> list[Event]:
-    """The events of one message with one part and an annotation."""
+    """Return the events of one message with one part and an annotation."""
     fragments = fragments or ("Hello", " world")
     at: Json = {"item_id": f"msg_{index}", "output_index": index, "content_index": 0}
     tokens = [logprob(each) for each in fragments] if logprobs else []
@@ -86,7 +86,7 @@ def message(index: int = 0, *fragments: str, logprobs: bool = False) -> list[Eve
 
 
 def reasoning(index: int = 0) -> list[Event]:
-    """The events of a reasoning item with a content part and a summary part."""
+    """Return the events of a reasoning item with a content part and a summary part."""
     at: Json = {"item_id": f"rs_{index}", "output_index": index}
     content, summary = {"type": "reasoning_text", "text": "hm"}, {"type": "summary_text", "text": "so"}
     item = {"id": at["item_id"], "type": "reasoning"}
@@ -106,7 +106,7 @@ def reasoning(index: int = 0) -> list[Event]:
 
 
 def call(index: int = 0, *fragments: str) -> list[Event]:
-    """The events of one function call."""
+    """Return the events of one function call."""
     fragments = fragments or ('{"a"', ":1}")
     at: Json = {"item_id": f"fc_{index}", "output_index": index}
     item = {"id": at["item_id"], "type": "function_call", "call_id": f"call_{index}", "name": "f"}
@@ -120,7 +120,7 @@ def call(index: int = 0, *fragments: str) -> list[Event]:
 
 
 def search(index: int = 0) -> list[Event]:
-    """The events of one web search."""
+    """Return the events of one web search."""
     at: Json = {"item_id": f"ws_{index}", "output_index": index}
     item = {"id": at["item_id"], "type": "web_search_call", "action": {"type": "search", "query": "q"}}
     steps = [{"type": f"response.web_search_call.{step}", **at} for step in ("in_progress", "searching", "completed")]
@@ -128,7 +128,7 @@ def search(index: int = 0) -> list[Event]:
 
 
 def shell(index: int = 0) -> list[Event]:
-    """The events of one shell call with two commands."""
+    """Return the events of one shell call with two commands."""
     item: Json = {"id": f"sh_{index}", "type": "shell_call", "call_id": "call_s", "environment": None}
     at: Json = {"output_index": index}
     action: Json = {"commands": ["ls -l", "pwd"], "timeout_ms": None, "max_output_length": None}
@@ -144,15 +144,15 @@ def shell(index: int = 0) -> list[Event]:
 
 
 def logprob(token: str) -> Json:
-    """A token's logprob as a part carries it."""
+    """Return a token's logprob as a part carries it."""
     return {"token": token, "logprob": -0.5, "bytes": list(token.encode()), "top_logprobs": []}
 
 
 def added(index: int, item: Json) -> Event:
-    """The event that opens an item."""
+    """Return the event that opens an item."""
     return {"type": "response.output_item.added", "output_index": index, "item": item}
 
 
 def done(index: int, item: Json) -> Event:
-    """The event that closes an item."""
+    """Return the event that closes an item."""
     return {"type": "response.output_item.done", "output_index": index, "item": item}

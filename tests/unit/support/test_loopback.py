@@ -1,4 +1,4 @@
-"""Which addresses a test may reach."""
+"""The addresses that a test may reach."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ BEYOND = [
 
 @pytest.mark.parametrize("address", HERE)
 @pytest.mark.parametrize("event", ["socket.connect", "socket.sendto"])
-def test_a_connection_on_this_machine_is_let_through(event: str, address: Any) -> None:
+def test_connection_on_this_machine_is_allowed(event: str, address: Any) -> None:
     watch = Watch()
     watch(event, (None, address))
     assert watch.found == []
@@ -35,7 +35,7 @@ def test_a_connection_on_this_machine_is_let_through(event: str, address: Any) -
 
 @pytest.mark.parametrize("address", BEYOND)
 @pytest.mark.parametrize("event", ["socket.connect", "socket.sendto"])
-def test_a_connection_beyond_this_machine_is_refused_and_noted(event: str, address: Any) -> None:
+def test_connection_beyond_this_machine_is_refused_and_recorded(event: str, address: Any) -> None:
     watch = Watch()
     with pytest.raises(BeyondLoopbackError):
         watch(event, (None, address))
@@ -43,11 +43,11 @@ def test_a_connection_beyond_this_machine_is_refused_and_noted(event: str, addre
 
 
 @pytest.mark.parametrize("host", ["localhost", b"localhost", "127.0.0.1", "8.8.8.8", "::1", "fe80::1%lo", None, ""])
-def test_a_lookup_that_asks_nobody_is_let_through(host: Any) -> None:
+def test_lookup_without_dns_is_allowed(host: Any) -> None:
     Watch()("socket.getaddrinfo", (host, 80))
 
 
 @pytest.mark.parametrize("host", ["a.example", "localhost.", "nowhere.invalid", b"a.example"])
-def test_a_lookup_of_a_name_is_refused(host: Any) -> None:
+def test_dns_lookup_is_refused(host: Any) -> None:
     with pytest.raises(BeyondLoopbackError):
         Watch()("socket.getaddrinfo", (host, 80))

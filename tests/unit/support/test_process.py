@@ -23,40 +23,40 @@ STUBBORN = [
 
 
 def started(command: list[str], log: Path) -> Child:
-    """A child that has printed `up`."""
+    """Start a child and wait until it has printed `up`."""
     child = Child(command, log=log)
     child.wait_ready(lambda: "up" in log.read_text() or None, seconds=60, every=0.01)
     return child
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended: it is not there, or only its parent's memory of it is."""
+    """Return whether the process has ended: it is missing or a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
         return True
 
 
-def test_stop(tmp_path: Path) -> None:
+def test_stop_terminates_child(tmp_path: Path) -> None:
     child = started(SLEEP, tmp_path / "log")
     assert child.returncode is None
     assert child.stop() == -signal.SIGTERM
     assert child.stop() == -signal.SIGTERM
 
 
-def test_stop_of_one_that_does_not_want_to(tmp_path: Path) -> None:
+def test_stop_kills_stubborn_child(tmp_path: Path) -> None:
     child = started(STUBBORN, tmp_path / "log")
     assert child.stop(grace=0.1) == -signal.SIGKILL
 
 
-def test_early_end_is_told_with_the_log(tmp_path: Path) -> None:
+def test_early_exit_is_reported_with_log(tmp_path: Path) -> None:
     child = Child([sys.executable, "-c", "raise SystemExit('no config here')"], log=tmp_path / "log")
     with pytest.raises(StartError, match=r"ended with 1 .*\n.*no config here"):
         child.wait_ready(lambda: None, seconds=60)
     child.kill()
 
 
-def test_the_bound_on_time(tmp_path: Path) -> None:
+def test_child_that_is_never_ready_times_out(tmp_path: Path) -> None:
     child = started(SLEEP, tmp_path / "log")
     with pytest.raises(StartError, match=r"not ready after 0.1 s"):
         child.wait_ready(lambda: None, seconds=0.1)
@@ -64,7 +64,7 @@ def test_the_bound_on_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal is Linux's")
-def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
+def test_child_dies_with_killed_parent(tmp_path: Path) -> None:
     log = tmp_path / "log"
     program = (
         "import sys, time; from pathlib import Path; from tests.support.process import Child\n"
@@ -83,7 +83,7 @@ def test_nothing_outlives_a_killed_parent(tmp_path: Path) -> None:
     wait_until(lambda: gone(pid))
 
 
-def test_a_free_port_can_be_named_and_is_given_to_nobody_else() -> None:
+def test_free_port_is_reserved_for_caller() -> None:
     port = free_port()
     handed_out = set()
     for _ in range(200):
@@ -96,8 +96,8 @@ def test_a_free_port_can_be_named_and_is_given_to_nobody_else() -> None:
         server.bind(("127.0.0.1", port))
 
 
-def test_a_stack_that_cannot_start_says_why(tmp_path: Path) -> None:
-    """`llama` is a stand-in here: the real one takes seconds and belongs to the integration tests."""
+def test_stack_that_cannot_start_is_reported_with_log(tmp_path: Path) -> None:
+    """`llama` is a stand-in here: the real one takes seconds and is covered by the integration tests."""
     bin_folder = tmp_path / "bin"
     bin_folder.mkdir()
     script = bin_folder / "llama"

@@ -9,7 +9,7 @@ GOOD = (
 )
 
 
-def test_good() -> None:
+def test_valid_frames_are_read() -> None:
     frames = read_sse(GOOD)
     assert frames == [("a", {"type": "a", "n": "é"}), ("b", {"type": "b"})]
     assert frames.comments == 1
@@ -17,12 +17,12 @@ def test_good() -> None:
 
 
 @pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
-def test_cut_anywhere(ends: bytes) -> None:
+def test_arbitrary_cuts_do_not_change_frames(ends: bytes) -> None:
     raw = GOOD.replace(b"\n", ends)
     assert read_sse(raw[at : at + 1] for at in range(len(raw))) == read_sse(GOOD)
 
 
-def test_frames_come_as_they_come() -> None:
+def test_frames_are_read_as_they_arrive() -> None:
     chunks = iter([GOOD[:40], GOOD[40:]])
     assert next(iter_sse(chunks))[0] == "a"
     assert next(chunks) == GOOD[40:]
@@ -45,7 +45,7 @@ def test_frames_come_as_they_come() -> None:
         (b"event: done\ndata: [DONE]\n\n" + GOOD, "not JSON"),
     ],
 )
-def test_bad(raw: bytes, says: str) -> None:
+def test_invalid_frames_are_refused(raw: bytes, says: str) -> None:
     with pytest.raises(WireError) as raised:
         read_sse(raw)
     assert says in str(raised.value)

@@ -1,4 +1,4 @@
-"""The judge of the protocol accepts well-formed streams and refuses each way of bending one."""
+"""The stream checker accepts valid streams and refuses every modified one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ type Event = dict[str, Any]
 
 
 def interleaved() -> list[Event]:
-    """Two calls whose events come in turn, after a message: an item is added while another is open."""
+    """Return two calls with interleaved events after a message: an item is added while another is open."""
     first, second = call(1), call(2)
     mixed = [first[0], second[0], first[1], second[1], first[2], second[2], first[3], first[4], second[3], second[4]]
     events = stream(message(0), mixed)
@@ -32,13 +32,13 @@ def interleaved() -> list[Event]:
 
 
 def failed(code: str = "server_error") -> Event:
-    """The terminal event of a stream that broke after its first item."""
+    """Return the terminal event of a stream that broke after its first item."""
     output = [message()[-1]["item"]]
     return {"type": "response.failed", "response": response("failed", output, error={"code": code, "message": "x"})}
 
 
 def of(events: list[Event], name: str) -> Event:
-    """The last event of this type."""
+    """Return the last event of this type."""
     return next(event for event in reversed(events) if event["type"] == f"response.{name}")
 
 
@@ -61,12 +61,12 @@ def of(events: list[Event], name: str) -> Event:
         ),
     ],
 )
-def test_well_formed(events: list[Event]) -> None:
+def test_valid_streams_are_accepted(events: list[Event]) -> None:
     assert check_stream(events) == events[-1]["response"]
     assert rebuild(events) == events[-1]["response"]
 
 
-def test_rebuild_of_a_stream_that_goes_on() -> None:
+def test_unfinished_stream_is_rebuilt() -> None:
     events = stream(message())
     annotated = next(position for position, event in enumerate(events) if "annotation" in event)
     [item] = rebuild(events[: annotated + 1])["output"]
@@ -79,7 +79,7 @@ def test_rebuild_of_a_stream_that_goes_on() -> None:
 
 
 def drop(name: str) -> Callable[[list[Event]], list[Event]]:
-    """Leave out the last event of this type."""
+    """Remove the last event of this type."""
     return lambda events: numbered(*[event for event in events if event is not of(events, name)])
 
 
@@ -94,7 +94,7 @@ def put(name: str, **changes: Any) -> Callable[[list[Event]], list[Event]]:
 
 
 def repeat(name: str) -> Callable[[list[Event]], list[Event]]:
-    """Say the last event of this type twice."""
+    """Repeat the last event of this type."""
 
     def apply(events: list[Event]) -> list[Event]:
         place = next(index for index, event in enumerate(events) if event is of(events, name))
@@ -134,13 +134,13 @@ def final(**changes: Any) -> Callable[[list[Event]], list[Event]]:
 
 
 def other_type(events: list[Event]) -> list[Event]:
-    """A message that ends as a part of another type."""
+    """Let a message end with a part of another type."""
     of(events, "content_part.done")["part"] = {"type": "refusal", "refusal": "Hello world"}
     return events
 
 
 def unnumbered_gap(events: list[Event]) -> list[Event]:
-    """Leave out an event without counting anew."""
+    """Remove an event without renumbering."""
     return [*events[:3], *events[4:]]
 
 
@@ -194,7 +194,7 @@ def unnumbered_gap(events: list[Event]) -> list[Event]:
         (put("output_text.done", logprobs=[{"token": "a", "logprob": -1.0}]), "the done logprobs"),
     ],
 )
-def test_bent_messages(bend: Callable[[list[Event]], list[Event]], says: str) -> None:
+def test_modified_message_streams_are_refused(bend: Callable[[list[Event]], list[Event]], says: str) -> None:
     with pytest.raises(WireError) as raised:
         check_stream(bend(stream(message())))
     assert says in str(raised.value)
@@ -229,19 +229,19 @@ def test_bent_messages(bend: Callable[[list[Event]], list[Event]], says: str) ->
         (stream([{"type": "error", "code": None, "message": "x", "param": None}], message(), end=failed()), "error"),
     ],
 )
-def test_bent_items(events: list[Event], says: str) -> None:
+def test_modified_item_streams_are_refused(events: list[Event], says: str) -> None:
     with pytest.raises(WireError) as raised:
         check_stream(events)
     assert says in str(raised.value)
 
 
-def test_an_item_missing_from_the_end() -> None:
+def test_wrong_order_of_final_output_is_refused() -> None:
     events = stream(message(), call(1))
     events[-1]["response"]["output"].reverse()
     with pytest.raises(WireError, match="the final response's output"):
         check_stream(events)
 
 
-def test_the_place_is_named() -> None:
+def test_error_names_event_and_position() -> None:
     with pytest.raises(WireError, match=r"event 6 \(response.output_text.annotation.added\): annotation_index"):
         check_stream(put("output_text.annotation.added", annotation_index=3)(stream(message())))

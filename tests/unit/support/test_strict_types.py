@@ -1,4 +1,4 @@
-"""The judge of the types refuses what the openai package itself lets through."""
+"""The type checker refuses objects that the openai package itself accepts."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from tests.unit.support.streams import call, message, numbered, reasoning, respo
 
 
 def changed(value: Any, path: str, new: Any) -> Any:
-    """`value` with one place in it changed: `output.0.content`; ... removes the key."""
+    """Change one place in `value`, such as `output.0.content`, and return it; ... removes the key."""
     *parents, last = path.split(".")
     place = value
     for key in parents:
@@ -22,14 +22,14 @@ def changed(value: Any, path: str, new: Any) -> Any:
 
 
 def whole() -> dict[str, Any]:
-    """A completed response with items of several kinds."""
+    """Return a completed response with items of several kinds."""
     final: dict[str, Any] = stream(reasoning(0), message(1, logprobs=True), call(2), search(3), shell(4))[-1][
         "response"
     ]
     return final
 
 
-def test_a_whole_response_passes() -> None:
+def test_complete_response_passes() -> None:
     validate_response(whole())
 
 
@@ -68,7 +68,7 @@ def test_a_whole_response_passes() -> None:
         ("instructions", [{"type": "message", "role": "robot", "content": "x"}], "response.instructions[0]"),
     ],
 )
-def test_one_fault_in_a_response(path: str, new: Any, says: str) -> None:
+def test_single_fault_in_response_is_found(path: str, new: Any, says: str) -> None:
     final = whole()
     place, last = path.rpartition(".")[0], path.rpartition(".")[2]
     if last.isdigit():
@@ -94,11 +94,11 @@ def test_one_fault_in_a_response(path: str, new: Any, says: str) -> None:
         {"tools": [{"type": "mcp", "server_label": "s", "server_url": "http://x", "require_approval": "never"}]},
     ],
 )
-def test_what_is_allowed(allowed: dict[str, Any]) -> None:
+def test_allowed_variants_pass(allowed: dict[str, Any]) -> None:
     validate_response(response(**allowed))
 
 
-def test_every_event_of_whole_items_passes() -> None:
+def test_every_event_of_complete_items_passes() -> None:
     for event in stream(reasoning(0), message(1, logprobs=True), call(2), search(3), shell(4)):
         validate_event(event)
 
@@ -112,13 +112,13 @@ def test_every_event_of_whole_items_passes() -> None:
         ({"type": "error", "error": {"message": "x"}, "sequence_number": 1}, "ResponseErrorEvent has no such key"),
     ],
 )
-def test_one_fault_in_an_event(event: dict[str, Any], says: str) -> None:
+def test_single_fault_in_event_is_found(event: dict[str, Any], says: str) -> None:
     with pytest.raises(WireError) as raised:
         validate_event(event)
     assert says in str(raised.value)
 
 
-def test_a_fault_deep_in_an_event() -> None:
+def test_deep_fault_in_event_is_found() -> None:
     event = numbered(*message())[-1]
     event["item"]["content"][0]["extra"] = 1
     with pytest.raises(WireError, match=r"item\.content\[0\]\.extra: ResponseOutputText has no such key"):

@@ -1,4 +1,4 @@
-"""What telemetry is told, and what it keeps to itself."""
+"""The data that telemetry records, and the contents that it leaves out."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ HEADERS: Final = {"traceparent": f"00-{TRACE}-00f067aa0ba902b7-01", "tracestate"
 
 
 class Watched:
-    """Telemetry, and what came of it."""
+    """Telemetry with its exported data."""
 
     def __init__(self, **environment: str) -> None:
         self._exporter = InMemorySpanExporter()
@@ -71,11 +71,11 @@ class Watched:
 
     @property
     def spans(self) -> list[Any]:
-        """Those that have ended."""
+        """The ended spans."""
         return list(self._exporter.get_finished_spans())
 
     def points(self) -> dict[str, list[tuple[Mapping[str, Any], int, float]]]:
-        """By name: attributes, count and sum of each point."""
+        """Return the attributes, count and sum of each point, by metric name."""
         data: Any = self._reader.get_metrics_data()
         return {
             metric.name: [(dict(each.attributes), each.count, each.sum) for each in metric.data.data_points]
@@ -86,7 +86,7 @@ class Watched:
 
 
 def begun(model: str = "local/m", **fields: Any) -> Json:
-    """A new response."""
+    """Return a new response."""
     return new_response(parse_create({"model": model, "input": "hi", **fields}), id="resp_1", created_at=1)
 
 
@@ -101,7 +101,7 @@ def one_round(telemetry: Telemetry) -> None:
         called.ended([{"type": "text", "text": "an animal"}])
 
 
-def test_what_was_said_stays_out() -> None:
+def test_spans_contain_no_content_by_default() -> None:
     watched = Watched()
     one_round(watched.telemetry)
     shown = " ".join(span.to_json() for span in watched.spans)
@@ -110,7 +110,7 @@ def test_what_was_said_stays_out() -> None:
 
 
 @pytest.mark.parametrize("value", ["true", "SPAN_ONLY", "span_and_event"])
-def test_what_was_said_is_shown_where_the_operator_wants_it(value: str) -> None:
+def test_spans_contain_content_if_configured(value: str) -> None:
     watched = Watched(**{content.SWITCH: value})
     one_round(watched.telemetry)
     chat, _, called = watched.spans
@@ -137,14 +137,14 @@ def test_what_was_said_is_shown_where_the_operator_wants_it(value: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_round_says_whether_it_was_streamed(stream: bool) -> None:
+def test_span_of_round_tells_whether_it_was_streamed(stream: bool) -> None:
     watched = Watched()
     with watched.telemetry.response(begun()) as whole, watched.telemetry.round("local/m", whole) as told:
         told.asked(CHAT | {"stream": stream})
     assert watched.spans[0].attributes["gen_ai.request.stream"] is stream
 
 
-def test_the_first_chunk_alone_counts() -> None:
+def test_time_to_first_chunk_is_measured_once() -> None:
     watched = Watched()
     one_round(watched.telemetry)
     points = watched.points()
@@ -167,7 +167,7 @@ def test_the_first_chunk_alone_counts() -> None:
         (asyncio.CancelledError(), StatusCode.UNSET, "cancelled"),
     ],
 )
-def test_an_error_is_named_and_not_quoted(error: BaseException, status: StatusCode, kind: str) -> None:
+def test_error_is_recorded_by_type_without_its_text(error: BaseException, status: StatusCode, kind: str) -> None:
     watched = Watched()
     telemetry = watched.telemetry
     with pytest.raises(type(error)), telemetry.response(begun()) as whole, telemetry.round("local/m", whole):
@@ -187,7 +187,7 @@ def test_an_error_is_named_and_not_quoted(error: BaseException, status: StatusCo
         asyncio.CancelledError(),
     ],
 )
-def test_models_that_there_are_not_make_no_series(error: BaseException) -> None:
+def test_unknown_models_create_no_metric_series(error: BaseException) -> None:
     watched = Watched()
     telemetry = watched.telemetry
     for model in ("x1", "y/x2", "z/x3"):
@@ -198,7 +198,7 @@ def test_models_that_there_are_not_make_no_series(error: BaseException) -> None:
         assert ("gen_ai.request.model" in attributes, count) == (False, 3)
 
 
-def test_a_model_that_answered_keeps_its_name() -> None:
+def test_model_that_answered_keeps_its_name_in_metrics() -> None:
     watched = Watched()
     telemetry = watched.telemetry
 
@@ -214,7 +214,7 @@ def test_a_model_that_answered_keeps_its_name() -> None:
         assert attributes["gen_ai.request.model"] == "local/m"
 
 
-def test_the_names_of_tools_make_no_series() -> None:
+def test_tool_names_create_no_metric_series() -> None:
     watched = Watched()
     for name in ("mine__a", "mine__b"):
         with watched.telemetry.tool(replace(CALL, name=name), "mcp_call"):
@@ -224,14 +224,14 @@ def test_the_names_of_tools_make_no_series() -> None:
     assert [span.attributes["gen_ai.tool.name"] for span in watched.spans] == ["mine__a", "mine__b"]
 
 
-def test_a_conversation_is_named() -> None:
+def test_span_has_conversation_id() -> None:
     watched = Watched()
     with watched.telemetry.response(begun() | {"conversation": {"id": "conv_1"}}):
         pass
     assert watched.spans[0].attributes["gen_ai.conversation.id"] == "conv_1"
 
 
-async def test_calls_of_the_store_are_timed() -> None:
+async def test_store_calls_are_timed() -> None:
     watched = Watched()
     records = MeasuredRecords(MemoryRecords(), watched.telemetry)
     assert records.transactional
@@ -257,7 +257,7 @@ async def test_calls_of_the_store_are_timed() -> None:
 # -- traces ------------------------------------------------------------------------
 
 
-def test_a_trace_goes_on_without_anybody_who_collects() -> None:
+def test_trace_context_is_passed_on_without_exporter() -> None:
     assert trace_headers() == {}
     telemetry = Telemetry()
     with within(HEADERS), telemetry.response(begun()) as whole, telemetry.round("m", whole):
@@ -265,7 +265,7 @@ def test_a_trace_goes_on_without_anybody_who_collects() -> None:
     assert not is_traced()
 
 
-def test_a_trace_ends_with_its_block() -> None:
+def test_trace_context_ends_with_block() -> None:
     with within(HEADERS):
         assert is_traced()
         with within({}):
@@ -274,17 +274,17 @@ def test_a_trace_ends_with_its_block() -> None:
 
 
 @pytest.mark.parametrize("headers", [{"traceparent": "nonsense"}, {"traceparent": ""}, {"traceparent": "0" * 600}, {}])
-def test_what_is_no_trace_is_ignored(headers: dict[str, str]) -> None:
+def test_invalid_traceparent_is_ignored(headers: dict[str, str]) -> None:
     with within(headers):
         assert trace_headers() == {}
 
 
-def test_an_overlong_state_is_left_out() -> None:
+def test_overlong_tracestate_is_left_out() -> None:
     with within({**HEADERS, "tracestate": f"a={'b' * 600}"}):
         assert trace_headers() == {"traceparent": HEADERS["traceparent"]}
 
 
-def test_no_baggage_goes_on() -> None:
+def test_baggage_is_not_passed_on() -> None:
     with within({**HEADERS, "baggage": "otter=1"}):
         assert "baggage" not in trace_headers()
 
@@ -292,7 +292,7 @@ def test_no_baggage_goes_on() -> None:
 # -- log lines ---------------------------------------------------------------------
 
 
-async def test_lines_name_what_they_are_about(caplog: pytest.LogCaptureFixture) -> None:
+async def test_log_records_have_request_response_and_trace_ids(caplog: pytest.LogCaptureFixture) -> None:
     logger = get_logger("llama_stack_responses.test")
 
     async def work() -> None:

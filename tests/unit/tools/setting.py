@@ -1,8 +1,9 @@
-"""A turn with tools of one kind, and everything around it."""
+"""A generation with tools of one kind, and its collaborators."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
@@ -20,25 +21,27 @@ Json = dict[str, Any]
 
 
 def calls(*made: tuple[str, Json]) -> Round:
-    """A round in which the model makes these calls, `(name, arguments)`."""
+    """Return a round in which the model makes these calls, `(name, arguments)`."""
     named = [(name, orjson.dumps(arguments).decode()) for name, arguments in made]
     chunks = [call(name, f"c{number}", text, index=number) for number, (name, text) in enumerate(named)]
     return [*chunks, finish("tool_calls")]
 
 
-async def _no_file(file_id: str) -> tuple[str, bytes]:
+@asynccontextmanager
+async def _no_file(file_id: str) -> AsyncIterator[tuple[str, bytes]]:
     raise AssertionError(f"there is no file {file_id}")
+    yield  # type: ignore[unreachable]
 
 
 class Setting(TurnSetting):
-    """Runs one turn.
+    """Run one generation.
 
     Args:
-        services: what the hosted tools work with.
+        services: the services that the hosted tools use.
 
     Attributes:
-        events: all that went out.
-        history: the conversation behind the turn, as it is stored.
+        events: all emitted events.
+        history: the conversation up to the end of the generation, as it is stored.
     """
 
     def __init__(self, services: Json, rounds: Sequence[Round], *, history: Sequence[Json] = (), **fields: Any) -> None:
@@ -47,17 +50,17 @@ class Setting(TurnSetting):
         self.events: list[Json] = []
 
     async def run(self) -> Json:
-        """The response; its stream and what is made of it later pass the judges."""
+        """Run the generation and return the response, after checking its stream and its replay."""
         self.events = await self.end()
         transcript = Transcript()
         transcript.note(self.events)
         final = check_stream(self.events)
         assert list(replay(final, transcript.marks())) == self.events
         check_stream(list(replay(final)))
-        self.history = [*self.items, *with_exchanges(final["output"], self.turn.exchanges)]
+        self.history = [*self.items, *with_exchanges(final["output"], self.generation.exchanges)]
         return final
 
     def offered(self, request: int = 0) -> dict[str, Json]:
-        """The functions that the model saw, by name."""
+        """Return the functions that the model received, by name."""
         tools = self.inference.requests[request].get("tools", [])
         return {tool["function"]["name"]: tool["function"] for tool in tools}

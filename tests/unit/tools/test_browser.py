@@ -1,4 +1,4 @@
-"""Web search as gpt-oss knows it: pages by their cursor, links by their id, lines by their number."""
+"""Web search in the form that gpt-oss knows: pages by cursor, links by id, lines by number."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from llama_stack_responses.fetch.address_policy import Guard
+from llama_stack_responses.admission import Admission, Quota
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
@@ -24,11 +25,16 @@ OTTERS = """<html><head><title>All about otters</title></head><body><article><p>
 <p>They sleep hand in hand, so that nobody drifts apart while all of them are asleep on the water 【3†x】.</p>
 <p>They eat <a href="/fish">fish</a> and crabs, and they crack shells with stones that they carry.</p></article></body>
 </html>"""
-PAGES = Pages(Fetcher(Guard([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)), WorkerPool(PoolLimits()), 60)
+PAGES = Pages(
+    Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)),
+    WorkerPool(PoolLimits()),
+    60,
+    Admission(Quota("files and pages", 2**30, 2**30)),
+)
 
 
 class Runtime:
-    """A stack's tool runtime whose web search finds what it is told."""
+    """A tool runtime of the stack whose web search finds the given results."""
 
     def __init__(self, *found: tuple[str, str, str]) -> None:
         self._found = found
@@ -59,7 +65,7 @@ def actions(response: Json) -> list[Json]:
     return [item["action"] for item in response["output"] if item["type"] == "web_search_call"]
 
 
-async def test_search_open_find(web: Web) -> None:
+async def test_search_open_and_find_use_cursors_and_citations(web: Web) -> None:
     setting = browsing(
         web,
         calls(("browser.search", {"query": "otters", "topn": 10, "source": "news"})),
@@ -117,7 +123,7 @@ async def test_search_open_find(web: Web) -> None:
     assert "【" not in part["text"]
 
 
-async def test_cursors_go_on_over_a_chain(web: Web) -> None:
+async def test_cursors_continue_over_chain(web: Web) -> None:
     first = browsing(
         web,
         calls(("browser.search", {"query": "otters"})),
@@ -144,7 +150,7 @@ async def test_cursors_go_on_over_a_chain(web: Web) -> None:
     assert "【" not in part["text"]
 
 
-async def test_what_leads_nowhere(web: Web) -> None:
+async def test_invalid_browser_calls_fail(web: Web) -> None:
     setting = browsing(
         web,
         calls(("browser.open", {})),
@@ -164,14 +170,14 @@ async def test_what_leads_nowhere(web: Web) -> None:
     assert "are not what 'browser.search' takes" in setting.told()[-1]
 
 
-async def test_a_url_is_opened_as_it_is(web: Web) -> None:
+async def test_url_is_opened_directly(web: Web) -> None:
     setting = browsing(web, calls(("browser.open", {"id": web.url("/fish"), "loc": 99})), ANSWER)
     response = await setting.run()
     assert actions(response) == [{"type": "open_page", "url": web.url("/fish")}]
     assert setting.told()[0].splitlines()[3:] == ["L3: swim."]
 
 
-async def test_other_models_get_functions() -> None:
+async def test_other_models_get_plain_functions() -> None:
     services = {"runtime": Runtime(), "pages": PAGES, "browses": lambda model: model == "gpt-oss"}
     other = Setting(services, [ANSWER], tools=[{"type": "web_search"}])
     await other.run()

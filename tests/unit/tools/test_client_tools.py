@@ -1,4 +1,4 @@
-"""The tools that the client runs: what the model sees of them, and what the client sees of its calls."""
+"""The tools that the client runs: what the model receives of them, and what the client receives of its calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SAID: Final[Round] = [text("Done."), finish()]
 
 
 class Made:
-    """The response to a request, its events, and what the model was asked."""
+    """The response to a request, its events, and the requests to the model."""
 
     def __init__(self, events: list[Json], setting: Setting) -> None:
         self.events = events
@@ -40,7 +40,7 @@ class Made:
 
 
 async def make(*rounds: Round, **options: Any) -> Made:
-    """Makes a response, and checks that its events can be made again."""
+    """Run a response, and check that its events are replayed exactly."""
     setting = Setting(*rounds, makers={}, **options)
     events = await setting.end()
     transcript = Transcript()
@@ -51,12 +51,12 @@ async def make(*rounds: Round, **options: Any) -> Made:
 
 
 def arguments(index: int, *fragments: str) -> list[ChatCompletionChunk]:
-    """More of a call's arguments."""
+    """Return further fragments of a call's arguments."""
     return [chunk({"tool_calls": [{"index": index, "function": {"arguments": each}}]}) for each in fragments]
 
 
 def item(made: Made) -> Json:
-    """The one item, without its id."""
+    """Return the only item, without its id."""
     [only] = made.output
     return {key: value for key, value in only.items() if key != "id"}
 
@@ -64,14 +64,14 @@ def item(made: Made) -> Json:
 # Custom tools
 
 
-async def test_a_custom_tool_is_a_function_with_one_string_to_the_model() -> None:
+async def test_custom_tool_becomes_function_with_string_argument() -> None:
     made = await make(SAID, tools=[CUSTOM])
     [tool] = made.requests[0]["tools"]
     assert tool["function"]["parameters"]["required"] == ["input"]
     assert tool["function"]["description"] == "Patches.\n\n'input' must match this Lark grammar:\nstart: \"a\""
 
 
-async def test_a_custom_call_is_text_that_streams() -> None:
+async def test_custom_call_streams_its_text() -> None:
     pieces = ['{"inp', 'ut": "*** Be', "gin\\", 'n\\u00e9"}']
     made = await make([call("patch", "c1", ""), *arguments(0, *pieces), finish("tool_calls")], tools=[CUSTOM])
     assert item(made) == {
@@ -85,12 +85,12 @@ async def test_a_custom_call_is_text_that_streams() -> None:
     assert deltas == ["*** Be", "gin", "\né"]
 
 
-async def test_a_model_that_writes_text_instead_of_json() -> None:
+async def test_custom_call_with_plain_text_is_accepted() -> None:
     made = await make([call("patch", "c1", "*** Begin"), finish("tool_calls")], tools=[CUSTOM])
     assert item(made)["input"] == "*** Begin"
 
 
-async def test_a_server_that_knows_custom_tools_is_given_the_grammar() -> None:
+async def test_server_with_custom_tools_gets_grammar() -> None:
     profile = Profile(custom_tools="custom")
     begun = {"index": 0, "id": "c1", "type": "custom", "custom": {"name": "patch", "input": ""}}
     more = [{"index": 0, "custom": {"input": each}} for each in ('{"a', '": 1}\n')]
@@ -106,17 +106,17 @@ async def test_a_server_that_knows_custom_tools_is_given_the_grammar() -> None:
 
 
 def history() -> list[Json]:
-    """What the user said."""
+    """Return the user's message."""
     return [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}]
 
 
 def answered(made: Made, output: Any) -> list[Json]:
-    """A custom call and its output."""
+    """Return a custom call and its output."""
     [only] = made.output
     return [only, {"type": "custom_tool_call_output", "call_id": only["call_id"], "output": output}]
 
 
-async def test_what_a_custom_tool_returned_goes_to_the_model() -> None:
+async def test_output_of_custom_tool_is_sent_to_model() -> None:
     before = await make([call("patch", "c1", '{"input": "a\\"b"}'), finish("tool_calls")], tools=[CUSTOM])
     parts = [{"type": "input_text", "text": "one"}, {"type": "input_text", "text": "two"}]
     made = await make(SAID, tools=[CUSTOM], input=[*history(), *answered(before, parts)])
@@ -137,7 +137,7 @@ def namespace(name: str, *tools: str, **more: Any) -> Json:
     }
 
 
-async def test_a_call_in_a_namespace_carries_both_names() -> None:
+async def test_call_in_namespace_carries_both_names() -> None:
     tools = [namespace("mcp__files", "read__all"), {**namespace("x"), "tools": [CUSTOM]}]
     calls = [call("mcp__files__read__all", "c1"), call("x__patch", "c2", '{"input": "a"}', index=1)]
     made = await make([*calls, finish("tool_calls")], tools=tools)
@@ -149,7 +149,7 @@ async def test_a_call_in_a_namespace_carries_both_names() -> None:
     assert [each["function"]["name"] for each in replayed] == ["mcp__files__read__all", "x__patch"]
 
 
-async def test_names_that_meet_are_told_apart() -> None:
+async def test_colliding_qualified_names_are_distinguished() -> None:
     tools = [namespace("a", "b__c"), namespace("a__b", "c"), {"type": "function", "name": "a__b__c"}]
     calls = [call(name, name, index=index) for index, name in enumerate(["a__b__c", "a__b__c_2", "a__b__c_3"])]
     made = await make([*calls, finish("tool_calls")], tools=tools)
@@ -158,7 +158,7 @@ async def test_names_that_meet_are_told_apart() -> None:
     assert found == [(None, "a__b__c"), ("a", "b__c"), ("a__b", "c")]
 
 
-async def test_names_that_chat_apis_do_not_take_are_made_into_some_that_they_do() -> None:
+async def test_invalid_names_are_replaced_by_valid_ones() -> None:
     long = "x" * 100
     made = await make(SAID, tools=[namespace("my.server", "do.it"), namespace(long, "one", "two")])
     [plain, one, two] = made.offered[0]
@@ -169,7 +169,7 @@ async def test_names_that_chat_apis_do_not_take_are_made_into_some_that_they_do(
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_a_choice_in_a_namespace(number: int) -> None:
+async def test_tool_choice_applies_within_namespace(number: int) -> None:
     choice = {"type": "function", "name": "b"}
     made = await make([call("n__b", "c1"), finish("tool_calls")], tools=[namespace("n", "a", "b")], tool_choice=choice)
     assert made.offered == [["n__b"]]
@@ -182,17 +182,17 @@ async def test_a_choice_in_a_namespace(number: int) -> None:
     assert "may not be called" in made.requests[1]["messages"][-1]["content"]
 
 
-# Tools that the model sees later
+# Deferred tools
 
 DEFERRED: Final[Json] = {**FUNCTION, "defer_loading": True, "description": "Does f."}
 
 
-async def test_a_deferred_tool_is_shown_where_nothing_can_find_it() -> None:
+async def test_deferred_tool_is_offered_without_tool_search() -> None:
     made = await make(SAID, tools=[DEFERRED, namespace("n", "a", defer_loading=True)])
     assert made.offered == [["f", "n__a"]]
 
 
-async def test_the_server_finds_a_deferred_tool() -> None:
+async def test_server_tool_search_loads_deferred_tools() -> None:
     tools = [DEFERRED, namespace("n", "a", "b", defer_loading=True), {"type": "tool_search"}]
     made = await make(
         [call("tool_search", "c1", '{"paths": ["f", "n.b", "zz"]}'), finish("tool_calls")],
@@ -216,7 +216,7 @@ async def test_the_server_finds_a_deferred_tool() -> None:
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
 
 
-async def test_a_search_beside_a_call_of_the_clients_ends_the_turn_with_both_done() -> None:
+async def test_tool_search_beside_client_call_ends_turn_with_both_done() -> None:
     tools = [DEFERRED, CUSTOM, {"type": "tool_search"}]
     calls = [call("tool_search", "c1", '{"paths": ["f"]}'), call("patch", "c2", '{"input": "a"}', index=1)]
     made = await make([*calls, finish("tool_calls")], tools=tools)
@@ -230,7 +230,7 @@ async def test_a_search_beside_a_call_of_the_clients_ends_the_turn_with_both_don
     assert sorted(told) == ["The tools can be called now.", "ok"]
 
 
-async def test_a_search_that_finds_nothing() -> None:
+async def test_tool_search_without_match_tells_model() -> None:
     made = await make(
         [call("tool_search", "c1", '{"paths": ["zz"]}'), finish("tool_calls")],
         SAID,
@@ -240,7 +240,7 @@ async def test_a_search_that_finds_nothing() -> None:
     assert "There are no such tools" in made.requests[1]["messages"][-1]["content"]
 
 
-async def test_a_search_without_paths_is_called_again() -> None:
+async def test_tool_search_without_paths_is_refused_to_model() -> None:
     made = await make(
         [call("tool_search", "c1", '{"query": "zz"}'), finish("tool_calls")],
         SAID,
@@ -249,12 +249,12 @@ async def test_a_search_without_paths_is_called_again() -> None:
     assert "not what 'tool_search' takes" in made.requests[1]["messages"][-1]["content"]
 
 
-async def test_nothing_is_searched_where_all_tools_are_seen() -> None:
+async def test_tool_search_is_not_offered_without_deferred_tools() -> None:
     made = await make(SAID, tools=[FUNCTION, {"type": "tool_search"}])
     assert made.offered == [["f"]]
 
 
-async def test_the_client_finds_tools() -> None:
+async def test_client_tool_search_loads_tools() -> None:
     tools = [DEFERRED, {"type": "tool_search", "execution": "client", "description": "Finds."}]
     made = await make([call("tool_search", "c1", '{"query": "q"}'), finish("tool_calls")], tools=tools)
     assert item(made) == {
@@ -274,7 +274,7 @@ async def test_the_client_finds_tools() -> None:
     assert again.output[0]["namespace"] == "n"
 
 
-async def test_tools_that_come_with_the_input() -> None:
+async def test_additional_tools_in_input_are_offered() -> None:
     more = {"type": "additional_tools", "role": "developer", "tools": [FUNCTION, {"type": "function", "name": "g"}]}
     made = await make([call("g", "c1"), finish("tool_calls")], tools=[FUNCTION], input=[more, *history()])
     assert made.offered == [["f", "g"]]
@@ -282,7 +282,7 @@ async def test_tools_that_come_with_the_input() -> None:
     assert item(made)["name"] == "g"
 
 
-async def test_the_input_cannot_bring_tools_without_end() -> None:
+async def test_additional_tools_in_input_are_limited() -> None:
     more = {"type": "additional_tools", "role": "developer"}
     several = [{**more, "tools": [{"type": "function", "name": f"f{number}"}]} for number in range(1025)]
     with pytest.raises(ApiError, match="too many tools"):
@@ -348,7 +348,7 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", BUILT_IN)
-async def test_a_built_in_tool_of_the_clients(kind: str) -> None:
+async def test_built_in_client_tool_is_called_and_answered(kind: str) -> None:
     tool, arguments, fields, output, told = BUILT_IN[kind]
     name = kind.removesuffix("_use_preview")
     profile = Profile(tool_media="tool_message")
@@ -364,7 +364,7 @@ async def test_a_built_in_tool_of_the_clients(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", BUILT_IN)
 @pytest.mark.parametrize("wrong", ["{}", "[]", "ls", '{"command": "ls"}', '{"actions": []}', '{"type": "move_file"}'])
-async def test_arguments_that_will_not_do_go_back_to_the_model(kind: str, wrong: str) -> None:
+async def test_invalid_arguments_of_built_in_tool_go_back_to_model(kind: str, wrong: str) -> None:
     tool = BUILT_IN[kind][0]
     name = kind.removesuffix("_use_preview")
     made = await make([call(name, "c1", wrong), finish("tool_calls")], SAID, tools=[tool])
@@ -373,7 +373,7 @@ async def test_arguments_that_will_not_do_go_back_to_the_model(kind: str, wrong:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in BUILT_IN if kind != "local_shell"])
-async def test_a_built_in_tool_can_be_chosen(kind: str) -> None:
+async def test_built_in_tool_can_be_chosen(kind: str) -> None:
     tool, arguments, *_ = BUILT_IN[kind]
     name = kind.removesuffix("_use_preview")
     rounds = [call(name, "c1", json.dumps(arguments)), finish("tool_calls")]
@@ -382,7 +382,7 @@ async def test_a_built_in_tool_can_be_chosen(kind: str) -> None:
     assert made.requests[0]["tool_choice"] == "required"
 
 
-async def test_a_function_keeps_its_name_beside_a_built_in_tool() -> None:
+async def test_function_keeps_its_name_beside_built_in_tool() -> None:
     made = await make(
         [call("shell_2", "c1", '{"commands": ["ls"]}'), call("shell", "c2", index=1), finish("tool_calls")],
         tools=[{"type": "shell"}, {"type": "function", "name": "shell"}],
@@ -391,7 +391,7 @@ async def test_a_function_keeps_its_name_beside_a_built_in_tool() -> None:
     assert [each["type"] for each in made.output] == ["shell_call", "function_call"]
 
 
-async def test_skills_are_told() -> None:
+async def test_skills_are_listed_in_description_of_shell() -> None:
     skill = {"name": "s", "description": "Does s.", "path": "/skills/s"}
     made = await make(SAID, tools=[{"type": "shell", "environment": {"type": "local", "skills": [skill]}}])
     assert "Skill 's', described in /skills/s: Does s." in made.requests[0]["tools"][0]["function"]["description"]

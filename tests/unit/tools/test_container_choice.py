@@ -1,34 +1,79 @@
-"""The container that the calls of one request work in."""
+"""The container used by the calls of one request."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
+import pytest
+
+from llama_stack_responses.admission import Admission, Quota
 from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.documents.document import Document
+from llama_stack_responses.inputs.files import Count, uploaded_with
 from llama_stack_responses.sandbox.containers import Containers
+from llama_stack_responses.sandbox.containers import files as files_of
 from llama_stack_responses.sandbox.places import Places
 from llama_stack_responses.tools.hosted.container_choice import ContainerChoice, Site
+from llama_stack_responses.tools.tool import ToolError
 from tests.unit.sandbox.test_container import BOUNDS, jail, volumes
 
 
-async def none_uploaded(file_id: str) -> Any:
-    raise AssertionError(file_id)
+class Shelf:
+    """Stored files by id."""
+
+    def __init__(self, **files: bytes) -> None:
+        self._files = files
+
+    async def read(self, file_id: str, count: Count) -> Document:
+        """Return the file."""
+        count(len(self._files[file_id]))
+        return Document(f"{file_id}.txt", "text/plain", self._files[file_id])
 
 
-async def test_calls_at_once_work_in_one_new_container(tmp_path: Path) -> None:
-    containers = Containers(
-        jail(), BOUNDS, volumes(in_memory=False), tmp_path / "containers", idle_seconds=60, places=Places(2, 2)
-    )
-    choice = ContainerChoice(Site(containers, lambda: ANONYMOUS, none_uploaded), {})
-    choice.choose([])
-
-    async def call() -> str:
-        async with choice.opened() as entry:
-            return entry.id
-
+@asynccontextmanager
+async def opened(folder: Path) -> AsyncIterator[Containers]:
+    containers = Containers(jail(), BOUNDS, volumes(in_memory=False), folder, idle_seconds=60, places=Places(2, 2))
     try:
-        assert await asyncio.gather(*(call() for _ in range(4))) == [choice.container_id] * 4
+        yield containers
     finally:
         await containers.close()
+
+
+async def test_files_for_container_count_until_written(tmp_path: Path) -> None:
+    contents = Admission(Quota("files and pages", 2_000, 1_000))
+    files = Shelf(small=bytes(900), large=bytes(1_001))
+    uploaded = uploaded_with(files, contents, lambda: ANONYMOUS)
+    async with opened(tmp_path / "containers") as containers:
+        site = Site(containers, lambda: ANONYMOUS, uploaded)
+
+        async def put(*file_ids: str) -> None:
+            choice = ContainerChoice(site, {"file_ids": file_ids})
+            choice.choose([])
+            async with choice.opened() as entry:
+                assert len(await files_of(entry)) == len(set(file_ids))
+
+        await put("small", "small")
+        assert contents.held == 0
+        with contents.lease(ANONYMOUS).take(200):
+            with pytest.raises(ToolError, match="You have too many files and pages open at the same time"):
+                await put("small")
+            assert contents.held == 200
+        with pytest.raises(ToolError, match="more than the 1000 bytes that can be read"):
+            await put("large")
+        assert contents.held == 0
+
+
+async def test_concurrent_calls_share_one_new_container(tmp_path: Path) -> None:
+    uploaded = uploaded_with(Shelf(), Admission(Quota("files and pages", 0, 0)), lambda: ANONYMOUS)
+    async with opened(tmp_path / "containers") as containers:
+        choice = ContainerChoice(Site(containers, lambda: ANONYMOUS, uploaded), {})
+        choice.choose([])
+
+        async def call() -> str:
+            async with choice.opened() as entry:
+                return entry.id
+
+        assert await asyncio.gather(*(call() for _ in range(4))) == [choice.container_id] * 4

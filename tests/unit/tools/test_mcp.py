@@ -1,4 +1,4 @@
-"""The loop with MCP servers: their lists, calls, approvals and failures, as the client and the model see them."""
+"""Generations with MCP servers: lists, calls, approvals and failures, as seen by the client and the model."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def approved(request: Json, *, approve: bool = True, **more: Any) -> Json:
 
 
 def names(made: Setting, request: int = -1) -> list[str]:
-    """The functions that the model saw."""
+    """Return the names of the functions that the model received."""
     return [each["function"]["name"] for each in made.inference.requests[request].get("tools", [])]
 
 
 # Lists
 
 
-async def test_a_server_is_asked_for_its_tools_and_one_is_called() -> None:
+async def test_tools_of_server_are_listed_and_called() -> None:
     server = FakeMcp(tool("add", description="Adds."), tool("see", read_only=True), answers={"add": [said("42")]})
     made = setting(CALLS, ANSWER, server=server)
     events = await made.end()
@@ -99,7 +99,7 @@ async def test_a_server_is_asked_for_its_tools_and_one_is_called() -> None:
     assert server.open == 0
 
 
-async def test_the_events_can_be_made_again() -> None:
+async def test_mcp_events_are_replayed_exactly() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42"), GONE]})
     made = setting(CALLS, CALLS, ANSWER, server=server)
     events = await made.end()
@@ -110,7 +110,7 @@ async def test_the_events_can_be_made_again() -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_list_in_the_conversation_is_taken(again: bool) -> None:
+async def test_tool_list_in_conversation_is_reused(again: bool) -> None:
     server = FakeMcp(tool("add"))
     [tools, _] = items_of(await setting(ANSWER, server=server).end())
     more = {**SERVER, "allowed_tools": ["add", "new"]}
@@ -119,7 +119,7 @@ async def test_a_list_in_the_conversation_is_taken(again: bool) -> None:
     assert (names(made), server.listed) == (["s__add"], 1 + again)
 
 
-async def test_another_servers_list_and_a_failed_one_are_not_taken() -> None:
+async def test_list_of_other_server_or_failed_list_is_not_reused() -> None:
     empty: Json = {"type": "mcp_list_tools", "id": "mcpl_1", "tools": []}
     history = [{**empty, "server_label": "t"}, {**empty, "server_label": "s", "error": "no"}]
     made = setting(ANSWER, server=FakeMcp(tool("add")), history=history)
@@ -127,23 +127,23 @@ async def test_another_servers_list_and_a_failed_one_are_not_taken() -> None:
     assert names(made) == ["s__add"]
 
 
-async def test_a_server_that_does_not_tell_fails_the_response() -> None:
+async def test_failed_tool_list_fails_response() -> None:
     made = setting(ANSWER, server=FakeMcp(GONE))
     with pytest.raises(ApiError) as caught:
-        await made.turn.run()
+        await made.generation.run()
     assert (caught.value.status, caught.value.type) == (424, "external_connector_error")
     assert caught.value.message == ("Error retrieving tool list from MCP server: 's'. The server could not be reached.")
-    made.outbox.put(made.assembler.close("incomplete"))
+    made.event_buffer.put(made.assembler.close("incomplete"))
     made.assembler.settle("failed", error=caught.value)
-    made.outbox.put(made.assembler.end())
-    events = made.outbox.ready()
+    made.event_buffer.put(made.assembler.end())
+    events = made.event_buffer.ready()
     [tools] = items_of(events)
     assert (tools["tools"], tools["error"]) == ([], "The server could not be reached.")
     assert stages(events, 0)[-2:] == ["mcp_list_tools.failed", "output_item.done"]
-    assert (made.turn.accepted.done(), made.inference.requests) == (True, [])
+    assert (made.generation.accepted.done(), made.inference.requests) == (True, [])
 
 
-async def test_servers_are_asked_at_once_and_not_waited_for_when_one_fails() -> None:
+async def test_servers_are_listed_concurrently_and_cancelled_on_failure() -> None:
     slow, gone = FakeMcp(asyncio.Event()), FakeMcp(GONE)
 
     def make(declared: Json, request: CreateRequest) -> McpTool:
@@ -151,11 +151,11 @@ async def test_servers_are_asked_at_once_and_not_waited_for_when_one_fails() -> 
 
     made = Setting(ANSWER, makers={"mcp": make}, tools=[SERVER, {**SERVER, "server_label": "t"}])
     with pytest.raises(ApiError, match="MCP server: 't'") as caught:
-        await made.turn.run()
-    made.outbox.put(made.assembler.close("incomplete"))
+        await made.generation.run()
+    made.event_buffer.put(made.assembler.close("incomplete"))
     made.assembler.settle("failed", error=caught.value)
-    made.outbox.put(made.assembler.end())
-    errors = {item["server_label"]: item["error"] for item in items_of(made.outbox.ready())}
+    made.event_buffer.put(made.assembler.end())
+    errors = {item["server_label"]: item["error"] for item in items_of(made.event_buffer.ready())}
     assert errors == {"s": "The server was not heard out.", "t": "The server could not be reached."}
     assert (slow.open, gone.open) == (0, 0)
 
@@ -176,7 +176,7 @@ TOOLS: Final = (tool("add"), tool("see", read_only=True), tool("del"))
         ({"tool_names": ["see", "del"], "read_only": False}, ["del"]),
     ],
 )
-async def test_allowed_tools(allowed: Any, seen: list[str]) -> None:
+async def test_allowed_tools_filter_list(allowed: Any, seen: list[str]) -> None:
     made = setting(ANSWER, server=FakeMcp(*TOOLS), tools=[{**SERVER, "allowed_tools": allowed}])
     tools, _ = items_of(await made.end())
     assert [each["name"] for each in tools["tools"]] == seen
@@ -200,7 +200,7 @@ async def test_allowed_tools(allowed: Any, seen: list[str]) -> None:
         ({"never": {"tool_names": ["add", "see"]}, "always": {"tool_names": ["add"]}}, ["add", "del"]),
     ],
 )
-async def test_who_is_asked_first(required: Any, asked: list[str]) -> None:
+async def test_require_approval_selects_calls_to_ask_for(required: Any, asked: list[str]) -> None:
     found = []
     for name in ("add", "see", "del"):
         server = FakeMcp(*TOOLS, answers={name: [said("")]})
@@ -210,7 +210,7 @@ async def test_who_is_asked_first(required: Any, asked: list[str]) -> None:
     assert found == asked
 
 
-async def test_an_approved_call_is_made_before_the_model_goes_on() -> None:
+async def test_approved_call_is_made_before_model_continues() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
     first = setting(CALLS, server=server, tools=[ASKING])
     events = await first.end()
@@ -233,13 +233,13 @@ async def test_an_approved_call_is_made_before_the_model_goes_on() -> None:
     assert messages[0]["tool_calls"][0]["function"] == {"name": "s__add", "arguments": '{"a": 1}'}
     assert second.told() == ["42"]
 
-    history = [tools, request, approved(request), *with_exchanges([added], second.turn.exchanges)]
+    history = [tools, request, approved(request), *with_exchanges([added], second.generation.exchanges)]
     third = setting(ANSWER, server=server, tools=[ASKING], history=history)
     await third.end()
     assert (third.told(), server.ran, server.listed) == (["42"], [("add", {"a": 1})], 1)
 
 
-async def test_a_denial_is_the_calls_result() -> None:
+async def test_denial_is_sent_to_model_as_result() -> None:
     server = FakeMcp(tool("add"))
     tools, request = items_of(await setting(CALLS, server=server, tools=[ASKING]).end())
     denial = approved(request, approve=False, reason="Not today.")
@@ -249,7 +249,7 @@ async def test_a_denial_is_the_calls_result() -> None:
     assert server.ran == []
 
 
-async def test_approvals_denials_and_outputs_of_the_clients_in_one_turn() -> None:
+async def test_approvals_denials_and_client_outputs_work_in_one_turn() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
     tools = [ASKING, {"type": "function", "name": "f"}]
     calls: Round = [ADD, call("s__add", "2", '{"a": 2}', index=1), call("f", "3", index=2), finish("tool_calls")]
@@ -268,22 +268,22 @@ async def test_approvals_denials_and_outputs_of_the_clients_in_one_turn() -> Non
     assert {"f said", "The user did not approve this call, so it was not made."} < set(told)
 
 
-async def test_arguments_without_an_object_are_not_shown_for_approval() -> None:
+async def test_invalid_arguments_are_not_shown_for_approval() -> None:
     server = FakeMcp(tool("add"))
     made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=server, tools=[ASKING])
     assert [item["type"] for item in items_of(await made.end())] == ["mcp_list_tools", "message"]
     assert "The arguments of this call are not what 's__add' takes." in made.told()[0]
 
 
-async def test_an_approved_tool_that_the_server_does_not_have() -> None:
+async def test_approved_tool_missing_on_server_is_refused() -> None:
     server = FakeMcp(tool("see"))
     request = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "add", "arguments": "{}"}
     made = setting(ANSWER, server=server, history=[request], input=[approved(request)])
     with pytest.raises(ApiError, match="The approved tool 'add' is not among those of the MCP server 's'"):
-        await made.turn.run()
+        await made.generation.run()
 
 
-async def test_an_approved_call_is_a_step_before_it_is_made() -> None:
+async def test_approved_call_is_step_before_it_is_made() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
     tools, request = items_of(await setting(CALLS, server=server, tools=[ASKING]).end())
     made = setting(ANSWER, server=server, tools=[ASKING], history=[tools, request], input=[approved(request)])
@@ -310,7 +310,7 @@ async def test_an_approved_call_is_a_step_before_it_is_made() -> None:
         ),
     ],
 )
-async def test_a_call_that_fails(answer: Json | McpError, error: Json, told: str) -> None:
+async def test_failed_call_has_error_in_item_and_for_model(answer: Json | McpError, error: Json, told: str) -> None:
     made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [answer]}))
     events = await made.end()
     added = items_of(events)[1]
@@ -319,14 +319,14 @@ async def test_a_call_that_fails(answer: Json | McpError, error: Json, told: str
     assert made.told() == [told]
 
 
-async def test_arguments_that_are_no_object_fail_the_call() -> None:
+async def test_arguments_that_are_no_object_fail_call() -> None:
     made = setting([call("s__add", "1", "[1"), finish("tool_calls")], ANSWER, server=FakeMcp(tool("add")))
     added = items_of(await made.end())[1]
     assert (added["status"], added["error"]["type"], added["error"]["code"]) == ("failed", "mcp_protocol_error", -32602)
     assert "not a JSON object" in made.told()[0]
 
 
-async def test_a_call_that_takes_too_long() -> None:
+async def test_slow_call_times_out() -> None:
     server = FakeMcp(tool("add"), answers={"add": [asyncio.Event()]})
     made = setting(CALLS, ANSWER, server=server, limits=TurnLimits(8, 30.0, 0.01))
     added = items_of(await made.end())[1]
@@ -354,7 +354,7 @@ SEEN: Final = {"type": "image_url", "image_url": {"url": "data:image/png;base64,
         ({"content": []}, ""),
     ],
 )
-async def test_results(result: Json, output: str) -> None:
+async def test_results_become_text_output(result: Json, output: str) -> None:
     made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
     assert items_of(await made.end())[1]["output"] == output
     assert made.told() == [output]
@@ -363,21 +363,21 @@ async def test_results(result: Json, output: str) -> None:
 @pytest.mark.parametrize(
     "content", [PICTURE, {"type": "resource", "resource": {"uri": "f://a", "mimeType": "image/png", "blob": "aGk="}}]
 )
-async def test_the_model_sees_images(content: Json) -> None:
+async def test_model_receives_images_of_result(content: Json) -> None:
     result = {"content": [{"type": "text", "text": "Look:"}, content]}
     made = setting(CALLS, ANSWER, server=FakeMcp(tool("add"), answers={"add": [result]}))
     assert items_of(await made.end())[1]["output"] == "Look:\n(an image)"
     assert made.inference.requests[1]["messages"][-1] == {"role": "user", "content": [SEEN]}
 
 
-async def test_a_model_that_takes_no_images_is_told_of_them() -> None:
+async def test_model_without_image_support_gets_note_about_image() -> None:
     server = FakeMcp(tool("add"), answers={"add": [{"content": [PICTURE]}]})
     made = setting(CALLS, ANSWER, server=server, profile=Profile(images=False))
     await made.end()
     assert made.told() == ["(an attachment that this model cannot read)"]
 
 
-async def test_two_servers_with_a_tool_of_the_same_name() -> None:
+async def test_same_tool_name_on_two_servers_is_distinguished() -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("1"), said("2")]})
     calls: Round = [call("s__add", "1"), call("t__add", "2", index=1), finish("tool_calls")]
     both = [SERVER, {**SERVER, "server_label": "t", "server_url": "https://example.org"}]
@@ -387,7 +387,7 @@ async def test_two_servers_with_a_tool_of_the_same_name() -> None:
     assert [address.url for address in server.opened] == ["https://example.com/mcp", "https://example.org"]
 
 
-async def test_a_clients_function_keeps_its_name() -> None:
+async def test_client_function_keeps_its_name_beside_mcp_tool() -> None:
     tools = [ASKING, {"type": "function", "name": "s__add"}]
     server = FakeMcp(tool("add"), answers={"add": [said("42")]})
     first = setting([call("s__add_2", "1"), finish("tool_calls")], server=server, tools=tools)
@@ -398,7 +398,7 @@ async def test_a_clients_function_keeps_its_name() -> None:
     assert second.told() == ["42"]
 
 
-# Choices
+# Tool choice
 
 
 @pytest.mark.parametrize(
@@ -414,21 +414,21 @@ async def test_a_clients_function_keeps_its_name() -> None:
         ("none", ["s__add", "s__see", "s__del"], []),
     ],
 )
-async def test_a_choice(choice: Any, seen: list[str], ran: list[str]) -> None:
+async def test_tool_choice_limits_mcp_calls(choice: Any, seen: list[str], ran: list[str]) -> None:
     server = FakeMcp(*TOOLS, answers={"add": [said("")]})
     made = setting(CALLS, ANSWER, server=server, tool_choice=choice)
     await made.end()
     assert (names(made, 0), [name for name, _ in server.ran]) == (seen, ran)
 
 
-async def test_a_choice_of_what_the_server_does_not_have() -> None:
+async def test_choice_of_missing_mcp_tool_is_refused() -> None:
     choice = {"type": "mcp", "server_label": "s", "name": "none"}
     made = setting(ANSWER, server=FakeMcp(*TOOLS), tool_choice=choice)
     with pytest.raises(ApiError, match="demands a call of a tool, and this stack has none"):
-        await made.turn.run()
+        await made.generation.run()
 
 
-# What the request says of a server
+# Server parameters of the request
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ async def test_a_choice_of_what_the_server_does_not_have() -> None:
         ({"headers": {"x": "y"}, "authorization": "t"}, {"x": "y", "Authorization": "Bearer t"}),
     ],
 )
-async def test_what_opens_a_server(members: Json, headers: Json) -> None:
+async def test_authorization_and_headers_are_sent_to_server_only(members: Json, headers: Json) -> None:
     server = FakeMcp(tool("add"))
     made = setting(ANSWER, server=server, tools=[{**SERVER, **members}])
     events = await made.end()
@@ -450,14 +450,14 @@ async def test_what_opens_a_server(members: Json, headers: Json) -> None:
     assert "y" not in repr(server.opened[0]).replace("mcp_servers", "")
 
 
-async def test_a_connector() -> None:
+async def test_connector_is_opened_by_id() -> None:
     server = FakeMcp(tool("add"))
     made = setting(ANSWER, server=server, tools=[{"type": "mcp", "server_label": "s", "connector_id": "wiki"}])
     await made.end()
     assert (server.opened[0].url, server.opened[0].connector_id) == (None, "wiki")
 
 
-async def test_the_model_is_told_what_the_server_is() -> None:
+async def test_server_description_is_added_to_tools() -> None:
     server = FakeMcp(tool("add", description="Adds."), tool("see"))
     made = setting(ANSWER, server=server, tools=[{**SERVER, "server_description": "Sums."}])
     await made.end()
@@ -465,7 +465,7 @@ async def test_the_model_is_told_what_the_server_is() -> None:
     assert described == ["Adds.\n(Server 's': Sums.)", "(Server 's': Sums.)"]
 
 
-# What goes on after a crash
+# Recovery
 
 
 @pytest.mark.parametrize(
@@ -479,13 +479,11 @@ async def test_the_model_is_told_what_the_server_is() -> None:
         ({}, ["t/*"], 1),
     ],
 )
-async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
-    hints: Json, patterns: list[str], runs: int
-) -> None:
+async def test_interrupted_mcp_call_is_repeated_only_if_safe(hints: Json, patterns: list[str], runs: int) -> None:
     answers: dict[str, list[Answer]] = {"add": [asyncio.Event(), said("42")]}
     server = FakeMcp(tool("add", annotations=hints), answers=answers, repeatable=patterns)
     first = setting(CALLS, server=server)
-    work = asyncio.create_task(first.turn.run())
+    work = asyncio.create_task(first.generation.run())
     await server.begun.acquire()
     work.cancel()
     await asyncio.wait([work])
@@ -494,7 +492,7 @@ async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
     second.assembler.resume(
         first.assembler.numbered, second.assembler.used, first.steps[-1].said, first.steps[-1].waiting
     )
-    assert await second.turn.run() == COMPLETED
+    assert await second.generation.run() == COMPLETED
     output = second.assembler.response["output"]
     assert [item["type"] for item in output] == ["mcp_list_tools", "mcp_call", "message"]
     assert (len(server.ran), server.listed, server.open) == (runs, 1, 0)
@@ -502,7 +500,7 @@ async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
     assert second.told() == ["42"] if runs == 2 else "interrupted" in second.told()[0]
 
 
-# What clients send back
+# Items that clients send back
 
 
 @pytest.mark.parametrize(
@@ -515,7 +513,7 @@ async def test_a_call_that_may_have_run_is_run_again_only_if_that_is_safe(
         ({"status": "incomplete"}, "(The call was cut off; its result is not known.)"),
     ],
 )
-async def test_an_item_without_what_was_kept_with_it(fields: Json, told: str) -> None:
+async def test_mcp_call_item_without_exchange_is_sent_to_model(fields: Json, told: str) -> None:
     item = {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "add", "arguments": "{}", **fields}
     made = setting(ANSWER, server=FakeMcp(tool("add")), input=[item])
     await made.end()
@@ -526,14 +524,14 @@ async def test_an_item_without_what_was_kept_with_it(fields: Json, told: str) ->
 
 
 @pytest.mark.parametrize(("default", "kind"), [("always", "mcp_approval_request"), ("never", "mcp_call")])
-async def test_stack_says_whether_calls_need_approval_where_the_request_does_not(default: Any, kind: str) -> None:
+async def test_default_of_stack_applies_without_require_approval(default: Any, kind: str) -> None:
     server = FakeMcp(tool("add"), answers={"add": [said("42")]}, require_approval=default)
     silent = {name: value for name, value in SERVER.items() if name != "require_approval"}
     events = await setting(CALLS, ANSWER, server=server, tools=[silent]).end()
     assert items_of(events)[1]["type"] == kind
 
 
-async def test_request_that_says_always_is_asked_whatever_the_stack_says() -> None:
+async def test_require_approval_always_overrides_default_of_stack() -> None:
     server = FakeMcp(tool("add"), require_approval="never")
     events = await setting(CALLS, ANSWER, server=server, tools=[ASKING]).end()
     assert items_of(events)[1]["type"] == "mcp_approval_request"

@@ -1,4 +1,4 @@
-"""Which calls go through, and what the model is told of the others."""
+"""The calls that are accepted, and what the model is told about refused ones."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.calls import FUNCTION, ServerCall
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.unavailable_tools import HostedTool, Policy, Unavailable
-from llama_stack_responses.generation.event_buffer import Outbox
-from llama_stack_responses.generation.tool_execution import Answering
+from llama_stack_responses.generation.event_buffer import EventBuffer
+from llama_stack_responses.generation.tool_execution import ToolExecution
 from llama_stack_responses.telemetry.telemetry import Telemetry
 from llama_stack_responses.tools.client.function import FunctionTool
 from llama_stack_responses.tools.registry import client_tools
@@ -34,11 +34,11 @@ def allowed(*names: str) -> Json:
 
 TOOLS = [function("f"), function("g")]
 NO_STAGEHAND: Any = None
-"""No tool here shows anything while it is prepared."""
+"""No tool here emits events during preparation."""
 
 
 class Asked(FunctionTool):
-    """A function that takes down how often it is asked what it is."""
+    """A function tool that counts the calls of `functions`."""
 
     times = 0
 
@@ -53,19 +53,19 @@ def made(tools: list[Json], choice: str | Json | None, *, parallel: bool = True)
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "required"])
-def test_calls_of_all_declared_tools_go_through(choice: str | Json | None) -> None:
+def test_calls_of_declared_tools_are_accepted(choice: str | Json | None) -> None:
     toolset = made(TOOLS, choice)
     assert [toolset.kind_of(name) for name in ("f", "g", "f")] == [FUNCTION] * 3
 
 
-def test_unknown_tools_do_not_go_through() -> None:
+def test_call_of_unknown_tool_is_refused() -> None:
     toolset = made(TOOLS, None)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("") is None
     assert toolset.refusal(ServerCall("h", "1", "{}")) == "There is no tool named 'h'. Tools that may be called: f, g."
 
 
-def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
+def test_disallowed_tool_is_offered_but_its_call_refused() -> None:
     toolset = made(TOOLS, allowed("g"))
     assert len(toolset.offer()[0]) == 2
     assert toolset.kind_of("f") is None
@@ -74,36 +74,36 @@ def test_tools_that_are_not_allowed_are_seen_but_do_not_go_through() -> None:
     assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
 
 
-def test_required_call_of_allowed_tools_shows_the_model_only_those() -> None:
+def test_required_call_of_allowed_tools_offers_only_those() -> None:
     toolset = made(TOOLS, allowed("g") | {"mode": "required"})
     seen, choice = toolset.offer()
     assert ([each["function"]["name"] for each in seen], choice) == (["g"], "required")
 
 
 @pytest.mark.parametrize(("choice", "goes"), [("none", []), ({"type": "function", "name": "g"}, ["g"])])
-def test_a_choice_holds_whatever_the_model_does(choice: str | Json, goes: list[str]) -> None:
+def test_tool_choice_is_enforced_on_calls(choice: str | Json, goes: list[str]) -> None:
     toolset = made(TOOLS, choice)
     assert [name for name in ("f", "g") if toolset.kind_of(name)] == goes
 
 
-def test_a_tool_that_is_chosen_by_its_name_is_called_once() -> None:
+def test_tool_chosen_by_name_is_accepted_once() -> None:
     toolset = made(TOOLS, {"type": "function", "name": "g"})
     assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("g") is None
 
 
-def test_one_call_goes_through_when_they_may_not_be_parallel() -> None:
+def test_only_one_call_is_accepted_if_not_parallel() -> None:
     toolset = made(TOOLS, None, parallel=False)
     assert toolset.kind_of("h") is None
     assert toolset.kind_of("g") is FUNCTION
     assert toolset.kind_of("f") is None
 
 
-def test_without_tools_there_is_none_to_name() -> None:
+def test_refusal_without_tools_names_none() -> None:
     assert made([], None).refusal(ServerCall("h", "1", "{}")).endswith("may be called: none.")
 
 
-def test_a_function_as_the_chat_request_has_it() -> None:
+def test_function_is_mapped_to_chat_request() -> None:
     schema = {"type": "object", "properties": {"a": {}}}
     tool = FunctionTool(
         function("f", description="Does f.", strict=False, parameters=schema, defer_loading=True),
@@ -113,7 +113,7 @@ def test_a_function_as_the_chat_request_has_it() -> None:
     assert tool.functions()[0].chat == {"type": "function", "function": expected}
 
 
-def test_a_function_without_parameters_takes_none() -> None:
+def test_function_without_parameters_gets_empty_schema() -> None:
     expected = {"name": "f", "parameters": {"type": "object", "properties": {}}}
     assert FunctionTool(function("f"), CreateRequest(model="m")).functions()[0].chat == {
         "type": "function",
@@ -121,12 +121,12 @@ def test_a_function_without_parameters_takes_none() -> None:
     }
 
 
-async def test_what_nobody_has_to_find_out_is_asked_once() -> None:
+async def test_function_tool_is_asked_once_for_its_functions() -> None:
     request = CreateRequest(model="m", tools=[function("f")])
     tool = Asked(request.tools[0], request)
     toolset = Toolset(request, {"function": lambda *_: tool})
     assembler = Assembler(new_response(request, id="resp_1", created_at=1), toolset.kind_of)
-    await toolset.prepare([], Answering(toolset, assembler, Outbox(wanted=False), 1, Telemetry()))
+    await toolset.prepare([], ToolExecution(toolset, assembler, EventBuffer(wanted=False), 1, Telemetry()))
     assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f"]
     assert tool.times == 1
 
@@ -137,17 +137,17 @@ def omitting(tools: list[Json], choice: str | Json | None, policy: Policy | dict
 
 
 @pytest.mark.parametrize("policy", ["omit", {"file_search": "omit"}])
-async def test_an_omitted_tool_is_not_seen_by_the_model(policy: Any) -> None:
+async def test_omitted_tool_is_not_offered(policy: Any) -> None:
     toolset = omitting([{"type": "file_search"}, *TOOLS], None, policy)
     assert [each["function"]["name"] for each in toolset.offer()[0]] == ["f", "g"]
 
 
 @pytest.mark.parametrize("policy", ["refuse", {"web_search": "omit"}, {"file_search": "refuse"}])
-def test_an_unavailable_tool_is_refused_with_the_setting_that_omits_it(policy: Any) -> None:
+def test_unavailable_tool_is_refused_with_name_of_setting(policy: Any) -> None:
     with pytest.raises(ApiError) as caught:
         omitting([*TOOLS, {"type": "file_search"}], None, policy)
     assert (caught.value.status, caught.value.param) == (400, "tools[2].type")
-    assert "'unavailable_tools: {file_search: omit}': see docs/tools.md." in caught.value.message
+    assert "'unavailable_tools: {file_search: omit}': see docs/guides/tools.md." in caught.value.message
 
 
 SEARCHES: list[Json] = [{"type": "web_search_preview"}]
@@ -161,14 +161,14 @@ SEARCHES: list[Json] = [{"type": "web_search_preview"}]
         {"type": "allowed_tools", "mode": "required", "tools": SEARCHES},
     ],
 )
-async def test_a_choice_that_demands_an_omitted_tool_is_refused(choice: Any) -> None:
+async def test_choice_demanding_omitted_tool_is_refused(choice: Any) -> None:
     with pytest.raises(ApiError, match="'tool_choice' demands a call of a tool") as caught:
         await omitting(SEARCHES, choice, "omit").prepare([], NO_STAGEHAND)
     assert (caught.value.status, caught.value.param) == (400, "tool_choice")
 
 
 @pytest.mark.parametrize("choice", [None, "auto", {"type": "allowed_tools", "mode": "auto", "tools": SEARCHES}])
-async def test_a_choice_that_allows_an_omitted_tool_is_taken(choice: Any) -> None:
+async def test_choice_allowing_omitted_tool_is_accepted(choice: Any) -> None:
     toolset = omitting([*SEARCHES, *TOOLS], choice, "omit")
     await toolset.prepare([], NO_STAGEHAND)
     assert len(toolset.offer()[0]) == 2

@@ -1,4 +1,4 @@
-"""Requests in order within a lane, lanes side by side, and no more of both than there may be."""
+"""Requests run in order within a lane and concurrently across lanes, within limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LIMITS = LaneLimits(at_once=2, waiting=2, waiting_bytes=100, names=3)
 
 
 class Work:
-    """Requests that take until they are let go, by lane and number."""
+    """Requests that run until released, by lane and name."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -35,7 +35,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_order_and_bounds() -> None:
+async def test_requests_run_in_order_within_lane_and_limits() -> None:
     work = Work()
     lanes = Lanes(LIMITS, work)
     for lane, name in (("a", "a1"), ("a", "a2"), (None, "n1"), ("c", "c1")):
@@ -56,7 +56,7 @@ async def test_order_and_bounds() -> None:
     assert sorted(work.ended) == ["a1", "a2", "c1", "d1", "n1"]
 
 
-async def test_what_waits_has_a_size() -> None:
+async def test_queued_requests_are_limited_in_bytes() -> None:
     lanes = Lanes(LIMITS, Work())
     lanes.put(None, {"name": "1"}, 60, lambda: None)
     with pytest.raises(ApiError):
@@ -66,7 +66,7 @@ async def test_what_waits_has_a_size() -> None:
     await lanes.finish()
 
 
-async def test_a_lane_is_named_once_and_for_all() -> None:
+async def test_lanes_are_limited_in_number_over_connection() -> None:
     work = Work()
     lanes = Lanes(LIMITS, work)
     for name in ("a", "b", "c", "a"):
@@ -80,7 +80,7 @@ async def test_a_lane_is_named_once_and_for_all() -> None:
     await lanes.finish()
 
 
-async def test_the_end_of_everything() -> None:
+async def test_abandon_cancels_running_and_queued_requests() -> None:
     work = Work()
     lanes = Lanes(LIMITS, work)
     for lane in ("a", "a", "b"):
@@ -92,12 +92,12 @@ async def test_the_end_of_everything() -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "A-b_c.9", "x" * 256, None])
-def test_a_name(name: str | None) -> None:
+def test_valid_lane_name_is_accepted(name: str | None) -> None:
     assert lane_of({"stream_id": name}) == name
 
 
 @pytest.mark.parametrize("name", ["", "a b", "ä", "x" * 257, 3, ["a"], "a\n"])
-def test_no_name(name: Any) -> None:
+def test_invalid_lane_name_is_refused(name: Any) -> None:
     with pytest.raises(ApiError) as refused:
         lane_of({"stream_id": name})
     assert (refused.value.param, refused.value.code) == ("stream_id", "invalid_stream_id")

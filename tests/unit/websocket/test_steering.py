@@ -1,4 +1,4 @@
-"""What becomes of input that steers a response, whenever it comes and however the response ends."""
+"""How input that steers a response is handled, whenever it arrives and however the response ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from openai.types.responses import ResponsesServerEvent
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.steer_input import required_input
-from llama_stack_responses.generation.stop_point import Boundary
+from llama_stack_responses.generation.stop_point import StopPoint
 from llama_stack_responses.websocket.steering import Steering, steered
 from tests.support.conform import problems
 
@@ -29,15 +29,15 @@ CALL: Json = {"type": "function_call", "id": "fc_1", "call_id": "call_1", "name"
 
 
 class Desk:
-    """Steering with one response under way, in the lane `a`."""
+    """Steering with one running response, in the lane `a`."""
 
     def __init__(self, most: int = 16, most_bytes: int = 10_000, **body: Any) -> None:
         self.steering = Steering(most, most_bytes)
-        self.boundary = Boundary()
-        self.steering.began("resp_1", "a", BODY | body, self.boundary)
+        self.stop_point = StopPoint()
+        self.steering.began("resp_1", "a", BODY | body, self.stop_point)
 
     def steer(self, given: Any = "go left", target: str = "resp_1", **more: Any) -> Json:
-        """The event that answers it, checked."""
+        """Return the event that answers the input, after checking it."""
         event, lane = self.steering.steer(
             {"type": "response.steer", "previous_response_id": target, "input": given, **more}
         )
@@ -46,7 +46,7 @@ class Desk:
         return event
 
     def fails(self, code: str, *args: Any, **more: Any) -> Json:
-        """The answer to input that is not taken: it comes back, without an id."""
+        """Return the answer to refused input, which repeats the input without an id."""
         event = self.steer(*args, **more)
         assert (event["type"], event["error"]["code"]) == ("response.steer.failed", code)
         assert event["error"]["type"] == "invalid_request_error"
@@ -55,13 +55,13 @@ class Desk:
         return event
 
 
-def test_accepted_input_begins_the_next_response_in_the_order_in_which_it_came() -> None:
+def test_accepted_steers_begin_next_response_in_order() -> None:
     desk = Desk()
     message = {"role": "user", "content": [{"type": "input_text", "text": "go right"}]}
     answers = [desk.steer("go left"), desk.steer([message])]
     assert [answer["type"] for answer in answers] == ["response.steer.accepted"] * 2
     assert [answer["sequence_number"] for answer in answers] == [0, 1]
-    assert desk.boundary.wanted
+    assert desk.stop_point.wanted
     told, successor = desk.steering.ended(STEERED)
     assert told == []
     assert successor
@@ -74,7 +74,7 @@ def test_accepted_input_begins_the_next_response_in_the_order_in_which_it_came()
     desk.fails("response_not_active")
 
 
-def test_a_response_that_completes_first_has_a_successor_all_the_same() -> None:
+def test_steered_response_that_completes_has_successor() -> None:
     desk = Desk()
     desk.steer()
     told, successor = desk.steering.ended(COMPLETED)
@@ -82,14 +82,14 @@ def test_a_response_that_completes_first_has_a_successor_all_the_same() -> None:
     desk.fails("response_already_completed")
 
 
-def test_nothing_was_queued() -> None:
+def test_unsteered_response_has_no_successor() -> None:
     desk = Desk()
     assert desk.steering.ended(COMPLETED) == ([], None)
-    assert not desk.boundary.wanted
+    assert not desk.stop_point.wanted
 
 
-def test_a_response_that_waits_for_the_client() -> None:
-    """What was queued goes before the input that it waited for, in its lane, once that is taken."""
+def test_steer_of_response_waiting_for_client_is_pending() -> None:
+    """The queued input precedes the input that the response waited for, in its lane, once that is accepted."""
     desk = Desk()
     ids = [desk.steer(given)["steer"]["id"] for given in ("go left", "or right")]
     told, successor = desk.steering.ended(COMPLETED | {"output": [CALL]})
@@ -125,7 +125,7 @@ def test_a_response_that_waits_for_the_client() -> None:
         COMPLETED | {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}},
     ],
 )
-def test_a_response_that_ends_badly_gives_the_input_back(ending: Json) -> None:
+def test_response_that_ends_badly_returns_steer(ending: Json) -> None:
     desk = Desk()
     accepted = desk.steer("go left")
     [event], successor = desk.steering.ended(ending)
@@ -136,7 +136,7 @@ def test_a_response_that_ends_badly_gives_the_input_back(ending: Json) -> None:
     desk.fails("response_not_active")
 
 
-def test_a_successor_that_cannot_be_created_gives_the_input_back() -> None:
+def test_failed_successor_returns_steer() -> None:
     desk = Desk()
     accepted = desk.steer("go left")
     _, successor = desk.steering.ended(STEERED)
@@ -146,18 +146,18 @@ def test_a_successor_that_cannot_be_created_gives_the_input_back() -> None:
     assert event["steer"] == accepted["steer"] | {"input": "go left"}
 
 
-def test_a_response_that_is_not_this_connections() -> None:
+def test_steer_of_unknown_response_fails() -> None:
     Desk().fails("response_not_found", "x", "resp_9")
 
 
 @pytest.mark.parametrize("body", [{"conversation": "conv_1"}, {"context_management": [{"type": "compaction"}]}])
-def test_a_response_that_cannot_be_steered(body: Json) -> None:
+def test_steer_of_unsupported_response_fails(body: Json) -> None:
     desk = Desk(**body)
     desk.fails("steering_not_supported")
-    assert not desk.boundary.wanted
+    assert not desk.stop_point.wanted
 
 
-def test_no_more_than_so_much() -> None:
+def test_pending_steers_are_limited() -> None:
     desk = Desk(most=2)
     desk.steer()
     desk.steer()
@@ -167,7 +167,7 @@ def test_no_more_than_so_much() -> None:
     large.steer("x" * 3_000)
     large.fails("too_many_pending_steers", "x" * 3_000)
     large.steering.ended(STEERED)
-    large.steering.began("resp_2", None, BODY, Boundary())
+    large.steering.began("resp_2", None, BODY, StopPoint())
     event, _ = large.steering.steer({"type": "response.steer", "previous_response_id": "resp_2", "input": "x" * 3_000})
     assert event["type"] == "response.steer.accepted"
 
@@ -191,14 +191,14 @@ INVALID: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", INVALID)
-def test_input_that_cannot_steer(name: str) -> None:
+def test_invalid_steer_input_fails(name: str) -> None:
     desk = Desk()
     event = desk.fails("invalid_input", INVALID[name])
     assert event["steer"] == {"previous_response_id": "resp_1", "input": INVALID[name]}
-    assert not desk.boundary.wanted
+    assert not desk.stop_point.wanted
 
 
-def test_what_an_event_has_besides() -> None:
+def test_steer_with_other_fields_fails() -> None:
     desk = Desk()
     desk.fails("invalid_input", stream_id="a")
     desk.fails("invalid_input", model="m")
@@ -207,28 +207,28 @@ def test_what_an_event_has_besides() -> None:
 @pytest.mark.parametrize(
     "event", [{}, {"previous_response_id": 3, "input": "x"}, {"previous_response_id": "resp_1"}, {"input": "x"}]
 )
-def test_an_event_that_says_not_even_what_it_steers(event: Json) -> None:
+def test_steer_without_target_or_input_is_refused(event: Json) -> None:
     with pytest.raises(ApiError) as refused:
         Desk().steering.steer({"type": "response.steer", **event})
     assert (refused.value.status, refused.value.code) == (400, "missing_required_parameter")
     assert refused.value.param in ("previous_response_id", "input")
 
 
-def test_how_a_response_ended_is_known_for_a_while() -> None:
+def test_ended_responses_are_remembered_up_to_limit() -> None:
     desk = Desk()
     desk.steer()
     desk.steering.ended(COMPLETED | {"output": [CALL]})
     for number in range(2, 400):
-        desk.steering.began(f"resp_{number}", None, BODY, Boundary())
+        desk.steering.began(f"resp_{number}", None, BODY, StopPoint())
         desk.steering.ended(COMPLETED | {"id": f"resp_{number}"})
     for target, code in (("resp_2", "response_not_found"), ("resp_399", "response_already_completed")):
         event, _ = desk.steering.steer({"type": "response.steer", "previous_response_id": target, "input": "x"})
         assert event["error"]["code"] == code
-    # What is queued is not forgotten.
+    # Queued input is not forgotten.
     assert len(desk.steering.queued("resp_1", "a")) == 1
 
 
-def test_what_the_client_owes() -> None:
+def test_required_inputs_are_unanswered_client_calls() -> None:
     output: list[Json] = [
         {"type": "message"},
         CALL,

@@ -1,4 +1,4 @@
-"""Bodies of requests: how much is read, for how long, what is held of them, and what is said to their clients."""
+"""Request bodies: how much is read, for how long, what counts as held, and the errors that clients get."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from tests.support.waiting import until
 LIMITS: dict[str, Any] = {"request_bytes": 1000, "bodies": {"bytes_per_user": 1500, "total_bytes": 2000}}
 
 
-async def test_body_within_the_limits_is_read() -> None:
+async def test_body_within_limits_is_read() -> None:
     app = App(LIMITS)
     answer = await ask(app.echo(), Body([b'{"a"', b":1}"]))
     assert (answer.status, answer.body, app.bodies.held) == (200, b'{"a":1}', 0)
 
 
-async def test_body_too_large_by_its_length_is_refused_unread() -> None:
+async def test_body_with_excessive_content_length_is_refused_unread() -> None:
     body = Body([b"x" * 500] * 10)
     answer = await ask(App(LIMITS).echo(), body, {"content-length": "100000"})
     assert (answer.status, answer.error["code"], body.taken) == (413, "request_too_large", 0)
     assert answer.headers["connection"] == "close"
 
 
-async def test_endless_body_is_read_to_the_limit() -> None:
+async def test_endless_body_is_read_only_to_limit() -> None:
     body = Body([b"x" * 500] * 1000)
     app = App(LIMITS)
     answer = await ask(app.echo(), body, {"transfer-encoding": "chunked"})
@@ -40,19 +40,19 @@ async def test_endless_body_is_read_to_the_limit() -> None:
     assert answer.headers["connection"] == "close"
 
 
-async def test_small_body_that_was_read_keeps_the_connection() -> None:
+async def test_fully_read_body_keeps_connection_open() -> None:
     answer = await ask(App(LIMITS).echo(), Body([b"{}"]), {"transfer-encoding": "chunked"})
     assert answer.status == 200
     assert "connection" not in answer.headers
 
 
-async def test_body_that_does_not_come_is_refused_in_time() -> None:
+async def test_body_that_does_not_arrive_times_out() -> None:
     app = App({"bodies": {"seconds": 0.05}})
     answer = await ask(app.echo(), Body([b"{"], then="silence"))
     assert (answer.status, answer.error["code"], app.bodies.held) == (408, "request_timeout", 0)
 
 
-async def test_client_that_leaves_is_a_debug_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_disconnect_during_body_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "llama_stack_responses")
     app = App(LIMITS)
     await ask(app.echo(), Body([b"{"], then="leave"))
@@ -62,7 +62,7 @@ async def test_client_that_leaves_is_a_debug_line(caplog: pytest.LogCaptureFixtu
     assert app.bodies.held == 0
 
 
-async def test_failure_is_logged_as_bounded_text(caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_is_logged_as_bounded_text(caplog: pytest.LogCaptureFixture) -> None:
     async def fail(_: Request) -> Response:
         raise RuntimeError("100% [broken] " + "x" * 100_000)
 
@@ -76,7 +76,7 @@ async def test_failure_is_logged_as_bounded_text(caplog: pytest.LogCaptureFixtur
     assert record.filename == "requests.py"
 
 
-async def test_failure_while_an_answer_is_sent_reaches_no_server() -> None:
+async def test_error_while_sending_answer_closes_connection() -> None:
     class Broken(Response):
         async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
             await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -90,7 +90,7 @@ async def test_failure_while_an_answer_is_sent_reaches_no_server() -> None:
     assert len(app.broken_off) == 1
 
 
-async def test_users_hold_their_own_share_until_they_are_answered() -> None:
+async def test_each_user_holds_separate_share_until_answered() -> None:
     app, reading, go = App(LIMITS, ["ada", "ada", "bob", "ada"]), asyncio.Event(), asyncio.Event()
 
     async def wait(request: Request) -> Response:
@@ -113,7 +113,7 @@ async def test_users_hold_their_own_share_until_they_are_answered() -> None:
     assert app.bodies.held == 0
 
 
-async def test_json_of_too_many_values_is_refused_before_it_is_decoded() -> None:
+async def test_json_with_too_many_values_is_refused_before_decoding() -> None:
     app = App({"bodies": {"json_values": 50_000}})
     answer = await ask(app.echo(), Body([b'{"a":[' + b"[]," * 100_000 + b"[]]}"]))
     assert answer.status == 400
@@ -122,12 +122,12 @@ async def test_json_of_too_many_values_is_refused_before_it_is_decoded() -> None
     )
 
 
-async def test_text_full_of_brackets_is_one_value() -> None:
+async def test_brackets_in_json_string_do_not_count_as_values() -> None:
     app = App({"bodies": {"json_values": 50_000}})
     assert (await ask(app.echo(), Body([b'{"a":"' + b"[{,\\\\" * 100_000 + b'"}']))).status == 200
 
 
-async def test_decoded_values_count_as_held() -> None:
+async def test_decoded_json_values_count_as_held() -> None:
     limits = {"request_bytes": 10**6, "bodies": {"bytes_per_user": 10**6, "total_bytes": 10**7}}
     app = App(limits)
     lease = app.bodies.lease(Owner("ada"))
@@ -136,10 +136,10 @@ async def test_decoded_values_count_as_held() -> None:
     lease.release()
 
 
-def test_quota_below_the_largest_body_is_a_wrong_configuration() -> None:
+def test_body_quota_below_request_limit_is_invalid_configuration() -> None:
     with pytest.raises(ValueError, match=r"'bodies.bytes_per_user' and 'bodies.total_bytes' must be at least"):
         App({"request_bytes": 2000, "bodies": {"bytes_per_user": 1999}})
 
 
-def test_bodies_are_made_of_defaults() -> None:
+def test_default_limits_create_bodies() -> None:
     assert isinstance(App().bodies, Bodies)

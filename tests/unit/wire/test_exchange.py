@@ -1,4 +1,4 @@
-"""A client that takes nothing of its answer loses its connection; one that takes it slowly does not."""
+"""A client that reads nothing of its answer loses its connection; a client that waits for its answer does not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.asgi import App, Body, scope_of
 from tests.support.waiting import until
 
 
-async def test_client_that_reads_nothing_is_broken_off() -> None:
+async def test_client_that_reads_nothing_is_disconnected() -> None:
     app, stalled = App({"answers": {"unread_seconds": 0.05}}), asyncio.Event()
 
     async def answer(_: Request) -> Response:
@@ -26,7 +26,7 @@ async def test_client_that_reads_nothing_is_broken_off() -> None:
     await serving
 
 
-async def test_client_that_is_made_to_wait_keeps_its_connection() -> None:
+async def test_client_waiting_for_slow_answer_stays_connected() -> None:
     app = App({"answers": {"unread_seconds": 0.05}})
 
     async def answer(_: Request) -> Response:

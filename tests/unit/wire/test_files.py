@@ -1,4 +1,4 @@
-"""A file is sent in blocks, each read when the one before it has been taken."""
+"""A file is sent in blocks; each is read after the previous one was taken."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from tests.support.waiting import until
 
 
 class Files:
-    """Opens one file for each request, and remembers them."""
+    """Open one file per request, and keep them in a list."""
 
     def __init__(self, path: Path, app: App, size: int) -> None:
-        """`size` is what is told of its size."""
+        """`size` is the announced size."""
         self.path = path
         self.app = app
         self.size = size
         self.opened: list[IO[bytes]] = []
 
     async def answer(self, request: Request) -> Response:
-        """Send it."""
+        """Send the file."""
         self.app.traffic.hold_download(request.scope)
         self.opened.append(self.path.open("rb"))
         return FileInBlocks(self.opened[-1], self.size, {})
@@ -44,7 +44,7 @@ async def test_file_is_sent_whole(tmp_path: Path, size: int) -> None:
     assert app.broken_off == []
 
 
-async def test_stalled_client_has_one_block_and_a_deleted_file_is_sent_on(tmp_path: Path) -> None:
+async def test_stalled_download_reads_one_block_ahead_and_survives_deletion(tmp_path: Path) -> None:
     path, app = tmp_path / "file", App()
     path.write_bytes(b"x" * 10 * BLOCK)
     files, sent, go = Files(path, app, 10 * BLOCK), [], asyncio.Event()
@@ -63,14 +63,14 @@ async def test_stalled_client_has_one_block_and_a_deleted_file_is_sent_on(tmp_pa
     assert b"".join(sent) == b"x" * 10 * BLOCK
 
 
-async def test_file_that_became_shorter_breaks_the_connection_off(tmp_path: Path) -> None:
+async def test_file_shorter_than_announced_closes_connection(tmp_path: Path) -> None:
     path, app = tmp_path / "file", App()
     path.write_bytes(b"x")
     answer = await ask(app.serve(Files(path, app, 2).answer), Body(), method="GET")
     assert (answer.body, len(app.broken_off)) == (b"x", 1)
 
 
-async def test_client_that_leaves_ends_the_reading(tmp_path: Path) -> None:
+async def test_client_disconnect_stops_reading_file(tmp_path: Path) -> None:
     path, app = tmp_path / "file", App()
     path.write_bytes(b"x" * 1000 * BLOCK)
     files = Files(path, app, 1000 * BLOCK)
@@ -79,7 +79,7 @@ async def test_client_that_leaves_ends_the_reading(tmp_path: Path) -> None:
     assert files.opened[0].closed
 
 
-async def test_downloads_past_the_limit_are_refused_until_one_ends(tmp_path: Path) -> None:
+async def test_downloads_over_limit_are_refused_until_one_ends(tmp_path: Path) -> None:
     path, app = tmp_path / "file", App({"answers": {"downloads_per_user": 2}})
     path.write_bytes(b"x")
     served, go, sending = app.serve(Files(path, app, 1).answer), asyncio.Event(), 0

@@ -1,4 +1,4 @@
-"""Uploads: how much of a form is read, what of it is kept, and that nothing is left on the disk."""
+"""Uploads: how much of a form is read, what is kept of it, and that nothing is left on disk."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ END = b"\r\n--b--\r\n"
 
 
 def part(content: bytes, name: str = "file", filename: str | None = "a.txt", head: str = "") -> bytes:
-    """A field of a form, without the boundary behind it."""
+    """Return a field of a form, without the boundary after it."""
     file = f'; filename="{filename}"' if filename is not None else ""
     return f'--b\r\nContent-Disposition: form-data; name="{name}"{file}\r\n{head}\r\n'.encode() + content
 
 
 @pytest.fixture
 def app() -> App:
-    """Takes files of up to LIMIT bytes."""
+    """An app that takes files of up to `LIMIT` bytes."""
     return App({"request_bytes": LIMIT})
 
 
 @pytest.fixture
 def served(app: App) -> ASGIApp:
-    """Says of a file what it is called, and how long it is."""
+    """Serve an upload, answered with the name and size of its file."""
 
     async def upload(request: Request) -> Response:
         async with uploaded(request, app.bodies, LIMIT) as found:
@@ -48,14 +48,14 @@ def served(app: App) -> ASGIApp:
 
 @pytest.mark.parametrize("size", [0, 1, LIMIT])
 @pytest.mark.parametrize("cut", [7, 65_536])
-async def test_file_is_taken(app: App, served: ASGIApp, size: int, cut: int) -> None:
+async def test_uploaded_file_is_accepted(app: App, served: ASGIApp, size: int, cut: int) -> None:
     body = part(b"x", "purpose", None) + b"\r\n" + part(b"\r" * size) + END
     answer = await ask(served, Body(body[at : at + cut] for at in range(0, len(body), cut)), TYPE)
     assert (answer.status, answer.body) == (200, b'{"name":"a.txt","size":%d}' % size)
     assert app.bodies.held == 0
 
 
-async def test_file_over_the_limit_is_read_to_the_limit(app: App, served: ASGIApp) -> None:
+async def test_file_over_limit_is_read_only_to_limit(app: App, served: ASGIApp) -> None:
     body = Body([part(b""), *[b"x" * 10_000] * 1000, END])
     answer = await ask(served, body, TYPE | {"transfer-encoding": "chunked"})
     assert (answer.status, answer.error["message"]) == (413, "The file is larger than 100000 bytes.")
@@ -64,13 +64,13 @@ async def test_file_over_the_limit_is_read_to_the_limit(app: App, served: ASGIAp
     assert app.bodies.held == 0
 
 
-async def test_form_too_large_by_its_length_is_refused_unread(served: ASGIApp) -> None:
+async def test_form_with_excessive_content_length_is_refused_unread(served: ASGIApp) -> None:
     body = Body([b"x"])
     answer = await ask(served, body, TYPE | {"content-length": "300000000"})
     assert (answer.status, body.taken) == (413, 0)
 
 
-async def test_fields_that_are_no_file_are_bounded_too(served: ASGIApp) -> None:
+async def test_fields_without_file_are_bounded_too(served: ASGIApp) -> None:
     body = Body([part(b"", "purpose", None), *[b"x" * 10_000] * 1000, END])
     assert (await ask(served, body, TYPE)).status == 413
     assert body.taken < 50
@@ -92,7 +92,7 @@ async def test_fields_that_are_no_file_are_bounded_too(served: ASGIApp) -> None:
     ],
     ids=["empty", "no form", "cut off", "no part", "no file", "another", "two", "many", "long head", "many heads"],
 )
-async def test_wrong_form_is_refused(app: App, served: ASGIApp, body: bytes, said: str) -> None:
+async def test_invalid_form_is_refused(app: App, served: ASGIApp, body: bytes, said: str) -> None:
     answer = await ask(served, Body([body]), TYPE)
     assert answer.status == 400
     assert said in answer.error["message"]
@@ -100,16 +100,14 @@ async def test_wrong_form_is_refused(app: App, served: ASGIApp, body: bytes, sai
 
 
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", "multipart/form-data; boundary="])
-async def test_body_that_is_no_form_is_refused_unread(served: ASGIApp, kind: str) -> None:
+async def test_body_without_form_type_is_refused_unread(served: ASGIApp, kind: str) -> None:
     body = Body([b"x"])
     answer = await ask(served, body, {"content-type": kind})
     assert (answer.status, body.taken) == (400, 0)
 
 
 @pytest.mark.parametrize("then", ["leave", "silence"])
-async def test_upload_that_breaks_off_leaves_nothing(
-    then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_interrupted_upload_leaves_no_file(then: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Any] = []
 
     def temporary() -> Any:
@@ -129,7 +127,7 @@ async def test_upload_that_breaks_off_leaves_nothing(
     assert app.bodies.held == 0
 
 
-async def test_upload_that_is_cancelled_closes_its_file(served: ASGIApp, app: App) -> None:
+async def test_cancelled_upload_releases_its_bytes(served: ASGIApp, app: App) -> None:
     asking = asyncio.create_task(ask(served, Body([part(b"x")], then="silence"), TYPE))
     await until(lambda: app.bodies.held > 0)
     asking.cancel()
@@ -150,7 +148,7 @@ DISPOSITIONS = st.lists(
 
 @given(DISPOSITIONS, st.binary(max_size=40), st.booleans())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
-def test_odd_form_is_taken_or_is_a_400(served: ASGIApp, disposition: str, content: bytes, whole: bool) -> None:
+def test_odd_form_is_accepted_or_400(served: ASGIApp, disposition: str, content: bytes, whole: bool) -> None:
     head = f"--b\r\nContent-Disposition: {disposition}\r\n\r\n".encode("latin-1")
     body = Body([head + content + (END if whole else b"")])
     assert asyncio.run(ask(served, body, TYPE)).status in (200, 400)
@@ -175,6 +173,6 @@ def test_odd_form_is_taken_or_is_a_400(served: ASGIApp, disposition: str, conten
 @pytest.mark.parametrize(
     "body", [b"", b"--b", b"--b\r\n", b"--b--", b"\r\n\r\n", b"\0" * 100, b"--b\r\nx\r\n\r\n" + END]
 )
-async def test_body_that_is_no_form_is_a_400(served: ASGIApp, kind: str, body: bytes) -> None:
+async def test_body_with_odd_content_type_is_400(served: ASGIApp, kind: str, body: bytes) -> None:
     answer = await ask(served, Body([body]), {"content-type": kind})
     assert (answer.status, answer.error["type"]) == (400, "invalid_request_error")

@@ -1,4 +1,4 @@
-"""A large value is encoded in blocks, to the same JSON."""
+"""A large value is encoded in blocks that make up the same JSON."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llama_stack_responses.wire import json_blocks, sse
+from llama_stack_responses.wire import sse
 from llama_stack_responses.wire.json_blocks import BLOCK, blocks
 
 VALUE = st.recursive(
@@ -25,11 +25,8 @@ LARGE: dict[str, Any] = {
 
 
 @given(VALUE, st.integers(1, 50))
-def test_blocks_are_the_json_of_the_value(value: Any, size: int) -> None:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(json_blocks, "BLOCK", size)
-        patched.setattr(json_blocks, "_TEXT", 3)
-        assert b"".join(blocks(value)) == orjson.dumps(value)
+def test_joined_blocks_equal_json_of_value(value: Any, size: int) -> None:
+    assert b"".join(blocks(value, size, 3)) == orjson.dumps(value)
 
 
 def test_large_value_is_never_encoded_whole() -> None:
@@ -38,17 +35,17 @@ def test_large_value_is_never_encoded_whole() -> None:
     assert b"".join(pieces) == orjson.dumps({name: LARGE[name] for name in ("text", "many")})
 
 
-def test_value_that_is_deep_and_large_is_encoded() -> None:
+def test_deep_and_large_value_is_encoded() -> None:
     assert b"".join(blocks(LARGE)) == orjson.dumps(LARGE)
 
 
-def test_half_a_character_is_escaped() -> None:
+def test_lone_surrogate_is_escaped() -> None:
     value = {"text": "\ud83d" + "x" * 100_000}
     assert json.loads(b"".join(blocks(value))) == value
 
 
 @pytest.mark.parametrize("sizes", [[1], [1, 200_000, 1], [200_000], [40_000] * 5, [1] * 500])
-def test_events_in_blocks_are_the_events(sizes: list[int]) -> None:
+def test_joined_blocks_equal_encoded_events(sizes: list[int]) -> None:
     events = [{"type": "response.x", "delta": "y" * size} for size in sizes]
     pieces = list(sse.pieces(events))
     assert b"".join(pieces) == sse.encode(events)

@@ -10,7 +10,7 @@ from llama_stack_responses.wire import sse
 
 
 @pytest.mark.parametrize("separator", ["\x85", "\u2028", "\u2029", "\r", "\n", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e"])
-def test_line_separator_in_text_ends_no_line(separator: str) -> None:
+def test_line_separator_in_text_does_not_end_sse_line(separator: str) -> None:
     text = f"é{separator}\u2027{separator}"
     event = {"type": "response.output_text.delta", "delta": text}
     lines = sse.encode([event]).decode().splitlines()
@@ -19,6 +19,6 @@ def test_line_separator_in_text_ends_no_line(separator: str) -> None:
     assert lines[2:] == [""]
 
 
-def test_other_characters_are_sent_as_they_are() -> None:
+def test_other_characters_are_sent_unescaped() -> None:
     event = {"type": "x", "delta": "\u2027\u202aâ¨Â…"}
     assert event["delta"].encode() in sse.encode([event])

@@ -1,4 +1,4 @@
-"""Streams and large answers are counted by user until they have gone out."""
+"""Streams and large answers are counted per user until they have been sent."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LARGE = "x" * 100_000
 
 
 async def stalled(app: Any, count: int) -> tuple[list[Any], asyncio.Event]:
-    """Requests whose clients have begun to take their answers, and what has them take the rest."""
+    """Return requests whose clients have begun to read their answers, and the event that lets them read the rest."""
     go, begun = asyncio.Event(), 0
 
     async def send(_: Message) -> None:
@@ -41,7 +41,7 @@ async def stalled(app: Any, count: int) -> tuple[list[Any], asyncio.Event]:
         ({"total_bytes": 250_000}, "The server has too many large answers open"),
     ],
 )
-async def test_answer_past_a_limit_is_refused_until_another_has_gone_out(limits: Any, said: str) -> None:
+async def test_answer_over_limit_is_refused_until_another_has_been_sent(limits: Any, said: str) -> None:
     app = App({"answers": limits})
 
     async def answer(request: Request) -> Response:
@@ -60,7 +60,7 @@ async def test_answer_past_a_limit_is_refused_until_another_has_gone_out(limits:
     assert whole.headers["content-length"] == str(len(whole.body))
 
 
-async def test_large_event_reaches_a_stalled_client_in_blocks() -> None:
+async def test_large_event_is_sent_to_stalled_client_in_blocks() -> None:
     sent: list[bytes] = []
 
     async def batches() -> Any:

@@ -18,11 +18,11 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.assembler import Assembler
 from llama_stack_responses.core.stream.response import new_response
-from llama_stack_responses.generation.connection_options import OnConnection
-from llama_stack_responses.generation.event_buffer import Outbox
+from llama_stack_responses.generation.connection_options import ConnectionOptions
+from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.loop import TurnLimits
 from llama_stack_responses.generation.run import Run
-from llama_stack_responses.lifecycle.shutdown import Closing
+from llama_stack_responses.lifecycle.shutdown import ShutdownCoordinator
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.tools.toolset import Toolset
 from llama_stack_responses.websocket.session import Caller
@@ -41,7 +41,7 @@ HELLO = [text("Hello"), finish()]
 
 
 class Responses:
-    """Makes responses of what a provider says, and keeps none."""
+    """Run responses with a fake provider, and store none."""
 
     def __init__(
         self, *rounds: Round, problem: Exception | None = None, connections: int = 10, **limits: float
@@ -49,25 +49,25 @@ class Responses:
         answers = {"streams_per_user": connections}
         self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
         self.traffic = Traffic(self.config.limits, Owner, lambda _: None)
-        self.closing = Closing()
+        self.shutdown_coordinator = ShutdownCoordinator()
         self.access = self
         self.inference = FakeInference(*rounds)
         self.problem = problem
         self.runs: list[Run] = []
 
     def start(self) -> None:
-        """There is nothing beside the requests."""
+        """Do nothing: the tests need no background tasks."""
 
     def acting_for(self, *_: object) -> AbstractContextManager[None]:
-        """Nobody else asks here."""
+        """Do nothing: there is only one user."""
         return nullcontext()
 
-    async def go_on(self, body: Json, connection: OnConnection) -> Run:
-        """The response to a request."""
+    async def go_on(self, body: Json, connection: ConnectionOptions, hold: object = None) -> Run:
+        """Return the run of a request."""
         if self.problem:
             raise self.problem
         request = parse_create(body)
-        toolset, outbox = Toolset(request, client_tools()), Outbox(wanted=True)
+        toolset, event_buffer = Toolset(request, client_tools()), EventBuffer(wanted=True)
         response = new_response(request, id=f"resp_{len(self.runs)}", created_at=1)
         assembler = Assembler(response, toolset.kind_of)
         turn = make_turn(
@@ -76,11 +76,11 @@ class Responses:
             toolset=toolset,
             assembler=assembler,
             inference=self.inference,
-            outbox=outbox,
+            event_buffer=event_buffer,
             limits=TurnLimits(8, 1000.0, 1000.0),
-            boundary=connection.boundary,
+            stop_point=connection.stop_point,
         )
-        self.runs.append(Run(turn, assembler, outbox, self._keep, self._drop))
+        self.runs.append(Run(turn, assembler, event_buffer, self._keep, self._drop))
         return self.runs[-1]
 
     async def _keep(self, _: Json) -> None: ...
@@ -89,13 +89,13 @@ class Responses:
 
 
 class Gatekeeper:
-    """Lets in whoever it is told to, one after the other, and the last for ever."""
+    """Admit or refuse the callers in order; the last entry applies to all later requests."""
 
     def __init__(self, *callers: str | Refused) -> None:
         self.callers = list(callers) or ["ada"]
 
     async def admit(self, *_: object) -> Caller:
-        """The next one."""
+        """Return the next caller."""
         caller = self.callers.pop(0) if len(self.callers) > 1 else self.callers[0]
         if isinstance(caller, Refused):
             raise caller
@@ -103,10 +103,10 @@ class Gatekeeper:
 
 
 class Client:
-    """The other end of a connection."""
+    """The client's end of a connection."""
 
     def __init__(self, responses: Responses, gatekeeper: Gatekeeper | None = None, reads: int | None = None) -> None:
-        """`reads` is how many messages it takes; None for all."""
+        """`reads` is the number of messages that the client reads; None for all."""
         self._reads = reads
         self.sent: list[Message] = []
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
@@ -133,7 +133,7 @@ class Client:
         self._incoming.put_nowait({"type": "websocket.disconnect", "code": 1001})
 
     async def sees(self, holds: Callable[[list[Json]], bool]) -> list[Json]:
-        """The events so far, once this holds for them."""
+        """Return the events so far, as soon as `holds` is true for them."""
         async with asyncio.timeout(60):
             while not holds(self.events):
                 self._news.clear()
@@ -141,7 +141,7 @@ class Client:
         return self.events
 
     async def ends(self) -> tuple[int, list[str]]:
-        """The code that the server closed with, and the types of all events before."""
+        """Return the server's close code, and the types of all events before it."""
         async with asyncio.timeout(60):
             await self.talk
         assert self.sent[-1]["type"] == "websocket.close"
@@ -149,7 +149,7 @@ class Client:
 
     @property
     def events(self) -> list[Json]:
-        """What was sent as events."""
+        """The events that were sent."""
         return [json.loads(message["text"]) for message in self.sent if message["type"] == "websocket.send"]
 
     async def _send(self, message: Message) -> None:
@@ -163,12 +163,12 @@ def has(kind: str) -> Callable[[list[Json]], bool]:
     return lambda events: any(event["type"] == kind for event in events)
 
 
-async def test_nothing_is_asked_for_too_long() -> None:
+async def test_idle_connection_is_closed() -> None:
     code, types = await Client(Responses(idle_seconds=0.01)).ends()
     assert (code, types) == (1001, [])
 
 
-async def test_a_connection_is_not_idle_while_a_response_is_made(loop_clock: LoopClock) -> None:
+async def test_connection_with_running_response_is_not_idle(loop_clock: LoopClock) -> None:
     gate = asyncio.Event()
     client = Client(Responses([gate, *HELLO], idle_seconds=100.0))
     client.say(ASK)
@@ -184,7 +184,7 @@ async def test_a_connection_is_not_idle_while_a_response_is_made(loop_clock: Loo
 LIMIT = "websocket_connection_limit_reached"
 
 
-async def test_a_connection_is_open_for_as_long_as_one_may_be() -> None:
+async def test_connection_is_closed_after_its_lifetime() -> None:
     client = Client(Responses(lifetime_seconds=0.01))
     code, types = await client.ends()
     assert (code, types) == (1001, ["error"])
@@ -194,15 +194,15 @@ async def test_a_connection_is_open_for_as_long_as_one_may_be() -> None:
 
 
 async def outlives(client: Client, loop_clock: LoopClock) -> None:
-    """Has the hundred seconds of a connection pass while a response is made on it."""
+    """Let the hundred seconds of a connection pass while a response runs on it."""
     await client.sees(has("response.output_text.delta"))
     await loop_clock.passes(110.0)
     client.say(ASK | {"stream_id": "a"})
     await client.sees(has("error"))
 
 
-async def test_what_is_made_when_a_connection_has_been_open_for_so_long(loop_clock: LoopClock) -> None:
-    """It comes to its end; what waits, and what is asked then, is refused."""
+async def test_running_response_finishes_after_connection_lifetime(loop_clock: LoopClock) -> None:
+    """The running response finishes; queued and new requests are refused."""
     gate = asyncio.Event()
     client = Client(Responses([text("Half"), gate, finish()], lifetime_seconds=100))
     client.say(ASK)
@@ -216,7 +216,7 @@ async def test_what_is_made_when_a_connection_has_been_open_for_so_long(loop_clo
     assert [event.get("stream_id") for event in errors] == ["a", None, None]
 
 
-async def test_a_client_that_leaves_when_its_connection_has_been_open_for_so_long(loop_clock: LoopClock) -> None:
+async def test_client_leaving_after_connection_lifetime_cancels_response(loop_clock: LoopClock) -> None:
     responses = Responses([text("Half"), asyncio.Event(), finish()], lifetime_seconds=100)
     client = Client(responses)
     client.say(ASK)
@@ -228,7 +228,7 @@ async def test_a_client_that_leaves_when_its_connection_has_been_open_for_so_lon
     assert responses.runs[0].response["status"] == "cancelled"
 
 
-async def test_the_host_refuses_a_handshake_in_its_own_words() -> None:
+async def test_host_refusal_of_handshake_is_passed_on_verbatim() -> None:
     refused = Refused(418, {"content-type": "text/plain", "retry-after": "3"}, b"I am a teapot.", ApiError(418, "x"))
     client = Client(Responses(), Gatekeeper(refused))
     await client.talk
@@ -238,8 +238,8 @@ async def test_the_host_refuses_a_handshake_in_its_own_words() -> None:
     assert body["body"] == b"I am a teapot."
 
 
-async def test_the_host_refuses_a_request() -> None:
-    """And so does the connection, when its token is another user's by now."""
+async def test_host_refusal_of_request_is_sent_as_error_event() -> None:
+    """The connection itself refuses a request whose token now belongs to another user."""
     refused = Refused(429, {}, b"", ApiError(429, "Quota exceeded", retry_after=9))
     client = Client(Responses(HELLO), Gatekeeper("ada", refused, "bob", "ada"))
     for _ in range(3):
@@ -254,7 +254,7 @@ async def test_the_host_refuses_a_request() -> None:
     await client.talk
 
 
-async def test_what_nobody_expected_is_an_error_that_says_nothing() -> None:
+async def test_unexpected_error_hides_its_text_and_keeps_connection() -> None:
     responses = Responses(HELLO, problem=RuntimeError("the secret is 1234"))
     client = Client(responses)
     client.say(ASK | {"stream_id": "a"})
@@ -268,8 +268,8 @@ async def test_what_nobody_expected_is_an_error_that_says_nothing() -> None:
     await client.talk
 
 
-async def test_a_client_that_says_much_at_once() -> None:
-    """Others have their turn in between."""
+async def test_burst_of_messages_does_not_block_other_tasks() -> None:
+    """Other tasks run in between."""
     client = Client(Responses())
     for _ in range(100):
         client.say({"type": "noise"})
@@ -279,7 +279,7 @@ async def test_a_client_that_says_much_at_once() -> None:
     await client.talk
 
 
-async def test_a_client_that_leaves() -> None:
+async def test_client_disconnect_cancels_response_and_drops_queue() -> None:
     responses = Responses([text("Half"), asyncio.Event(), finish()])
     client = Client(responses)
     client.say(ASK)
@@ -292,15 +292,15 @@ async def test_a_client_that_leaves() -> None:
     assert responses.inference.streaming == 0
 
 
-async def test_a_server_that_ends() -> None:
-    """What is made ends, what waits is refused, and then the connection is closed."""
+async def test_server_shutdown_ends_response_refuses_queue_and_closes() -> None:
+    """The running response ends, the queued one is refused, and then the connection is closed."""
     responses = Responses([text("Half"), asyncio.Event(), finish()])
     client = Client(responses)
     client.say(ASK)
     client.say(ASK)
     await client.sees(has("response.output_text.delta"))
     responses.runs[0].shut_down()
-    goodbye = responses.closing.begin()
+    goodbye = responses.shutdown_coordinator.begin()
     code, types = await client.ends()
     assert (code, types[-2:]) == (1012, ["response.failed", "error"])
     assert client.events[-1]["status"] == 503
@@ -308,7 +308,7 @@ async def test_a_server_that_ends() -> None:
     await goodbye
 
 
-async def test_a_client_that_takes_nothing() -> None:
+async def test_client_that_reads_nothing_cancels_response() -> None:
     responses = Responses([text("Half"), asyncio.Event(), finish()], unread_seconds=0.01)
     client = Client(responses, reads=3)
     client.say(ASK)
@@ -318,7 +318,7 @@ async def test_a_client_that_takes_nothing() -> None:
     assert responses.runs[0].response["status"] == "cancelled"
 
 
-async def test_connection_past_the_limit_of_its_user_is_refused() -> None:
+async def test_connection_over_limit_of_user_is_refused() -> None:
     responses = Responses(connections=1)
     first = Client(responses)
     await until(lambda: bool(first.sent))
@@ -334,7 +334,7 @@ async def test_connection_past_the_limit_of_its_user_is_refused() -> None:
     await third.talk
 
 
-async def test_messages_are_released_when_they_have_been_worked_on() -> None:
+async def test_messages_are_released_after_processing() -> None:
     responses = Responses(HELLO)
     client = Client(responses)
     client.say(ASK)

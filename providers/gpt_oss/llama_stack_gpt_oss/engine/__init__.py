@@ -1,1 +1,1 @@
-"""Tokens in, tokens out. The engine imports torch, triton and the standard library; it knows no host and no chat."""
+"""The inference engine: tokens in, tokens out. It imports only torch, triton and the standard library."""

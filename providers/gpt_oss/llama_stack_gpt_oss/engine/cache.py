@@ -1,7 +1,8 @@
-"""Who holds which page of the KV store, and which pages hold a prefix that others can use. Numbers only, no tensors.
+"""The block manager of a paged KV cache with prefix sharing. It handles block numbers, not tensors.
 
-A page holds what the layers of one kind keep of PAGE tokens. Layers are of the same kind if they see as many tokens; a
-sequence has a table of pages for each kind, and gives back what those of a window no longer see.
+A block (`page` in the code; `place` is its index in the sequence) holds the keys and values of PAGE tokens, for the
+layers of one KV group. Layers with the same window form a KV group. A sequence has one block table per KV group, and
+frees blocks that have left the group's window.
 """
 
 import bisect
@@ -14,34 +15,34 @@ from dataclasses import dataclass, field
 PAGE = 64  # tokens
 
 Key = bytes
-Name = tuple[int, Key]  # of a page that can be shared: its kind, and the key of its place
-Windows = tuple[int | None, ...]  # of each kind: how many tokens a token sees, itself included; None for all
+Name = tuple[int, Key]  # of a shareable block: its KV group, and the key of its prefix
+Windows = tuple[int | None, ...]  # per KV group: how many tokens a token attends to, including itself; None for all
 
 
 def next_key(parent: Key, tokens: Sequence[int]) -> Key:
-    """The key of a full place: its tokens and, through the parent's key, all tokens before it."""
+    """Return the key of a full block: a hash of its tokens and of the parent's key, so of the whole prefix."""
     return hashlib.blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
 
 
 def places_filled(tokens: int) -> int:
-    """How many places so many tokens take, the last one perhaps in part."""
+    """Return the number of blocks for this number of tokens; the last one may be partly filled."""
     return -(-tokens // PAGE)
 
 
 def places_unseen(computed: int, window: int | None) -> int:
-    """How many places at the beginning no token sees that comes after so many."""
+    """Return the number of leading blocks outside the window of every token after the first `computed`."""
     return 0 if window is None else max(0, computed - window + 1) // PAGE
 
 
 def pages_needed(tokens: int, windows: Windows, step: int) -> int:
-    """The most pages that a sequence of so many tokens holds while it is computed, `step` tokens at a time at most."""
+    """Return the maximum number of blocks of a sequence of `tokens`, computed in steps of at most `step` tokens."""
     places = places_filled(tokens)
-    # In a window: from the first token that the step's first one sees to its last one, wherever a page begins.
+    # With a window: from the first token seen by the step's first token to its last one, at any block alignment.
     return sum(places if window is None else min(places, places_filled(window + step - 2) + 1) for window in windows)
 
 
 def longest_sequence(pages: int, windows: Windows, step: int) -> int:
-    """Tokens of the longest sequence that always has room when it is alone."""
+    """Return the maximum length of a sequence that always fits when it runs alone."""
 
     def needed(places: int) -> int:
         return pages_needed(places * PAGE, windows, step)
@@ -50,7 +51,7 @@ def longest_sequence(pages: int, windows: Windows, step: int) -> int:
 
 
 class Pages:
-    """Every page is blank, idle (nobody uses it, and its prefix can be used again) or used by one or more."""
+    """The pool of blocks. A block is blank, idle (unused, but its prefix can be reused), or used by some sequences."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -58,7 +59,7 @@ class Pages:
         self._names: list[Name | None] = [None] * count
         self._by_name: dict[Name, int] = {}
         self._blank = list(range(count - 1, -1, -1))
-        self._idle: OrderedDict[int, None] = OrderedDict()  # the one unused for longest first
+        self._idle: OrderedDict[int, None] = OrderedDict()  # least recently used first
 
     @property
     def available(self) -> int:
@@ -69,7 +70,7 @@ class Pages:
         return self.count - self.available
 
     def take(self) -> int:
-        """A page to write; IndexError when none is available. A known prefix is given up only for want of a blank."""
+        """Allocate a block; IndexError if none is available. Cached prefixes are evicted only if no block is blank."""
         if self._blank:
             page = self._blank.pop()
         elif self._idle:
@@ -81,24 +82,24 @@ class Pages:
         return page
 
     def knows(self, name: Name) -> bool:
-        """Whether there is a page of that name."""
+        """Whether a block of that name exists."""
         return name in self._by_name
 
     def share(self, name: Name) -> int:
-        """One more user of the page of that name; KeyError if there is none."""
+        """Add a user to the block of that name; KeyError if there is none."""
         page = self._by_name[name]
         self._idle.pop(page, None)
         self._users[page] += 1
         return page
 
     def publish(self, page: int, name: Name) -> None:
-        """The page is full and computed: others may share it. Where two computed the same, the first is kept."""
+        """Make a full, computed block shareable. If an equal block is shareable already, that one stays."""
         if self._names[page] is None and name not in self._by_name:
             self._names[page] = name
             self._by_name[name] = page
 
     def release(self, page: int) -> None:
-        """One user less."""
+        """Remove a user."""
         self._users[page] -= 1
         if self._users[page]:
             return
@@ -115,19 +116,19 @@ class Pages:
 
 
 @dataclass(slots=True)
-class Table:
-    """A sequence's pages of one kind by their place. Those before `first` are not, or no longer, the sequence's."""
+class BlockTable:
+    """The blocks of a sequence in one KV group, by index. Entries before `first` do not belong to the sequence."""
 
     pages: list[int] = field(default_factory=list)
     first: int = 0
 
 
 @dataclass(slots=True)
-class Holding:
-    """The pages of one sequence, a table for each kind, and the keys of its places that are full and computed."""
+class KVCacheBlocks:
+    """The blocks of one sequence: a table for each KV group, and the keys of its full, computed blocks."""
 
     salt: Key = b""
-    tables: tuple[Table, ...] = ()
+    tables: tuple[BlockTable, ...] = ()
     keys: list[Key] = field(default_factory=list)
 
     @property
@@ -140,66 +141,66 @@ class Holding:
 
 
 class Cache:
-    """Gives sequences their pages. Sequences with another salt never share one."""
+    """Assigns blocks to sequences. Sequences with different salts never share a block."""
 
     def __init__(self, pages: int, windows: Windows) -> None:
         self.pages = Pages(pages)
         self.windows = windows
 
-    def open(self, tokens: Sequence[int], salt: str) -> tuple[Holding, int]:
-        """A holding that begins with the longest known prefix, and how many tokens that is.
+    def open(self, tokens: Sequence[int], salt: str) -> tuple[KVCacheBlocks, int]:
+        """Allocate the longest cached prefix; return its blocks and its number of tokens.
 
-        Known is a prefix of which all is there that a token after it sees. It never covers the last token, whose
-        logits somebody wants.
+        A prefix is cached if all blocks that the next token attends to are. The prefix never includes the last token,
+        whose logits are needed.
         """
         root = hashlib.blake2b(salt.encode(), digest_size=16).digest()
         keys = self._known_prefix(tokens, root)
-        holding = Holding(root, tuple(self._shared(kind, keys) for kind in range(len(self.windows))), keys)
-        return holding, len(keys) * PAGE
+        blocks = KVCacheBlocks(root, tuple(self._shared(kv_group, keys) for kv_group in range(len(self.windows))), keys)
+        return blocks, len(keys) * PAGE
 
-    def grow(self, holding: Holding, tokens: int) -> bool:
-        """Room for so many tokens in all; False, with nothing changed, when too few pages are available."""
-        missing = places_filled(tokens) - holding.places
-        if missing * len(holding.tables) > self.pages.available:
+    def grow(self, blocks: KVCacheBlocks, tokens: int) -> bool:
+        """Allocate blocks for `tokens` tokens in all; return False, with nothing changed, if too few are available."""
+        missing = places_filled(tokens) - blocks.places
+        if missing * len(blocks.tables) > self.pages.available:
             return False
-        for table in holding.tables:
+        for table in blocks.tables:
             table.pages.extend(self.pages.take() for _ in range(missing))
         return True
 
-    def commit(self, holding: Holding, tokens: Sequence[int], computed: int) -> None:
-        """The first `computed` tokens are in the store.
+    def commit(self, blocks: KVCacheBlocks, tokens: Sequence[int], computed: int) -> None:
+        """Record that the first `computed` tokens are in the KV cache.
 
-        The pages that they fill can be shared from now on; those that no later token sees are given back.
+        Their full blocks become shareable, and blocks that have left a window are freed.
         """
-        while (len(holding.keys) + 1) * PAGE <= computed:
-            place = len(holding.keys)
-            key = next_key(holding.last_key, tokens[place * PAGE : (place + 1) * PAGE])
-            for kind, table in enumerate(holding.tables):
-                self.pages.publish(table.pages[place], (kind, key))
-            holding.keys.append(key)
-        for table, window in zip(holding.tables, self.windows, strict=True):
+        while (len(blocks.keys) + 1) * PAGE <= computed:
+            place = len(blocks.keys)
+            key = next_key(blocks.last_key, tokens[place * PAGE : (place + 1) * PAGE])
+            for kv_group, table in enumerate(blocks.tables):
+                self.pages.publish(table.pages[place], (kv_group, key))
+            blocks.keys.append(key)
+        for table, window in zip(blocks.tables, self.windows, strict=True):
             unseen = places_unseen(computed, window)
             for page in table.pages[table.first : unseen]:
                 self.pages.release(page)
             table.first = unseen
 
-    def close(self, holding: Holding) -> None:
-        """Gives all pages back; of a prefix, the end is forgotten before the beginning."""
-        for place in reversed(range(holding.places)):
-            for table in holding.tables:
+    def close(self, blocks: KVCacheBlocks) -> None:
+        """Free all blocks, last to first, so that the end of a prefix is evicted before its beginning."""
+        for place in reversed(range(blocks.places)):
+            for table in blocks.tables:
                 if place >= table.first:
                     self.pages.release(table.pages[place])
-        holding.tables = ()
-        holding.keys.clear()
+        blocks.tables = ()
+        blocks.keys.clear()
 
     def _known_prefix(self, tokens: Sequence[int], root: Key) -> list[Key]:
-        """The keys of its places."""
+        """Return the block keys of the longest cached prefix."""
         keys = [root]
         known = 0
-        runs = [0] * len(self.windows)  # of each kind: how many places up to this one are there, without a gap
+        runs = [0] * len(self.windows)  # per KV group: number of consecutive cached blocks that end at this one
         for place, start in enumerate(range(0, len(tokens) - PAGE, PAGE), 1):
             keys.append(next_key(keys[-1], tokens[start : start + PAGE]))
-            runs = [run + 1 if self.pages.knows((kind, keys[-1])) else 0 for kind, run in enumerate(runs)]
+            runs = [run + 1 if self.pages.knows((kv_group, keys[-1])) else 0 for kv_group, run in enumerate(runs)]
             if not any(runs):
                 break
             unseen = [places_unseen(place * PAGE, window) for window in self.windows]
@@ -207,7 +208,7 @@ class Cache:
                 known = place
         return keys[1 : known + 1]
 
-    def _shared(self, kind: int, keys: Sequence[Key]) -> Table:
-        first = places_unseen(len(keys) * PAGE, self.windows[kind])
+    def _shared(self, kv_group: int, keys: Sequence[Key]) -> BlockTable:
+        first = places_unseen(len(keys) * PAGE, self.windows[kv_group])
         nobodys = [0] * first
-        return Table(nobodys + [self.pages.share((kind, key)) for key in keys[first:]], first)
+        return BlockTable(nobodys + [self.pages.share((kv_group, key)) for key in keys[first:]], first)

@@ -1,4 +1,4 @@
-"""What a checkpoint's config.json and generation_config.json say, in either of the two published layouts."""
+"""The checkpoint's config.json and generation_config.json, in both published layouts."""
 
 import json
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class Yarn:
-    """How positions past the original context are squeezed into it."""
+    """The parameters of YaRN, which extends the context length (arXiv:2309.00071)."""
 
     theta: float
     factor: float
@@ -21,7 +21,7 @@ class Yarn:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """The dimensions of a gpt-oss model. `windows` has one entry a layer: keys that a query sees, or None for all."""
+    """The dimensions of a gpt-oss model. `windows` has the keys that a query sees in each layer, or None for all."""
 
     vocabulary: int
     hidden: int
@@ -42,8 +42,8 @@ class ModelConfig:
         return len(self.windows)
 
     @property
-    def kinds(self) -> tuple[int | None, ...]:
-        """The windows that there are: layers with the same one are of one kind."""
+    def kv_groups(self) -> tuple[int | None, ...]:
+        """The distinct windows: layers with the same window form a KV group."""
         return tuple(dict.fromkeys(self.windows))
 
     @property
@@ -57,7 +57,7 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True)
 class GenerationDefaults:
-    """What generation_config.json asks for where a request says nothing."""
+    """The defaults of generation_config.json for omitted request parameters."""
 
     stop_ids: frozenset[int]
     temperature: float
@@ -68,7 +68,7 @@ HARMONY_STOPS = frozenset({200002, 200012})  # <|return|>, <|call|>
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """Reads config.json of the Hugging Face layout or of the `original/` one; CheckpointError if it is no gpt-oss."""
+    """Read config.json in the Hugging Face or the `original/` layout; CheckpointError if it is not gpt-oss."""
     raw = _read_json(folder / "config.json")
     try:
         config = _from_hugging_face(raw) if "num_local_experts" in raw else _from_original(raw)
@@ -81,7 +81,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def read_generation_defaults(folder: Path) -> GenerationDefaults:
-    """The file is optional: a checkpoint without it stops at Harmony's own stop tokens and samples at 1.0."""
+    """Read the optional file. Without it, the defaults are Harmony's stop tokens, temperature 1.0 and top_p 1.0."""
     path = folder / "generation_config.json"
     raw = _read_json(path) if path.is_file() else {}
     ends = raw.get("eos_token_id", [])
@@ -96,8 +96,8 @@ def _from_hugging_face(raw: dict[str, Any]) -> ModelConfig:
     rope = raw.get("rope_scaling") or raw["rope_parameters"]
     window = int(raw["sliding_window"])
     layers = int(raw["num_hidden_layers"])
-    kinds = raw.get("layer_types") or [("sliding_attention", "full_attention")[i % 2] for i in range(layers)]
-    if len(kinds) != layers:
+    kv_groups = raw.get("layer_types") or [("sliding_attention", "full_attention")[i % 2] for i in range(layers)]
+    if len(kv_groups) != layers:
         raise ValueError("layer_types")
     return ModelConfig(
         vocabulary=int(raw["vocab_size"]),
@@ -108,7 +108,7 @@ def _from_hugging_face(raw: dict[str, Any]) -> ModelConfig:
         kv_heads=int(raw["num_key_value_heads"]),
         experts=int(raw["num_local_experts"]),
         experts_per_token=int(raw["num_experts_per_tok"]),
-        windows=tuple(window if kind == "sliding_attention" else None for kind in kinds),
+        windows=tuple(window if kind == "sliding_attention" else None for kind in kv_groups),
         context=int(raw["max_position_embeddings"]),
         swiglu_limit=float(raw.get("swiglu_limit", 7.0)),
         norm_epsilon=float(raw.get("rms_norm_eps", 1e-5)),

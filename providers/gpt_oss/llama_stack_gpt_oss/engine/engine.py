@@ -1,4 +1,4 @@
-"""The engine's loop: a step is scheduled and started while the one before it runs, whose tokens are then read."""
+"""The engine's loop: it schedules and starts a step while the previous one runs, then reads the latter's tokens."""
 
 import time
 from collections import deque
@@ -9,15 +9,15 @@ from typing import Protocol
 
 from .cache import Cache, longest_sequence
 from .errors import RequestError
-from .scheduler import Limits, Scheduler, Work
+from .scheduler import Limits, ScheduledTokens, Scheduler
 from .sequence import Finish, Params, Sampled, Sequence, TokenMask
 
-RATE_SECONDS = 10.0  # over which tokens a second are counted
+RATE_SECONDS = 10.0  # averaging period of token rates
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A prompt and how many answers to it; answer n has the id `ids[n]` and the seed `params.seed + n`."""
+    """A prompt and the number of choices; choice n has the id `ids[n]` and the seed `params.seed + n`."""
 
     ids: tuple[str, ...]
     prompt: list[int]
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """News of one answer. `cached`: how many tokens of its prompt were found in the KV store."""
+    """A new token of one sequence. `cached`: number of prompt tokens found in the KV cache."""
 
     id: str
     sampled: Sampled
@@ -37,7 +37,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Metrics:
-    """The engine now; rates over the last seconds, the rest since the start."""
+    """The engine's current state. Rates cover the last RATE_SECONDS, counters the time since the start."""
 
     running: int
     waiting: int
@@ -52,38 +52,38 @@ class Metrics:
 
 
 class Step(Protocol):
-    """A step that was started."""
+    """A started step."""
 
     def sampled(self) -> list[Sampled]:
-        """Waits for it; the next token of each work that was its sequence's last, in their order."""
+        """Wait for the step; return the sampled tokens of the sequences scheduled up to their last token, in order."""
 
 
 class Runner(Protocol):
-    """What computes steps, one after the other."""
+    """Computes steps, one after the other."""
 
-    def start(self, works: Series[Work]) -> Step:
-        """Has the works' tokens computed, those included that the step before is only about to draw."""
+    def start(self, scheduled: Series[ScheduledTokens]) -> Step:
+        """Start computing tokens, including those that the previous step has not sampled yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A step whose tokens nobody has read, and the sequences that draw one in it."""
+    """A started step whose tokens have not been read, and the sequences that sample a token in it."""
 
     step: Step
     drawing: list[Sequence]
 
 
 class Engine:
-    """Owns the sequences. Not for threads: whoever steps it also adds and cancels.
+    """Owns the sequences. Not thread-safe: one thread must make all calls.
 
-    The device computes steps in the order in which they were started. So a page can be given back while a step that
-    uses it runs: whoever gets it writes to it in a later one.
+    The device computes steps in the order of their start. So a block can be freed while a step that uses it runs: its
+    next user writes to it in a later step.
     """
 
     def __init__(
         self, runner: Runner, cache: Cache, limits: Limits, context: int, open_mask: Callable[[str], TokenMask]
     ) -> None:
-        """`context`: the most tokens of a sequence, or as many as always fit into the cache."""
+        """Create an engine. `context`: maximum length of a sequence; reduced if the KV cache is too small for it."""
         self.context = min(context, longest_sequence(cache.pages.count, cache.windows, limits.step_tokens))
         self._runner = runner
         self._cache = cache
@@ -101,7 +101,7 @@ class Engine:
         return bool(self._sequences)
 
     def add(self, request: Request) -> None:
-        """RequestError if it can never run, QueueFullError if it cannot be queued now; else its answers will come."""
+        """Queue a request. RequestError: it can never run. QueueFullError: the queue is full."""
         prompt = request.prompt
         if not prompt:
             raise RequestError("The prompt is empty")
@@ -117,25 +117,25 @@ class Engine:
         self._sequences |= {sequence.id: sequence for sequence in sequences}
 
     def cancel(self, name: str) -> None:
-        """No update comes of it any more, and no step; unknown names are those that have ended."""
+        """Cancel a sequence: no more updates, no more steps. Unknown ids are ignored, since they have finished."""
         sequence = self._sequences.pop(name, None)
         if sequence is not None:
             self._scheduler.remove(sequence)
 
     def step(self) -> list[Update]:
-        """Starts a step, and tells what the one before it drew: it is heard of while the device is at work.
+        """Start a step, and return the tokens of the previous one, which are processed while the device computes.
 
-        That a sequence stops is thus seen when one token too many of it is being drawn, which nobody reads.
+        So one extra token is sampled after a sequence's stop token; it is discarded.
         """
         updates = self._read() if self._a_mask_waits() else []
-        works = self._scheduler.schedule()
-        started = self._start(works) if works else None
+        scheduled = self._scheduler.schedule()
+        started = self._start(scheduled) if scheduled else None
         updates += self._read()
-        for work in works:
+        for work in scheduled:
             if not work.sequence.gone:
                 self._scheduler.computed(work)
         self._started = started
-        self._steps += len(works) > 0
+        self._steps += len(scheduled) > 0
         self._count(len(updates))
         return updates
 
@@ -171,15 +171,15 @@ class Engine:
             leader=leader,
         )
 
-    def _start(self, works: Series[Work]) -> Started:
-        drawing = [work.sequence for work in works if work.last]
-        started = Started(self._runner.start(works), drawing)
+    def _start(self, scheduled: Series[ScheduledTokens]) -> Started:
+        drawing = [work.sequence for work in scheduled if work.last]
+        started = Started(self._runner.start(scheduled), drawing)
         for sequence in drawing:
             sequence.unread += 1
         return started
 
     def _a_mask_waits(self) -> bool:
-        """Whether a mask has to hear of a token before it can say which the next one may be."""
+        """Whether a mask must accept the pending token before it can compute the next one."""
         return self._started is not None and any(each.mask is not None for each in self._started.drawing)
 
     def _read(self) -> list[Update]:

@@ -1,16 +1,16 @@
-"""What the engine refuses, each in one sentence that says what to do."""
+"""The engine's errors. Each message is one sentence with the action to take."""
 
 
 class EngineError(Exception):
-    """Base of what the engine raises on purpose; the text is meant for people."""
+    """Base class of the engine's intended errors; the message is for users."""
 
 
 class CheckpointError(EngineError):
-    """The checkpoint is missing, incomplete, damaged or of another shape."""
+    """The checkpoint is missing, incomplete, damaged or has other shapes."""
 
 
 class TooLittleMemoryError(EngineError):
-    """The weights or the smallest KV store do not fit."""
+    """The weights or the smallest usable KV cache do not fit in memory."""
 
 
 class RequestError(EngineError):
@@ -18,4 +18,4 @@ class RequestError(EngineError):
 
 
 class QueueFullError(EngineError):
-    """Too many requests wait already."""
+    """The queue is full."""

@@ -1,4 +1,4 @@
-"""Decode steps as CUDA graphs: one launch in place of hundreds."""
+"""Decode steps as CUDA graphs: one launch instead of hundreds."""
 
 from collections.abc import Callable
 from dataclasses import fields
@@ -13,14 +13,14 @@ from .model import Model
 from .ops import Head
 
 SIZES = (1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64)
-WARM_UPS = 2  # steps that compile kernels and settle the allocator, before one is recorded
+WARM_UPS = 2  # steps before a capture, to compile kernels and settle the allocator
 
 
 def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
-    """A decode step with as many rows and pages as were recorded: what is added writes to a page that nobody reads."""
+    """Pad a decode step to the captured number of rows and blocks; padding rows write to a scratch block."""
     more = rows - len(batch.tokens)
-    kinds, sequences, pages = batch.tables.shape
-    tables = batch.tables.new_full((kinds, rows, widest), scratch)
+    kv_groups, sequences, pages = batch.tables.shape
+    tables = batch.tables.new_full((kv_groups, rows, widest), scratch)
     tables[:, :sequences, :pages] = batch.tables
 
     def fill(tensor: torch.Tensor, value: int) -> torch.Tensor:
@@ -42,14 +42,14 @@ def padded(batch: Batch, rows: int, widest: int, scratch: int) -> Batch:
 
 
 class Record(Protocol):
-    """How a step is recorded."""
+    """A function that captures a step."""
 
     def __call__(self, compute: Callable[[], Head]) -> tuple[Head, Callable[[], None]]:
-        """Where `compute` leaves its result, and what computes it: from the same tensors each time, into the same."""
+        """Capture `compute`; return its output and a function that recomputes it from the same input tensors."""
 
 
 class CudaGraphs:
-    """Records graphs that share one pool of memory."""
+    """Captures CUDA graphs that share one memory pool."""
 
     def __init__(self) -> None:
         self._pool: Any = None
@@ -69,12 +69,12 @@ class CudaGraphs:
 
 
 def recorder(device: torch.device) -> Record | None:
-    """None where nothing is recorded."""
+    """Return the capture function; None on devices without graphs."""
     return CudaGraphs() if device.type == "cuda" else None
 
 
 class _Recorded:
-    """One recorded step, and the tensors that it reads."""
+    """One captured step and its input tensors."""
 
     def __init__(self, model: Model, batch: Batch, record: Record) -> None:
         self._batch = batch
@@ -90,7 +90,7 @@ class _Recorded:
 
 
 class DecodeSteps:
-    """Records a decode step of each size, with logits kept or not, when it is first needed."""
+    """Captures a decode step for each batch size, with or without logits, on first use."""
 
     def __init__(self, model: Model, context: int, record: Record) -> None:
         self._model = model
@@ -99,9 +99,9 @@ class DecodeSteps:
         self._recorded: dict[tuple[int, bool], _Recorded] = {}
 
     def forward(self, batch: Batch) -> Head:
-        """As the model's own, which computes what is no decode step or has more rows than any size.
+        """Compute a step like `Model.forward`, which also runs prefill steps and batches over the largest size.
 
-        What is returned lasts until the next step is computed.
+        The result is valid until the next step.
         """
         rows = len(batch.tokens)
         size = next((size for size in SIZES if size >= rows), None)

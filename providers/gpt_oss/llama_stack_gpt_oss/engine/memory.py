@@ -1,4 +1,4 @@
-"""How much memory a device has to give."""
+"""The available memory of a device."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ MEMINFO = Path("/proc/meminfo")
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that can be had on the device now; for the CPU what Linux calls available."""
+    """Return the free bytes of a device; for the CPU, Linux's MemAvailable."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     for line in MEMINFO.read_text().splitlines() if MEMINFO.is_file() else ():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    return 1 << 62  # a system that does not say
+    return 1 << 62  # a system without /proc/meminfo
 
 
 def gigabytes(size: int) -> str:
@@ -22,9 +22,9 @@ def gigabytes(size: int) -> str:
 
 
 def pages_that_fit(device: torch.device, share: float, page_bytes: int) -> int:
-    """Pages for the KV store: what is left of the device's share for this engine once the weights are loaded.
+    """Return the number of KV cache blocks: the rest of this engine's share of the device once the weights are loaded.
 
-    Elsewhere than on a GPU a quarter of the share, as the machine has other uses for its memory.
+    On a CPU, use a quarter of the share, since other programs need the memory too.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)

@@ -1,17 +1,17 @@
-"""MXFP4: 32 four-bit floats and the power of two that scales them all."""
+"""MXFP4 (OCP Microscaling Formats): 32 four-bit floats with a shared power-of-two scale."""
 
 from functools import cache
 
 import torch
 
-# The value of each nibble: sign, two bits of exponent, one of mantissa.
+# The value of each nibble (E2M1): sign, two exponent bits, one mantissa bit.
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 BIAS = 127
-GROUP = 32  # values that share a scale
+GROUP = 32  # values per scale
 
 
 def decode(blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """blocks [..., groups, 16] and scales [..., groups], both uint8, to values [..., groups * 32], exactly.
+    """Decode blocks [..., groups, 16] and scales [..., groups], both uint8, to values [..., groups * 32], exactly.
 
     The low nibble of a byte is the element of even index.
     """
@@ -21,7 +21,7 @@ def decode(blocks: torch.Tensor, scales: torch.Tensor, dtype: torch.dtype) -> to
 
 @cache
 def _tables(dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """The two values of each byte [256, 2], and the power of two of each scale [256]."""
+    """Return the two values of each byte [256, 2], and the power of two of each scale [256]."""
     pairs = [(VALUES[byte & 0x0F], VALUES[byte >> 4]) for byte in range(256)]
     powers = [2.0 ** (scale - BIAS) for scale in range(256)]
     return torch.tensor(pairs, dtype=dtype, device=device), torch.tensor(powers, dtype=dtype, device=device)

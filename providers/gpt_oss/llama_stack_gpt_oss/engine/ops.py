@@ -1,4 +1,4 @@
-"""The steps of a layer that have more than one implementation: Triton kernels, and their twins in plain torch."""
+"""The operations of a layer, implemented as Triton kernels and in plain torch."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -12,19 +12,19 @@ from .weights import Layer, Weights
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """The KV store of one layer: keys and values [pages, PAGE, kv_heads, head_size], and the layer's kind."""
+    """The KV cache of one layer: keys and values [blocks, PAGE, kv_heads, head_size], and the layer's KV group."""
 
     keys: torch.Tensor
     values: torch.Tensor
-    kind: int
+    kv_group: int
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows by the experts that they chose, the best of a row having rank 0.
+    """Rows grouped by chosen expert; rank 0 is a row's best expert.
 
-    order [experts, rows] int32: the first `counts` [experts] int32 of each are row * chosen + rank.
-    shares [rows, chosen] f32: how much each expert counts in a row, by rank.
+    order [experts, rows] int32: its first `counts` [experts] int32 entries per expert are row * chosen + rank.
+    shares [rows, chosen] f32: weight of each chosen expert in a row, by rank.
     """
 
     order: torch.Tensor
@@ -34,9 +34,9 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Rows as the experts take them [rows, hidden], and the router's scores of them [rows, experts] in f32.
+    """The experts' input rows [rows, hidden], and their router scores [rows, experts] in f32.
 
-    groups: what follows from the scores, where an implementation makes it beforehand.
+    groups: the rows grouped by expert, if the implementation precomputes it.
     """
 
     normed: torch.Tensor
@@ -46,38 +46,38 @@ class Routed:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The tokens drawn [wanted], and the logits [wanted, vocabulary] in f32 that they were drawn from, if kept."""
+    """The sampled tokens [wanted], and the logits [wanted, vocabulary] in f32 before sampling, if kept."""
 
     tokens: torch.Tensor
     logits: torch.Tensor | None
 
 
 class Ops(Protocol):
-    """x is the residual stream [rows, hidden]; every step but `attention` and `head` is a weight matrix."""
+    """The operations of a layer. x is the residual stream [rows, hidden]."""
 
     config: ModelConfig
 
     def qkv(
         self, x: torch.Tensor, layer: Layer, rope: tuple[torch.Tensor, torch.Tensor], batch: Batch, store: Store
     ) -> torch.Tensor:
-        """Norm, projection, bias, rotation. Keys and values go to the store; returns queries [rows, heads, size]."""
+        """Norm, project, add bias and rotate. Stores keys and values; returns queries [rows, heads, size]."""
 
     def attention(
         self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
     ) -> torch.Tensor:
-        """[rows, heads * size]: each row sees the keys up to its own, `window` at most, and its head's sink."""
+        """Attend to the keys up to each row's own, at most `window`, and to the head's sink: [rows, heads * size]."""
 
     def out(self, mixed: torch.Tensor, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        """Projection and residual."""
+        """Project and add the residual."""
 
     def route(self, x: torch.Tensor, layer: Layer) -> Routed:
-        """Norm and the router."""
+        """Norm and compute the router's scores."""
 
     def up(self, routed: Routed, layer: Layer) -> torch.Tensor:
-        """[rows, chosen, intermediate]: what each chosen expert makes of a row, the best first."""
+        """Compute the chosen experts' gate and up projections and SwiGLU, best first: [rows, chosen, intermediate]."""
 
     def down(self, inner: torch.Tensor, routed: Routed, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        """The experts' second projection, summed by their shares, and the residual."""
+        """Compute the experts' down projections, sum them by their weights, and add the residual."""
 
     def head(self, x: torch.Tensor, weights: Weights, batch: Batch) -> Head:
-        """Norm, logits and a draw, of the wanted rows alone: x [wanted, hidden]."""
+        """Norm, compute logits and sample, for the wanted rows only: x [wanted, hidden]."""

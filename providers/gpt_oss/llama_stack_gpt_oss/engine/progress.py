@@ -1,11 +1,11 @@
-"""How far the loading of the weights is."""
+"""Progress of loading the weights."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Bytes on the device, and layers that are complete."""
+    """Bytes on the device, and completed layers."""
 
     bytes_done: int
     bytes_total: int

@@ -1,4 +1,4 @@
-"""The model as its authors describe it, in f32 and without haste: what every faster path is held to."""
+"""A simple, slow f32 implementation of the model: the reference for tests of all faster ones."""
 
 import torch
 from torch.nn import functional
@@ -11,7 +11,7 @@ SWIGLU_SLOPE = 1.702
 
 
 def logits(weights: Weights, config: ModelConfig, tokens: torch.Tensor) -> torch.Tensor:
-    """One sequence of token ids [n] to logits [n, vocabulary]."""
+    """Compute logits [n, vocabulary] for one sequence of token ids [n]."""
     x = weights.embedding[tokens].float()
     cos, sin = rope.tables(config, len(tokens), x.device)
     for layer, window in zip(weights.layers, config.windows, strict=True):
@@ -25,7 +25,7 @@ def _norm(x: torch.Tensor, weight: torch.Tensor, config: ModelConfig) -> torch.T
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [n, heads, head_size]; the first half of a head is rotated against its second half."""
+    """Rotate x [n, heads, head_size]; element i of a head is paired with element i + head_size / 2."""
     first, second = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
@@ -69,6 +69,6 @@ def _project(experts: Experts, expert: int, x: torch.Tensor) -> torch.Tensor:
 
 
 def swiglu(x: torch.Tensor, limit: float) -> torch.Tensor:
-    """Gate and up alternate along the last dimension; both are clamped, the gate from above alone."""
+    """Apply clamped SwiGLU. Gate and up alternate along the last dimension; the gate is clamped only from above."""
     gate, up = x[..., 0::2].clamp(max=limit), x[..., 1::2].clamp(-limit, limit)
     return gate * torch.sigmoid(SWIGLU_SLOPE * gate) * (up + 1)

@@ -1,4 +1,4 @@
-"""Runs a step on the device."""
+"""Execution of steps on the device."""
 
 from collections.abc import Sequence as Series
 
@@ -8,12 +8,12 @@ from .batch import Drawn, make_batch
 from .graphs import DecodeSteps, Record, recorder
 from .model import Model
 from .sampler import Report, redraw, report, sampled
-from .scheduler import Work
+from .scheduler import ScheduledTokens
 from .sequence import Sampled, Sequence
 
 
 class Step:
-    """A step that the device was told to compute; what it drew is on its way to the host."""
+    """A started step. Its sampled tokens are copied to the host asynchronously."""
 
     def __init__(self, tokens: torch.Tensor, made: Report | None, sequences: Series[Sequence]) -> None:
         self._sequences = sequences
@@ -22,16 +22,16 @@ class Step:
         self._there = torch.cuda.current_stream(tokens.device).record_event() if tokens.is_cuda else None
 
     def sampled(self) -> list[Sampled]:
-        """Waits for this step, and for none that was started after it."""
+        """Wait for this step only, not for later ones."""
         if self._there is not None:
             self._there.synchronize()
         return sampled(self._tokens, self._report, self._sequences)
 
 
 class ModelRunner:
-    """The engine's runner, over a model. Decode steps are recorded, by default where the device can.
+    """Runs the engine's steps on a model. Decode steps are captured as graphs, by default if the device supports it.
 
-    What a step drew stays on the device as the next one's input, which can thus be started before the host has read it.
+    Sampled tokens stay on the device as the next step's input, so it can start before the host has read them.
     """
 
     def __init__(self, model: Model, device: torch.device, context: int, record: Record | None = None) -> None:
@@ -41,11 +41,11 @@ class ModelRunner:
         self._drawn = Drawn(torch.empty(0, dtype=torch.long, device=device), {})
 
     @torch.inference_mode()
-    def start(self, works: Series[Work]) -> Step:
-        """Has the device compute the works' tokens, and the next token of each work that is its sequence's last."""
-        batch = make_batch(works, self._drawn, self.device)
+    def start(self, scheduled: Series[ScheduledTokens]) -> Step:
+        """Start computing the scheduled tokens, and the next token of each sequence scheduled up to its last token."""
+        batch = make_batch(scheduled, self._drawn, self.device)
         head = self._forward(batch)
-        last = [work for work in works if work.last]
+        last = [work for work in scheduled if work.last]
         ready = [work.sequence for work in last]
         made = None
         if head.logits is not None:
@@ -55,10 +55,10 @@ class ModelRunner:
         self._drawn = Drawn(head.tokens, places)
         return Step(head.tokens, made, ready)
 
-    def run(self, works: Series[Work]) -> list[Sampled]:
-        return self.start(works).sampled()
+    def run(self, scheduled: Series[ScheduledTokens]) -> list[Sampled]:
+        return self.start(scheduled).sampled()
 
 
 def _brought(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy in the host's memory, which a GPU fills in its own time."""
+    """Copy a tensor to host memory, asynchronously from a GPU."""
     return torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda).copy_(tensor, non_blocking=True)

@@ -1,7 +1,7 @@
-"""Logits to tokens. Every draw is a function of seed, place and token: the rest of the batch cannot change it.
+"""Sampling. Each result depends only on seed, position and logits, never on the rest of the batch.
 
-A row that asks for no more than a temperature is drawn where its logits are made, by `draw` or by a kernel that agrees
-with it, and its logits are kept nowhere. Masks and top_p narrow logits that were kept, and the row is drawn again.
+A row with only a temperature is sampled where its logits are computed, by `draw` or a kernel with the same result, and
+its logits are not kept. Masks and top_p restrict kept logits, and the row is sampled again.
 """
 
 from collections.abc import Sequence as Series
@@ -13,12 +13,12 @@ from .sequence import Sampled, Sequence
 
 WORD = 0xFFFFFFFF
 GOLDEN = 0x9E3779B9
-COLDEST = 1e-5  # the lowest temperature above 0
+COLDEST = 1e-5  # lowest temperature above 0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Of each drawn token its log probability [wanted], and the likeliest others [wanted, most] with theirs.
+    """The log probability of each sampled token [wanted], and the most likely tokens [wanted, most] with theirs.
 
     They are the model's own: before temperature, top_p and masks.
     """
@@ -29,7 +29,7 @@ class Report:
 
 
 def wants_logits(sequence: Sequence) -> bool:
-    """Whether more than a draw is made of its row."""
+    """Whether the sequence's logits must be kept."""
     return sequence.params.top_logprobs is not None or _is_narrowed(sequence)
 
 
@@ -39,9 +39,9 @@ def _is_narrowed(sequence: Sequence) -> bool:
 
 
 def draw(logits: torch.Tensor, temperatures: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
-    """The likeliest token of each row at temperature 0, else one by its softmax probability; [rows].
+    """Return the most likely token of each row at temperature 0, otherwise a sample from its softmax; [rows].
 
-    logits [rows, vocabulary] f32, temperatures [rows] f32, seeds [rows] int64: `row_seed` of each.
+    logits [rows, vocabulary] f32, temperatures [rows] f32, seeds [rows] int64 from `row_seed`.
     """
     warm = temperatures[:, None]
     noised = logits / warm.clamp_min(COLDEST) + gumbel(seeds, logits.shape[-1])
@@ -55,7 +55,7 @@ def redraw(
     seeds: torch.Tensor,
     sequences: Series[Sequence],
 ) -> None:
-    """Replaces the tokens of the rows that have a mask or a top_p."""
+    """Sample the rows with a mask or a top_p again and replace their tokens."""
     narrowed = [row for row, sequence in enumerate(sequences) if _is_narrowed(sequence)]
     if not narrowed:
         return
@@ -78,7 +78,7 @@ def _narrow_by_mask(logits: torch.Tensor, allowed: bytes) -> None:
 
 
 def _nucleus(logits: torch.Tensor, temperatures: torch.Tensor, top_ps: torch.Tensor) -> torch.Tensor:
-    """Leaves the fewest tokens whose probabilities reach top_p, and never none."""
+    """Keep the fewest tokens whose probabilities add up to top_p, at least one."""
     ordered, places = logits.sort(dim=-1, descending=True)
     shares = (ordered / temperatures[:, None].clamp_min(COLDEST)).softmax(-1)
     before = shares.cumsum(-1) - shares
@@ -88,7 +88,7 @@ def _nucleus(logits: torch.Tensor, temperatures: torch.Tensor, top_ps: torch.Ten
 
 
 def report(logits: torch.Tensor, tokens: torch.Tensor, sequences: Series[Sequence]) -> Report | None:
-    """None where no sequence asks for log probabilities."""
+    """Compute log probabilities; None if no sequence requests them."""
     wanted = [sequence.params.top_logprobs for sequence in sequences]
     if all(most is None for most in wanted):
         return None
@@ -98,7 +98,7 @@ def report(logits: torch.Tensor, tokens: torch.Tensor, sequences: Series[Sequenc
 
 
 def sampled(tokens: torch.Tensor, made: Report | None, sequences: Series[Sequence]) -> list[Sampled]:
-    """What each sequence hears of its token; the tensors are on the host by now."""
+    """Combine tokens and log probabilities for each sequence; the tensors are on the host."""
     if made is None:
         return [Sampled(token) for token in tokens.tolist()]
     told = []
@@ -113,29 +113,30 @@ def sampled(tokens: torch.Tensor, made: Report | None, sequences: Series[Sequenc
 
 
 def row_seed(seed: int, place: int) -> int:
-    """32 bits that stand for a seed and a place in a sequence."""
+    """Hash a seed and a position in a sequence to 32 bits."""
     return mix((mix(seed & WORD) ^ (seed >> 32 & WORD)) + mix(place ^ GOLDEN) & WORD)
 
 
 def gumbel(seeds: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """Noise [seeds, vocabulary]: where logits plus noise are highest is a token drawn by its softmax probability."""
+    """Return Gumbel noise [seeds, vocabulary]: the argmax of logits plus noise is a sample from their softmax."""
     tokens = torch.arange(vocabulary, device=seeds.device)
     return noise(mix(mix(tokens)[None, :] ^ seeds[:, None]))
 
 
 def noise(bits: torch.Tensor) -> torch.Tensor:
-    """32 bits, read as a share of their range, to a value that so large a share of all draws exceeds.
+    """Convert 32 random bits, read as a fraction of their range, to Gumbel noise that is exceeded with that
+    probability.
 
-    High values are told apart by all 32 bits: among 200,000 tokens many are high, and an unlikely token needs the
+    The resolution is highest for high values: among 200,000 tokens many are high, and an unlikely token needs the
     highest. Every value is finite.
     """
     share = (bits.float() * 2.0**-32).clamp(2.0**-33, 1 - 2.0**-24)
-    near = share * (1 + share * (1 / 2 + share * (1 / 3 + share / 4)))  # -log(1 - share) where 1 - share is too coarse
+    near = share * (1 + share * (1 / 2 + share * (1 / 3 + share / 4)))  # a series for -log(1 - share)
     return -torch.log(torch.where(share < 1 / 32, near, -torch.log(1 - share)))
 
 
 def mix[Bits: (int, torch.Tensor)](bits: Bits) -> Bits:
-    """Scatters 32 bits; in int64 tensors the products wrap without harm to the lower half."""
+    """Mix 32 bits (the hash lowbias32); in int64 tensors, overflow does not affect the lower half."""
     bits = (bits ^ bits >> 16) * 0x7FEB352D & WORD
     bits = (bits ^ bits >> 15) * 0x846CA68B & WORD
     return bits ^ bits >> 16

@@ -1,4 +1,4 @@
-"""Which tokens of which sequences the next step computes."""
+"""The scheduler: decides which tokens of which sequences the next step computes."""
 
 import bisect
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from .sequence import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """sequences: how many run at once. step_tokens: how many tokens one step computes. waiting: how many may queue."""
+    """sequences: maximum number running. step_tokens: maximum number per step. waiting: maximum number queued."""
 
     sequences: int
     step_tokens: int
@@ -19,8 +19,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Tokens `start` to `start + count` of a sequence. `last` says, before it is started, that it draws a token."""
+class ScheduledTokens:
+    """Tokens `start` to `start + count` of a sequence. `last`, valid before the start: a token is sampled."""
 
     sequence: Sequence
     start: int
@@ -32,9 +32,9 @@ class Work:
 
 
 class Scheduler:
-    """Continuous batching: sequences join and leave at any step, long prompts are computed in pieces beside others.
+    """Continuous batching with chunked prefill: sequences join and leave at any step.
 
-    When pages run out, whoever would go last gives its pages back and computes again later.
+    When blocks run out, the lowest-ranked sequence is preempted: its blocks are freed and recomputed later.
     """
 
     def __init__(self, cache: Cache, limits: Limits) -> None:
@@ -47,7 +47,7 @@ class Scheduler:
         self.cached_tokens = 0
 
     def add(self, sequences: Iterable[Sequence]) -> None:
-        """Queues them all, or raises QueueFullError and queues none."""
+        """Queue all sequences, or raise QueueFullError and queue none."""
         new = list(sequences)
         free = self._limits.sequences - len(self.running) + self._limits.waiting - len(self.waiting)
         if len(new) > free:
@@ -58,45 +58,45 @@ class Scheduler:
             bisect.insort(self.waiting, sequence, key=lambda each: each.rank)
 
     def remove(self, sequence: Sequence) -> None:
-        """Takes a sequence out for good, wherever it is."""
+        """Remove a sequence permanently, whether it waits or runs."""
         sequence.gone = True
         if sequence in self.running:
             self.running.remove(sequence)
         elif sequence in self.waiting:
             self.waiting.remove(sequence)
-        self._cache.close(sequence.holding)
+        self._cache.close(sequence.blocks)
 
-    def schedule(self) -> list[Work]:
-        """The next step. Sequences that sample go before prompts that are computed, and those before new ones."""
+    def schedule(self) -> list[ScheduledTokens]:
+        """Schedule the next step: decoding sequences first, then running prefills, then new sequences."""
         budget = self._limits.step_tokens
-        works: list[Work] = []
+        scheduled: list[ScheduledTokens] = []
         unfinished = [sequence for sequence in self.running if not sequence.complete]
         for sequence in sorted(unfinished, key=lambda each: (each.length - each.computed > 1, each.rank)):
             if sequence not in self.running or not budget:
-                continue  # it gave its pages to one before it
+                continue  # it was preempted for one before it
             count = min(budget, sequence.length - sequence.computed)
-            if self._make_room(sequence, sequence.computed + count, works):
-                works.append(Work(sequence, sequence.computed, count))
+            if self._make_room(sequence, sequence.computed + count, scheduled):
+                scheduled.append(ScheduledTokens(sequence, sequence.computed, count))
                 budget -= count
-        works.extend(self._admit(budget))
-        return works
+        scheduled.extend(self._admit(budget))
+        return scheduled
 
-    def computed(self, work: Work) -> None:
-        """The step was started: its tokens are in the store for every step after it. All of them have been read."""
+    def computed(self, work: ScheduledTokens) -> None:
+        """Record a started step whose input tokens have all been read: later steps find them in the KV cache."""
         sequence = work.sequence
         sequence.computed = work.start + work.count
-        self._cache.commit(sequence.holding, sequence.tokens, sequence.computed)
+        self._cache.commit(sequence.blocks, sequence.tokens, sequence.computed)
 
-    def _admit(self, budget: int) -> Iterator[Work]:
+    def _admit(self, budget: int) -> Iterator[ScheduledTokens]:
         for sequence in list(self.waiting):
             if not budget or len(self.running) >= self._limits.sequences:
                 return
             if sequence.waits_for_leader:
                 continue
-            sequence.holding, found = self._cache.open(sequence.tokens, sequence.params.cache_salt)
+            sequence.blocks, found = self._cache.open(sequence.tokens, sequence.params.cache_salt)
             count = min(budget, sequence.length - found)
-            if not self._cache.grow(sequence.holding, found + count):
-                self._cache.close(sequence.holding)
+            if not self._cache.grow(sequence.blocks, found + count):
+                self._cache.close(sequence.blocks)
                 return
             self.waiting.remove(sequence)
             self.running.append(sequence)
@@ -105,13 +105,13 @@ class Scheduler:
                 sequence.cached = found
                 self.prompt_tokens += sequence.prompt_tokens
                 self.cached_tokens += found
-            yield Work(sequence, found, count)
+            yield ScheduledTokens(sequence, found, count)
             budget -= count
 
-    def _make_room(self, sequence: Sequence, tokens: int, works: list[Work]) -> bool:
-        """Grows a running sequence, at the cost of those that go after it; False if it had to give way itself."""
-        while not self._cache.grow(sequence.holding, tokens):
-            planned = {id(work.sequence) for work in works}
+    def _make_room(self, sequence: Sequence, tokens: int, scheduled: list[ScheduledTokens]) -> bool:
+        """Grow a running sequence; preempt those ranked after it if needed. False if it was preempted itself."""
+        while not self._cache.grow(sequence.blocks, tokens):
+            planned = {id(work.sequence) for work in scheduled}
             victim = max((each for each in self.running if id(each) not in planned), key=lambda each: each.rank)
             self._preempt(victim)
             if victim is sequence:
@@ -121,6 +121,6 @@ class Scheduler:
     def _preempt(self, victim: Sequence) -> None:
         self.preemptions += 1
         self.running.remove(victim)
-        self._cache.close(victim.holding)
+        self._cache.close(victim.blocks)
         victim.computed = 0
         bisect.insort(self.waiting, victim, key=lambda each: each.rank)

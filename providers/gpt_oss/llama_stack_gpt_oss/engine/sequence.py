@@ -1,30 +1,30 @@
-"""A request on its way through the engine."""
+"""The state of a sequence in the engine."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from .cache import Holding
+from .cache import KVCacheBlocks
 
 Finish = Literal["stop", "length"]
 
 
 class TokenMask(Protocol):
-    """Which tokens may come next, for one sequence. What decides it lives outside the engine."""
+    """The tokens that may come next in one sequence. Implemented outside the engine."""
 
     def allowed(self) -> bytes:
-        """A bit for each token of the vocabulary, the lowest bit of a byte first; at least one is set."""
+        """Return a bit per token of the vocabulary, the lowest bit of a byte first; at least one is set."""
 
     def accept(self, token: int) -> None:
-        """The token, which was allowed, has come."""
+        """Advance by a token that was allowed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Params:
-    """How a sequence is sampled and when it ends.
+    """Sampling parameters of a sequence.
 
-    seed: the same seed gives the same tokens whatever else is in the batch.
-    top_logprobs: how many alternatives to report with each token's log probability; None reports none of it.
-    priority: lower goes first. cache_salt: prefixes are shared among equal salts alone.
+    seed: equal seeds give equal tokens, whatever else is in the batch.
+    top_logprobs: number of alternatives to report with each token's log probability; None for no report.
+    priority: lower goes first. cache_salt: prefixes are shared only among equal salts.
     """
 
     max_tokens: int
@@ -39,7 +39,7 @@ class Params:
 
 @dataclass(frozen=True, slots=True)
 class Sampled:
-    """One token; log probability and alternatives where they were asked for."""
+    """One sampled token; with log probability and alternatives if requested."""
 
     token: int
     logprob: float | None = None
@@ -48,9 +48,9 @@ class Sampled:
 
 @dataclass(eq=False, slots=True)
 class Sequence:
-    """`tokens` holds the prompt and what was sampled; the first `computed` of them are in the KV store.
+    """A sequence. `tokens` has the prompt and the sampled tokens; the first `computed` of them are in the KV cache.
 
-    unread: how many more the device has drawn, or is about to. gone: nothing more is to come of it.
+    unread: further tokens sampled, or being sampled, on the device. gone: finished or cancelled.
     leader: a sequence with the same prompt that computes it first.
     """
 
@@ -61,7 +61,7 @@ class Sequence:
     arrival: int
     mask: TokenMask | None = None
     leader: "Sequence | None" = None
-    holding: Holding = field(default_factory=Holding)
+    blocks: KVCacheBlocks = field(default_factory=KVCacheBlocks)
     computed: int = 0
     unread: int = 0
     cached: int | None = None
@@ -74,17 +74,17 @@ class Sequence:
 
     @property
     def length(self) -> int:
-        """Tokens, those included that nobody has read."""
+        """Number of tokens, including unread ones."""
         return len(self.tokens) + self.unread
 
     @property
     def complete(self) -> bool:
-        """All of its tokens are drawn, whichever they are."""
+        """Whether all of its tokens are sampled, read or not."""
         return self.length - self.prompt_tokens >= self.params.max_tokens
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Who goes first."""
+        """The sort key of the scheduling order."""
         return self.params.priority, self.arrival
 
     @property
@@ -93,7 +93,7 @@ class Sequence:
         return leader is not None and not leader.gone and leader.computed < leader.prompt_tokens
 
     def append(self, token: int) -> None:
-        """Takes the first token that was unread, and sees whether it is the last one."""
+        """Append the first unread token, and check whether the sequence ends with it."""
         self.unread -= 1
         self.tokens.append(token)
         if self.mask is not None:

@@ -1,4 +1,4 @@
-"""Reads safetensors files by their headers: where each tensor lies, and the bytes themselves without a copy."""
+"""A safetensors reader: headers first, then tensors as memory-mapped views without a copy."""
 
 import json
 import mmap
@@ -20,7 +20,7 @@ LONGEST_HEADER = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one tensor lies: bytes start to end of a file."""
+    """The location of a tensor: bytes start to end of a file."""
 
     file: Path
     dtype: torch.dtype
@@ -30,7 +30,7 @@ class Place:
 
 
 class Shards:
-    """All tensors of a checkpoint by name. The files' names mean nothing: the index says what is where."""
+    """All tensors of a checkpoint by name. The index maps names to files."""
 
     def __init__(self, places: Mapping[str, Place]) -> None:
         self.places = places
@@ -38,7 +38,7 @@ class Shards:
 
     @classmethod
     def of(cls, folder: Path) -> Self:
-        """Reads every header of the checkpoint; CheckpointError if a file is missing, cut off or damaged."""
+        """Read every header of the checkpoint; CheckpointError if a file is missing, truncated or damaged."""
         places: dict[str, Place] = {}
         for file, wanted in _files(folder).items():
             found = _read_header(file)
@@ -53,11 +53,11 @@ class Shards:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A tensor that still looks into a file keeps it mapped by itself.
+        # A tensor that still views a file keeps the mapping alive.
         self._maps.clear()
 
     def view(self, name: str) -> torch.Tensor:
-        """The tensor as it lies in the file: pages are read as they are touched, and the system may drop them again."""
+        """Return a memory-mapped tensor: pages are read on access, and the kernel may evict them."""
         place = self.places[name]
         count = (place.end - place.start) // place.dtype.itemsize
         flat = torch.frombuffer(self._map(place.file), dtype=place.dtype, count=count, offset=place.start)
@@ -66,13 +66,13 @@ class Shards:
     def _map(self, file: Path) -> mmap.mmap:
         if file not in self._maps:
             with file.open("rb") as opened:
-                # A private mapping, as torch wants memory that it could write to; nothing is ever written.
+                # A private mapping, since torch requires writable memory; nothing is written.
                 self._maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
         return self._maps[file]
 
 
 def _files(folder: Path) -> dict[Path, set[str]]:
-    """Each file and the tensors the index says it holds; an empty set where there is no index."""
+    """Return each file with its tensors by the index; with an empty set if there is no index."""
     index = folder / INDEX
     if not index.is_file():
         if not (folder / SINGLE).is_file():

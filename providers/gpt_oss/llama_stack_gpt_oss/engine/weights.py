@@ -1,4 +1,4 @@
-"""The weights on their device, read from either published layout straight out of the files."""
+"""The weights on their device, loaded from files of either published layout."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """qkv holds the rows of q, k and v in this order; gate and up rows of `up` alternate."""
+    """The weights of a layer. qkv has the rows of q, k and v in this order; gate and up rows of `up` alternate."""
 
     attention_norm: torch.Tensor
     qkv: torch.Tensor
@@ -55,7 +55,7 @@ class Weights:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor of the checkpoint and its shape; several parts one after the other make a tensor of ours."""
+    """A tensor of the checkpoint and its shape; consecutive parts are concatenated to one tensor of the model."""
 
     name: str
     shape: Shape
@@ -63,7 +63,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Which tensors of the checkpoint make each of ours: `top` by field of Weights, `layers` by a layer's keys."""
+    """The parts of each tensor of the model: `top` by field of Weights, `layers` by field of a layer."""
 
     top: dict[str, tuple[Part, ...]]
     layers: tuple[dict[str, tuple[Part, ...]], ...]
@@ -75,7 +75,7 @@ class _Plan:
 
 
 def find_layout(folder: Path) -> Path:
-    """The folder that holds the weights: the checkpoint itself, or its `original/` when only that was downloaded."""
+    """Return the folder of the weights: the checkpoint itself, or `original/` if only that was downloaded."""
     if not folder.is_dir():
         raise CheckpointError(f"{folder} is not a folder: give the checkpoint's folder, or a hub name")
     inner = folder / "original"
@@ -87,9 +87,9 @@ def find_layout(folder: Path) -> Path:
 def load(
     folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype, report: Callable[[Progress], None]
 ) -> Weights:
-    """Loads a checkpoint. All headers are checked before a byte of weights is read; experts stay in MXFP4.
+    """Load a checkpoint. All headers are checked before any weights are read; experts stay in MXFP4.
 
-    CheckpointError: something is missing or has another shape. TooLittleMemoryError: the device cannot hold it.
+    CheckpointError: a tensor is missing or has another shape. TooLittleMemoryError: the weights do not fit.
     """
     with Shards.of(folder) as shards:
         plan = _plan(shards, config)
@@ -128,7 +128,7 @@ class _Loader:
         return Layer(**made, up=up, down=down)
 
     def _tensor(self, parts: tuple[Part, ...]) -> torch.Tensor:
-        """Copies the parts, one below the other, from the files' pages into one tensor on the device."""
+        """Concatenate the parts, copied from the mapped files, in one tensor on the device."""
         rows = sum(part.shape[0] for part in parts)
         dtype = self._kept_dtype(parts[0])
         made = torch.empty((rows, *parts[0].shape[1:]), dtype=dtype, device=self._device)

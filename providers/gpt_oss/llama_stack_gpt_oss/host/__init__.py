@@ -1,4 +1,4 @@
-"""The only folder that imports the host: llama-stack, or OGX, which it became."""
+"""The only folder that imports the host: llama-stack, or its successor OGX."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ __all__ = ["get_provider_impl"]
 
 
 async def get_provider_impl(config: GptOssConfig, deps: dict[Any, Any]) -> GptOssAdapter:
-    """Builds the provider and waits for its engine: a checkpoint that cannot be served stops the stack at its start.
+    """Build the provider and wait for its engine, so that a broken checkpoint stops the stack at startup.
 
     The host calls this in an event loop that does not serve requests.
     """

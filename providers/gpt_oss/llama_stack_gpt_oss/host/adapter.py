@@ -1,4 +1,4 @@
-"""The provider as the host's routers call it."""
+"""The provider interface that the host's routers call."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -33,7 +33,7 @@ from .platform import (
     OpenAIEmbeddingsResponse,
 )
 
-HEALTH_SECONDS = 0.9  # the host itself waits for one second
+HEALTH_SECONDS = 0.9  # the host's own limit is one second
 Json = dict[str, Any]
 
 
@@ -49,12 +49,12 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         self._vocabulary: Vocabulary
         self._reader: Reader
         self._client: EngineClient
-        self.__provider_id__: str  # The host sets it, as it does the next two.
+        self.__provider_id__: str  # Set by the host, like the next two.
         self.__provider_spec__: Any
         self.model_store: Any = None
 
     async def start(self) -> None:
-        """Returns when the engine is ready; raises, with one sentence, if it cannot be."""
+        """Return when the engine is ready; raise an error with one sentence if it fails."""
         folder = await asyncio.to_thread(local_folder, self._config.checkpoint)
         self._client = EngineClient(self._config.engine(folder), self._config.stall_seconds)
         starting = asyncio.create_task(asyncio.to_thread(self._client.start))
@@ -69,7 +69,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def openai_chat_completion(
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
-        """A chat completion, or the stream of its chunks once the engine has accepted the request."""
+        """Return a chat completion, or the stream of its chunks once the engine has accepted the request."""
         if params.stream:
             return _each(await self._open_chat(params), ChatCompletionChunk)
         return ChatCompletion.construct(**await self._whole(params))
@@ -77,7 +77,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def openai_chat_completions_with_reasoning(
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> OpenAIChatCompletionWithReasoning | AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
-        """The same, each with the reasoning that is in it: what the host's own Responses API reads."""
+        """Return the same with the reasoning, as the host's own Responses API requires."""
         if params.stream:
             return _with_reasoning(await self._open_chat(params))
         whole = await self._whole(params)
@@ -89,7 +89,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def openai_completion(
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
-        """A bare completion, or the stream of its pieces."""
+        """Return a text completion, or the stream of its chunks."""
         asked = await self._asked(self._reader.completion, params, whole=not params.stream)
         chunks = await _accepted(text_chunks(self._client, asked, self._vocabulary, self._config.model))
         if params.stream:
@@ -97,13 +97,13 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         return Completion.construct(**fold_text([chunk async for chunk in chunks]))
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
-        """gpt-oss makes none."""
+        """Raise NotImplementedError: gpt-oss has no embeddings."""
         raise NotImplementedError("gpt-oss is no embedding model.")
 
     # Models
 
     async def list_models(self) -> list[Model]:
-        """The one model of the checkpoint."""
+        """Return the checkpoint's model."""
         name = self._config.model
         return [
             Model(
@@ -116,20 +116,20 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         ]
 
     async def should_refresh_models(self) -> bool:
-        """The checkpoint does not change while the stack runs."""
+        """Return False: the checkpoint does not change while the stack runs."""
         return False
 
     async def register_model(self, model: Model) -> Model:
-        """Other names for the one model."""
+        """Accept other names of the model."""
         if model.provider_model_id != self._config.model:
             raise ValueError(f"'{self.__provider_id__}' serves '{self._config.model}' and nothing else.")
         return model
 
     async def unregister_model(self, model_id: str) -> None:
-        """Forgets a name; there is nothing to forget here."""
+        """Do nothing: names are not stored here."""
 
     async def health(self) -> HealthResponse:
-        """Whether the engine answers."""
+        """Report whether the engine answers."""
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 await self._client.metrics()
@@ -139,11 +139,11 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
         return HealthResponse(status=HealthStatus.OK)
 
     async def shutdown(self) -> None:
-        """Lets the engine go."""
+        """Disconnect from the engine."""
         await self._client.close()
 
     async def _asked(self, read: Any, params: Any, whole: bool) -> Asked:
-        """Rendering a long prompt takes a while: it is done beside the event loop."""
+        """Parse and render the request in a thread, since long prompts take time."""
         try:
             asked: Asked = await asyncio.to_thread(read, params)
         except InvalidRequest as error:
@@ -165,14 +165,14 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
 
 
 def _vocabulary(checkpoint: str) -> Vocabulary:
-    """Read and tried, so that the first request need not wait for it."""
+    """Load the vocabulary and use it once, so that the first request need not wait for it."""
     vocabulary = read_vocabulary(local_folder(checkpoint))
     vocabulary.encode("")
     return vocabulary
 
 
 async def _accepted(chunks: AsyncGenerator[Json]) -> AsyncGenerator[Json]:
-    """Waits for the first chunk: what is refused is refused before a stream begins."""
+    """Wait for the first chunk, so that a refusal comes before the stream begins."""
     try:
         first = await anext(chunks)
     except EngineError as error:
@@ -192,7 +192,7 @@ async def _rest(first: Json, chunks: AsyncGenerator[Json]) -> AsyncGenerator[Jso
 
 
 async def _each(chunks: AsyncGenerator[Json], kind: Any) -> AsyncGenerator[Any]:
-    """The `openai` package's objects, built without validation."""
+    """Convert chunks to the `openai` package's objects, without validation."""
     try:
         async for chunk in chunks:
             yield kind.construct(**chunk)

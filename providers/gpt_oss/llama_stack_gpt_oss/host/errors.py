@@ -1,4 +1,4 @@
-"""What goes wrong, as the `openai` package's errors: those that the hosts know from their other providers."""
+"""Conversion of errors to those of the `openai` package, which the hosts handle for other providers too."""
 
 import httpx2
 import openai
@@ -6,12 +6,12 @@ import openai
 from llama_stack_gpt_oss.engine.errors import EngineError, QueueFullError, RequestError
 from llama_stack_gpt_oss.errors import InvalidRequest
 
-URL = "http://gpt-oss.invalid/v1"  # the errors want a request; there was none over HTTP
+URL = "http://gpt-oss.invalid/v1"  # the error classes require a request, although none was made over HTTP
 RETRY_AFTER = "2"  # seconds
 
 
 def refused(error: InvalidRequest | EngineError) -> openai.APIStatusError:
-    """An error before anything was said, with the status of a server that would have said so."""
+    """Convert an error before the first output, with the matching HTTP status."""
     match error:
         case InvalidRequest():
             kind = "invalid_request_error"
@@ -28,7 +28,7 @@ def refused(error: InvalidRequest | EngineError) -> openai.APIStatusError:
 
 
 def broken_off(error: EngineError) -> openai.APIError:
-    """An error in the middle of an answer."""
+    """Convert an error in the middle of an answer."""
     body = {"message": str(error), "type": "server_error", "param": None, "code": None}
     return openai.APIError(str(error), httpx2.Request("POST", URL), body=body)
 

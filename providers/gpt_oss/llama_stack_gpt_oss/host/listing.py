@@ -1,4 +1,4 @@
-"""The health of the provider in the host's list of providers."""
+"""The provider's health in the host's list of providers."""
 
 import asyncio
 from typing import Any
@@ -8,26 +8,26 @@ from .platform import Api, HealthResponse
 
 
 class EnginesHealth:
-    """What the list asks for the health of all inference providers, and hears of those that are ours."""
+    """The health of all inference providers, as the list requests it. It covers only this package's."""
 
     def __init__(self) -> None:
         self.adapters: list[GptOssAdapter] = []
 
     @property
     def __provider_spec__(self) -> Any:
-        """The list reads from it which API the answer is about."""
+        """The specification from which the list reads the API of this answer."""
         return self.adapters[0].__provider_spec__
 
     async def health(self) -> dict[str, HealthResponse]:
-        """By the providers' ids."""
+        """Return the health by provider id."""
         found = await asyncio.gather(*(adapter.health() for adapter in self.adapters))
         return {adapter.__provider_id__: health for adapter, health in zip(self.adapters, found, strict=True)}
 
 
 def appear_in(providers: Any, adapter: GptOssAdapter) -> None:
-    """Has the host's list of providers ask for the health of an adapter.
+    """Register an adapter's health with the host's list of providers.
 
-    The list asks all implementations that it was given; but it is made before there are any but the host's own.
+    The list queries all implementations that it was given, but it is created before any provider exists.
 
     Args:
         providers: the host's implementation of its providers API, if it has one.

@@ -1,7 +1,6 @@
-"""The host's names that this package uses, from whichever of the two hosts is running.
+"""The host's names that this package uses, from llama-stack or OGX.
 
-llama-stack became OGX: the same extension points under other package names. The one that is already imported is the
-one that loads us.
+llama-stack became OGX, with the same extension points under other package names. The imported one is the host.
 """
 
 import sys

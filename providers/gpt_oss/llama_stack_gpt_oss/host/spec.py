@@ -1,10 +1,10 @@
-"""How the host finds and builds the provider."""
+"""The provider's registration with the host."""
 
 from .platform import Api, InlineProviderSpec
 
 
 def get_provider_spec() -> InlineProviderSpec:
-    """The provider `inline::gpt-oss` of the host's `inference` API."""
+    """Return the spec of the provider `inline::gpt-oss` of the host's `inference` API."""
     return InlineProviderSpec(
         api=Api.inference,
         provider_type="inline::gpt-oss",

@@ -1,1 +1,1 @@
-"""The engine in a process of its own, and the way to it: JSON lines over a Unix socket."""
+"""The engine's own process, and its protocol: JSON lines over a Unix socket."""

@@ -1,4 +1,4 @@
-"""Puts an engine together from its settings."""
+"""Construction of an engine from its settings."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ SHORTEST_CONTEXT = 1024
 
 
 def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> Engine:
-    """Loads the weights and gives what is left of the memory to the KV store; EngineError says what is wrong."""
+    """Load the weights and use the remaining memory for the KV cache. Raises EngineError."""
     folder = find_layout(Path(settings.checkpoint))
     config = read_config(folder)
     device = _device(settings.device)
@@ -33,7 +33,7 @@ def assemble(settings: EngineSettings, report: Callable[[Progress], None]) -> En
     pages = _pages(settings, config, device, dtype, context)
     model = Model(config, weights, choose(config, device, dtype), pages, context)
     limits = Limits(settings.sequences, settings.step_tokens, settings.waiting)
-    cache = Cache(pages, config.kinds)
+    cache = Cache(pages, config.kv_groups)
     return Engine(ModelRunner(model, device, context), cache, limits, context, _masks(folder, config))
 
 
@@ -55,15 +55,15 @@ def _dtype(name: str, device: torch.device) -> torch.dtype:
 def _pages(
     settings: EngineSettings, config: ModelConfig, device: torch.device, dtype: torch.dtype, context: int
 ) -> int:
-    """As many pages as fit, and no more than all sequences at once could fill."""
+    """Return the number of blocks: as many as fit, but no more than the maximum batch can use."""
     size, step = page_bytes(config, dtype), settings.step_tokens
-    most = settings.sequences * pages_needed(context, config.kinds, step)
+    most = settings.sequences * pages_needed(context, config.kv_groups, step)
     pages = min(most, pages_that_fit(device, settings.memory_share, size))
     shortest = min(context, settings.context or SHORTEST_CONTEXT)
-    needed = pages_needed(shortest, config.kinds, step)
+    needed = pages_needed(shortest, config.kv_groups, step)
     if pages < needed:
         raise TooLittleMemoryError(
-            f"Beside the weights, {device} has room for {longest_sequence(pages, config.kinds, step):,} tokens of"
+            f"Beside the weights, {device} has room for {longest_sequence(pages, config.kv_groups, step):,} tokens of"
             f" context in its share of {settings.memory_share:.0%}, and {shortest:,} ({gigabytes(needed * size)}) are"
             " needed: raise memory_share, lower context_length, or use a larger device"
         )
@@ -71,7 +71,7 @@ def _pages(
 
 
 def _masks(folder: Path, config: ModelConfig) -> Callable[[str], TokenMask]:
-    """The vocabulary is read when the first request asks for a mask."""
+    """Return the factory of masks. The vocabulary is loaded on first use."""
     opened: list[Callable[[str], TokenMask]] = []
 
     def open_mask(grammar: str) -> TokenMask:

@@ -1,4 +1,4 @@
-"""The engine as an event loop uses it: answers as async iterators, and an engine that dies is started again."""
+"""The engine's client for an event loop: updates as async iterators, and a restart of an engine that ended."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ LONGEST_LINE: Final = 1 << 26
 
 
 class EngineDiedError(EngineError):
-    """The engine ended, or stopped answering, while it was at work on the request."""
+    """The engine ended, or stopped answering, during a request."""
 
     def __init__(self) -> None:
         super().__init__("The gpt-oss engine ended in the middle of its answer. It is being started again: try again")
@@ -27,7 +27,7 @@ class EngineDiedError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Nobody waits for more of this answer."""
+    """No more updates of this sequence are wanted."""
 
     id: str
 
@@ -36,7 +36,7 @@ Mailbox = asyncio.Queue[Update | Cancelled | EngineError]
 
 
 class _Connection:
-    """One connection, in one event loop: who waits for what."""
+    """One connection in one event loop: the mailboxes of requests and the pending metrics."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, ready: Ready) -> None:
         self.ready = ready
@@ -52,7 +52,7 @@ class _Connection:
                 for raw in updates:
                     self.deliver(raw[0], unpack_update(raw))
             case {"refused": {"ids": [first, *_], "kind": kind, "message": message}}:
-                # All answers of a request share a mailbox.
+                # All sequences of a request share a mailbox.
                 self.deliver(first, RequestError(message) if kind == BAD_REQUEST else QueueFullError(message))
             case {"metrics": raw, "tag": tag}:
                 future = self.metrics.pop(tag, None)
@@ -60,13 +60,13 @@ class _Connection:
                     future.set_result(Metrics(**raw))
 
     def deliver(self, name: str, news: "Update | Cancelled | EngineError") -> None:
-        """What comes for an answer that was cancelled is for nobody."""
+        """Deliver to a mailbox. Updates of a cancelled request have none and are dropped."""
         mailbox = self.mailboxes.get(name)
         if mailbox is not None:
             mailbox.put_nowait(news)
 
     def fail(self) -> None:
-        """Nobody is left waiting."""
+        """Close the connection and fail everything that waits on it."""
         self.open = False
         self.writer.close()
         for mailbox in self.mailboxes.values():
@@ -78,9 +78,9 @@ class _Connection:
 
 
 class EngineClient:
-    """Call start() first, from anywhere; the rest belongs to one event loop.
+    """Call start() first, from any thread; all other methods belong to one event loop.
 
-    stall_seconds: an engine that is silent for so long while it has work is taken for hung, and killed.
+    stall_seconds: an engine with work that is silent for this long is considered hung, and killed.
     """
 
     def __init__(self, settings: EngineSettings, stall_seconds: float = 300.0) -> None:
@@ -94,12 +94,12 @@ class EngineClient:
         self._tags = count()
 
     def start(self) -> Ready:
-        """Waits until the engine is ready. Blocks: for a thread. EngineError says in one sentence why it cannot be."""
+        """Wait until the engine is ready. Blocks, so call it in a thread. EngineError has the reason."""
         self._line = self._launcher.connect()
         return self._line.ready
 
     async def generate(self, request: Request) -> AsyncGenerator[Update]:
-        """The updates of all answers to a request, as they come.
+        """Yield the updates of all sequences of a request as they arrive.
 
         RequestError, QueueFullError: refused. EngineDiedError: the engine ended. Closing the iterator cancels.
         """
@@ -125,18 +125,18 @@ class EngineClient:
                 connection.writer.write(line({"cancel": sorted(unfinished)}))
 
     async def ready(self) -> Ready:
-        """What the engine in use says of itself."""
+        """Return the ready message of the current engine."""
         return (await self._connected()).ready
 
     def cancel(self, name: str) -> None:
-        """Ends one answer of a request early; no more updates come of it."""
+        """Cancel one sequence of a request; no more updates of it follow."""
         connection = self._connection
         if connection is not None and connection.open:
             connection.writer.write(line({"cancel": [name]}))
             connection.deliver(name, Cancelled(name))
 
     async def metrics(self) -> Metrics:
-        """How the engine is doing."""
+        """Return the engine's metrics."""
         connection = await self._connected()
         tag = next(self._tags)
         future: asyncio.Future[Metrics] = asyncio.get_running_loop().create_future()
@@ -145,7 +145,7 @@ class EngineClient:
         return await future
 
     async def close(self) -> None:
-        """Lets the engine go: it ends by itself when nobody uses it any more."""
+        """Disconnect. The engine ends when its last client has disconnected."""
         self._stopped.set()
         for task in (self._reading, self._connecting):
             if task is not None:
@@ -158,7 +158,7 @@ class EngineClient:
             self._line.socket.close()
 
     async def _connected(self) -> _Connection:
-        """The open connection. While the engine is being started again, everyone waits for the same attempt."""
+        """Return the open connection. During a restart of the engine, all callers share one attempt."""
         if self._connection is not None and self._connection.open:
             return self._connection
         if self._connecting is None or self._connecting.done():
@@ -180,12 +180,12 @@ class EngineClient:
         return connection
 
     async def _read(self, connection: _Connection) -> None:
-        """Until the engine goes away; then it is started again at once, so that the next request finds it loading."""
+        """Read until the engine disconnects; then restart it at once, so that the next request finds it loading."""
         try:
             while text := await self._next_line(connection):
                 connection.handle(json.loads(text))
         except (OSError, ValueError):
-            pass  # the connection broke; a line cut off in its middle is the end of it too
+            pass  # the connection broke, possibly in the middle of a line
         finally:
             connection.fail()
         if not self._stopped.is_set():
@@ -193,7 +193,7 @@ class EngineClient:
             self._connecting.add_done_callback(_look)
 
     async def _next_line(self, connection: _Connection) -> bytes:
-        """The next line, b"" at the end."""
+        """Return the next line; b"" at the end."""
         while True:
             try:
                 async with asyncio.timeout(self._stall_seconds):
@@ -205,6 +205,6 @@ class EngineClient:
 
 
 def _look(task: asyncio.Task[_Connection]) -> None:
-    """The error of an attempt that nobody waited for is not lost on asyncio's log: the next request tries again."""
+    """Retrieve the exception of a restart that no caller waited for, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

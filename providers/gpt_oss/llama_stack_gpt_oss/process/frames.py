@@ -1,4 +1,4 @@
-"""The lines between the engine's process and those that use it. Each is a JSON object with one of these shapes:
+"""The protocol between the engine process and its clients. Each line is a JSON object with one of these shapes:
 
 to the engine
     {"generate": {"ids", "prompt", "params", "grammar"}}     see Request
@@ -25,7 +25,7 @@ BAD_REQUEST: Final = "request"
 
 
 def line(frame: dict[str, Any]) -> bytes:
-    """A frame as it is sent."""
+    """Encode a frame."""
     return json.dumps(frame, separators=(",", ":")).encode() + b"\n"
 
 

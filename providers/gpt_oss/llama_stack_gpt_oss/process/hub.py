@@ -1,4 +1,4 @@
-"""The engine's side of the socket, without a thread: what came is read between two steps, and nothing waits for it."""
+"""The engine's side of the socket, without threads: frames are read between two steps, without waiting."""
 
 import contextlib
 import json
@@ -11,13 +11,13 @@ from typing import Any
 from .frames import line
 
 CHUNK = 1 << 18
-MOST_UNSENT = 1 << 26  # bytes that a client may leave unread
+MOST_UNSENT = 1 << 26  # maximum backlog of a client, in bytes
 LONGEST_LINE = 1 << 26
 
 
 @dataclass(eq=False, slots=True)
 class Peer:
-    """A process that uses the engine, and what lies between."""
+    """A client process and its buffers."""
 
     socket: socket.socket
     received: bytearray = field(default_factory=bytearray)
@@ -25,7 +25,7 @@ class Peer:
 
 
 class Hub:
-    """Accepts peers, reads their frames, sends them theirs."""
+    """Accepts clients, and exchanges frames with them."""
 
     def __init__(self, listener: socket.socket) -> None:
         listener.setblocking(False)
@@ -33,10 +33,10 @@ class Hub:
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ)
         self.peers: set[Peer] = set()
-        self.greeting: dict[str, Any] | None = None  # what a new peer is told first
+        self.greeting: dict[str, Any] | None = None  # first frame for a new peer
 
     def poll(self, seconds: float | None) -> Iterator[tuple[Peer, dict[str, Any] | None]]:
-        """The frames that came; None in a frame's place says that the peer has gone."""
+        """Yield the received frames; None instead of a frame if the peer has disconnected."""
         for key, events in self._selector.select(seconds):
             if key.fileobj is self._listener:
                 self._accept()
@@ -48,7 +48,7 @@ class Hub:
                 yield from self._read(peer)
 
     def send(self, peer: Peer, frame: dict[str, Any]) -> None:
-        """Queues a frame and sends what goes out at once. A peer that reads nothing for long is given up."""
+        """Queue a frame and send without blocking. A peer with too large a backlog is disconnected."""
         if peer not in self.peers:
             return
         peer.unsent += line(frame)
@@ -99,7 +99,7 @@ class Hub:
         self._selector.modify(peer.socket, wanted, peer)
 
     def _shut(self, peer: Peer) -> None:
-        """Lets the next poll find that the peer has gone."""
+        """Shut the socket down, so that the next poll reports the peer as disconnected."""
         peer.unsent.clear()
         with contextlib.suppress(OSError):
             peer.socket.shutdown(socket.SHUT_RDWR)

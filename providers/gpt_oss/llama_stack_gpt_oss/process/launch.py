@@ -1,4 +1,4 @@
-"""Finds the engine's process, or starts it: whoever comes first does, the others connect to the same one."""
+"""Connecting to the engine process. The first client starts it, the others connect to the same one."""
 
 import json
 import os
@@ -21,7 +21,7 @@ GONE: Final = "The gpt-oss engine ended while it was starting; its last lines in
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """What an engine says of itself once it serves."""
+    """The ready message of an engine."""
 
     pid: int
     context: int
@@ -30,7 +30,7 @@ class Ready:
 
 @dataclass(slots=True)
 class Line:
-    """A connection to an engine that is ready, and what it sent after it said so."""
+    """A connection to a ready engine, and the bytes received after its ready message."""
 
     socket: socket.socket
     ready: Ready
@@ -38,17 +38,17 @@ class Line:
 
 
 class _Child:
-    """An engine process that may outlive this one: who else uses it goes on using it."""
+    """An engine process. It may outlive this process while others use it."""
 
     def __init__(self, arguments: list[str]) -> None:
         nothing = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)]
-        # In a session of its own: a signal to the server's whole group must not end what the server still answers from.
+        # A new session: a signal to the server's process group must not end the engine while the server still needs it.
         self._pid = os.posix_spawn(arguments[0], arguments, os.environ, file_actions=nothing, setsid=True)
         self._status: int | None = None
         self.served = False
 
     def poll(self, wait: bool = False) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Return the exit status, negative for a signal; None while the process runs."""
         if self._status is None:
             pid, status = os.waitpid(self._pid, 0 if wait else os.WNOHANG)
             self._status = os.waitstatus_to_exitcode(status) if pid else None
@@ -56,7 +56,7 @@ class _Child:
 
 
 class Launcher:
-    """Blocks; not for an event loop. Keeps the process it started, so that its exit is collected."""
+    """Starts and connects to engines. All calls block, so use a thread. It reaps the process that it started."""
 
     def __init__(self, settings: EngineSettings, cancelled: Callable[[], bool] = lambda: False) -> None:
         self._settings = settings
@@ -64,7 +64,7 @@ class Launcher:
         self._child: _Child | None = None
 
     def connect(self) -> Line:
-        """Waits until the engine is ready, however long it loads; EngineError with its sentence if it cannot serve."""
+        """Wait until the engine is ready, without a time limit; EngineError if it fails."""
         while not self._cancelled():
             connection = self._try()
             if connection is None:
@@ -79,7 +79,7 @@ class Launcher:
         raise EngineError("The server stops")
 
     def kill(self, pid: int) -> None:
-        """Ends an engine that no longer answers."""
+        """Kill an engine that no longer answers."""
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
@@ -108,7 +108,7 @@ class Launcher:
         self._child = _Child(command)
 
     def _wait_ready(self, connection: socket.socket) -> Line | None:
-        """None where the engine goes away before it is ready: then another try decides."""
+        """Wait for the ready message; None if the engine ends before it, so that the caller tries again."""
         received = b""
         while True:
             chunk = self._receive(connection)
@@ -138,7 +138,7 @@ class Launcher:
         return b""
 
     def _collect(self) -> None:
-        """The child ends by itself after it has said why."""
+        """Wait for the exit of the child, which follows its error message."""
         if self._child is not None:
             self._child.poll(wait=True)
             self._child = None

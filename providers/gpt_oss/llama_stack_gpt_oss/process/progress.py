@@ -5,11 +5,11 @@ from typing import TextIO
 from ..engine.progress import Progress
 
 WIDTH = 30
-STEPS = 20  # lines in a log file, which cannot go back to the beginning of a line
+STEPS = 20  # number of lines in a log file, where a line cannot be overwritten
 
 
 class ProgressBar:
-    """One line that goes on in a terminal; a line every few per cent elsewhere."""
+    """A progress bar: one updated line in a terminal, a line every few per cent elsewhere."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

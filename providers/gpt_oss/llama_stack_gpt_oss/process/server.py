@@ -1,4 +1,4 @@
-"""The engine's process: loads, serves whoever connects, and ends when nobody has been there for a while.
+"""The engine process: loads the model, serves clients, and exits some time after the last one has disconnected.
 
 python -m llama_stack_gpt_oss.process.server SETTINGS
 """
@@ -23,13 +23,13 @@ from .hub import Hub, Peer
 from .progress import ProgressBar
 from .settings import EngineSettings, address
 
-ALREADY_THERE: Final = 3  # the exit status when another process serves these settings
+ALREADY_THERE: Final = 3  # exit status if another process serves these settings
 LONELY_SECONDS: Final = 10.0
 REPORT_SECONDS: Final = 10.0
 
 
 class EngineServer:
-    """Steps the engine, and between two steps takes in what came."""
+    """Runs the engine's steps, and handles the received frames between them."""
 
     def __init__(self, hub: Hub, engine: Engine) -> None:
         self._hub = hub
@@ -39,7 +39,7 @@ class EngineServer:
         self._reported = time.monotonic()
 
     def serve(self) -> None:
-        """Returns when no peer has been there for a while."""
+        """Serve until no client has been connected for LONELY_SECONDS."""
         while not self._is_lonely():
             for peer, frame in self._hub.poll(0 if self._engine.busy else 1.0):
                 self._handle(peer, frame)
@@ -74,7 +74,7 @@ class EngineServer:
             self._engine.cancel(name)
 
     def _step(self) -> None:
-        """One frame a step for each peer, however many of its answers go on."""
+        """Run a step and send each peer one frame with the updates of all its sequences."""
         frames: dict[Peer, list[Any]] = {}
         for update in self._engine.step():
             owner = self._owners[update.id] if update.finish is None else self._owners.pop(update.id)
@@ -88,7 +88,7 @@ class EngineServer:
         return time.monotonic() - self._lonely_since > LONELY_SECONDS
 
     def _report(self) -> None:
-        """A line in the log now and then while there is work."""
+        """Log the metrics every REPORT_SECONDS while there is work."""
         if time.monotonic() - self._reported < REPORT_SECONDS:
             return
         self._reported = time.monotonic()
@@ -101,8 +101,8 @@ class EngineServer:
 
 
 def main(settings: EngineSettings) -> int:
-    """The exit status."""
-    # A terminal sends it to all: the server stops in its own time, and the engine after it.
+    """Run the process; return the exit status."""
+    # A terminal sends Ctrl-C to all processes. The server shuts down first, then the engine.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     lock = _lock(settings.socket.with_suffix(".lock"))
     if lock is None:
@@ -115,7 +115,7 @@ def main(settings: EngineSettings) -> int:
             return _fail(hub, str(error))
         hub.greeting = {"ready": {"pid": os.getpid(), "context": engine.context, "pages": engine.metrics().pages}}
         hub.broadcast(hub.greeting)
-        # All that is loaded stays to the end, and a look for garbage in it takes as long as many steps.
+        # The loaded objects live until the end, and a garbage collection of them takes as long as many steps.
         gc.freeze()
         EngineServer(hub, engine).serve()
         settings.socket.unlink(missing_ok=True)
@@ -123,7 +123,7 @@ def main(settings: EngineSettings) -> int:
 
 
 def _load(settings: EngineSettings, hub: Hub) -> Engine:
-    # torch takes seconds to import, and who started this process wants to connect.
+    # Importing torch takes seconds, and the client must be able to connect before.
     from .assembly import assemble
 
     bar = ProgressBar(sys.stderr)
@@ -133,13 +133,13 @@ def _load(settings: EngineSettings, hub: Hub) -> Engine:
         hub.greeting = {"loading": asdict(progress)}
         hub.broadcast(hub.greeting)
         for _ in hub.poll(0):
-            pass  # nobody has anything to ask before it is ready
+            pass  # requests are not accepted before the engine is ready
 
     return assemble(settings, report)
 
 
 def _fail(hub: Hub, sentence: str) -> int:
-    """Everyone who waits is told why, and whoever was just about to connect."""
+    """Send the error to all clients, including those about to connect."""
     _say(sentence)
     hub.greeting = {"failed": sentence}
     hub.broadcast(hub.greeting)
@@ -151,13 +151,13 @@ def _fail(hub: Hub, sentence: str) -> int:
 
 
 def _say(text: str) -> None:
-    """The log of the server that started this process."""
+    """Write to the log of the server that started this process."""
     sys.stderr.write(f"gpt-oss: {text}\n")
     sys.stderr.flush()
 
 
 def _lock(path: Path) -> contextlib.AbstractContextManager[object] | None:
-    """Held as long as this process lives; None where another one holds it."""
+    """Lock the file for the lifetime of this process; None if another process holds the lock."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     held = path.open("w")
     try:

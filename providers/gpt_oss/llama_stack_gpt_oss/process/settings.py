@@ -1,4 +1,4 @@
-"""What an engine process is started with."""
+"""The settings of an engine process."""
 
 import hashlib
 import json
@@ -10,15 +10,15 @@ from os import open as open_folder
 from pathlib import Path
 from typing import Literal, Self
 
-LONGEST_ADDRESS = 100  # bytes; the system takes 107
+LONGEST_ADDRESS = 100  # bytes; the kernel's limit is 107
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """Equal settings in one folder mean one engine, which all processes that ask for it share.
+    """The settings of an engine. All processes with equal settings, and so the same folder, share one engine.
 
-    folder: where the socket lies. context: None for as much as the model and the memory allow.
-    memory_share: how much of the GPU's memory, by everyone on it, the engine may fill.
+    folder: folder of the socket. context: None for the maximum that the model and the memory allow.
+    memory_share: fraction of the GPU's memory that may be in use, by all processes together.
     """
 
     folder: str
@@ -33,7 +33,7 @@ class EngineSettings:
 
     @property
     def socket(self) -> Path:
-        """Named after the settings, so that engines with other settings have other sockets."""
+        """The path of the socket. Its name is a hash of the settings, so each engine has its own."""
         name = hashlib.blake2b(self.to_json().encode(), digest_size=6).hexdigest()
         return Path(self.folder) / f"engine-{name}.sock"
 
@@ -47,7 +47,7 @@ class EngineSettings:
 
 @contextmanager
 def address(socket: Path) -> Iterator[str]:
-    """The path to bind or connect to: where it is too long for the system, a short one by way of its open folder."""
+    """Yield the path to bind or connect to; one that is too long is replaced by a short one through its open folder."""
     if len(str(socket).encode()) <= LONGEST_ADDRESS:
         yield str(socket)
         return

@@ -1,9 +1,9 @@
-"""How the engines of a folder are doing, for people and for what collects metrics.
+"""Metrics of the engines in a folder, for people and metric collectors.
 
     python -m llama_stack_gpt_oss.process.status STATE_DIR
 
-prints a line of JSON for each engine that serves: running, waiting, pages and pages_used, prompt_tokens and
-cached_tokens, generated_tokens, tokens_per_second over the last seconds, preemptions, steps.
+prints a line of JSON for each serving engine: running, waiting, pages and pages_used, prompt_tokens and cached_tokens,
+generated_tokens, tokens_per_second over the last seconds, preemptions, steps.
 """
 
 import json
@@ -19,7 +19,7 @@ SECONDS = 30.0
 
 
 def read_metrics(path: Path) -> dict[str, Any]:
-    """Asks the engine behind a socket; OSError if none is there, TimeoutError if it does not answer."""
+    """Request the metrics of the engine at a socket; OSError if there is none, TimeoutError if it does not answer."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(SECONDS)
         with address(path) as name:
@@ -33,13 +33,13 @@ def read_metrics(path: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> int:
-    """The exit status: 1 where no engine answers."""
+    """Print the metrics; return the exit status: 1 if no engine answers."""
     found = 0
     for path in sorted(folder.glob("engine-*.sock")):
         try:
             metrics = read_metrics(path)
         except OSError:
-            continue  # the socket of an engine that was killed
+            continue  # the socket was left by a killed engine
         found += 1
         sys.stdout.write(json.dumps({"engine": path.stem, **metrics}) + "\n")
     return 0 if found else 1

@@ -1,4 +1,4 @@
-"""The only folder that imports the host: llama-stack, or OGX, which it became."""
+"""The only folder that imports the host: llama-stack, or its successor OGX."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["get_adapter_impl"]
 
 
 async def get_adapter_impl(config: OpenAIChatConfig, _deps: dict[Any, Any]) -> OpenAIChatAdapter:
-    """Builds the provider. The host calls this in an event loop that does not serve requests."""
+    """Build the provider. The host calls this in an event loop that does not serve requests."""
     return OpenAIChatAdapter(config)

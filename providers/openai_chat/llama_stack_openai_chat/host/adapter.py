@@ -1,4 +1,4 @@
-"""The provider as the host's routers call it."""
+"""The provider interface that the host's routers call."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _CHAT: Final = "/chat/completions"
 class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: ignore[misc]  # the host has no types
     """One OpenAI-compatible model server.
 
-    Requests go on as they come, with whatever fields they have, and answers come back as the `openai` package's
-    objects, as they do from the host's own providers.
+    Requests are forwarded with all their fields, and answers are the `openai` package's objects, as from the host's own
+    providers.
 
     Args:
         config: the provider's configuration.
     """
 
     provider_data_api_key_field = OWN_KEY
-    """OGX puts a user's `{provider_id}_api_key` under this name."""
+    """OGX stores a user's `{provider_id}_api_key` under this name."""
 
     def __init__(self, config: OpenAIChatConfig) -> None:
         self._config = config
         self._upstream = Upstream(config, Pool(config))
-        self._listed: dict[str, int | None] | None = None  # what the host was last given for everybody
-        self.__provider_id__: str  # The host sets it, as it does `model_store`.
+        self._listed: dict[str, int | None] | None = None  # the list last returned for the configured key
+        self.__provider_id__: str  # Set by the host, like `model_store`.
         self.model_store: Any = None
 
     # Requests
@@ -68,7 +68,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     async def openai_chat_completion(
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> ChatCompletion | AsyncIterator[ChatCompletionChunk]:
-        """A chat completion, or the stream of its chunks once the server has accepted the request."""
+        """Return a chat completion, or the stream of its chunks once the server has accepted the request."""
         body, key = self._body(params), self._own_key()
         if params.stream:
             return await self._upstream.open(_CHAT, body, chat_chunk, key)
@@ -78,19 +78,19 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     async def openai_chat_completions_with_reasoning(
         self, params: OpenAIChatCompletionRequestWithExtraBody
     ) -> AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
-        """The same stream, each chunk with the reasoning that is in it: what the host's own Responses API reads."""
+        """Return the same stream with the reasoning of each chunk, as the host's own Responses API requires."""
         if not params.stream:
             raise NotImplementedError("Reasoning is told apart in streams only.")
         return _with_reasoning(await self._upstream.open(_CHAT, self._body(params), chat_chunk, self._own_key()))
 
     async def count_chat_tokens(self, params: OpenAIChatCompletionRequestWithExtraBody) -> int | None:
-        """The tokens of the prompt that a chat request makes; None if the server has no tokenizer to ask."""
+        """Count the tokens of a chat request's prompt; None if the server has no tokenizer endpoint."""
         return await count_tokens(self._upstream, loads(self._body(params)), self._own_key())
 
     async def openai_completion(
         self, params: OpenAICompletionRequestWithExtraBody
     ) -> Completion | AsyncIterator[Completion]:
-        """A completion, or the stream of its pieces."""
+        """Return a text completion, or the stream of its chunks."""
         body, key = self._body(params), self._own_key()
         if params.stream:
             return await self._upstream.open("/completions", body, _piece, key)
@@ -98,12 +98,12 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         return answer
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
-        """Vectors of texts."""
+        """Return the embeddings of texts."""
         build = OpenAIEmbeddingsResponse.model_validate
         return await self._upstream.post("/embeddings", self._body(params), self._own_key(), build, LONGEST_VECTORS)
 
     async def rerank(self, request: RerankRequest) -> RerankResponse:
-        """Documents in the order of what they say about a query."""
+        """Rank documents by their relevance to a query."""
         self._check_allowed(request.model)
         body = ranking_body(request.model, request.query, request.items, request.max_num_results)
         return await self._upstream.post(
@@ -113,10 +113,10 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     # Models
 
     async def list_models(self) -> list[Model]:
-        """The models that the server has and the configuration allows.
+        """List the models that the server has and the configuration allows.
 
-        There are none as long as the server has not said in this run: those that the host keeps of an earlier run may
-        be another server's.
+        The list is empty until the server has answered once in this run: the host's stored models of an earlier run may
+        be those of another server.
         """
         allowed = self._config.allowed_models
         key = self._own_key()
@@ -132,10 +132,10 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         return [self._model(name, length) for name, length in lengths.items() if allowed is None or name in allowed]
 
     async def should_refresh_models(self) -> bool:
-        """Whether the host is to list the models again.
+        """Return whether the host should list the models again.
 
-        To do so it first forgets them all, and whoever asks at that moment finds none: so only if they changed. If the
-        server does not say, the host is to ask too, since it then tells the reason.
+        A refresh is requested only after a change, because the host removes all models first, and a request at that
+        moment finds none. It is also requested if the server does not answer, since the refresh then logs the reason.
         """
         if not self._config.refresh_models:
             return False
@@ -147,16 +147,16 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
             return True
 
     async def register_model(self, model: Model) -> Model:
-        """Takes a model that the stack's configuration or a client names; it is asked for when it is used."""
+        """Accept a model that the configuration or a client names. Without `model_validation`, it is not checked."""
         if model.model_validation and model.provider_model_id not in await self._upstream.models(self._own_key()):
             raise ValueError(f"The model server of '{self.__provider_id__}' has no model '{model.provider_model_id}'.")
         return model
 
     async def unregister_model(self, model_id: str) -> None:
-        """Forgets a model; there is nothing to forget here."""
+        """Do nothing: models are not stored here."""
 
     async def health(self) -> HealthResponse:
-        """Whether the server lists its models."""
+        """Report whether the server lists its models."""
         try:
             await self._upstream.models()
         except (openai.APIError, ValueError) as error:
@@ -164,7 +164,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
         return HealthResponse(status=HealthStatus.OK)
 
     async def shutdown(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         await self._upstream.close()
 
     def _model(self, name: str, context_length: int | None) -> Model:
@@ -193,7 +193,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
             raise UnsupportedModelError(model, allowed)
 
     def _own_key(self) -> str | None:
-        """The key that the user brought for this provider."""
+        """Return the key that the user sent for this provider."""
         brought = PROVIDER_DATA_VAR.get()
         if not brought:
             return None

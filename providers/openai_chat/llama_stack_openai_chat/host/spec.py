@@ -1,4 +1,4 @@
-"""How the host finds and builds the provider."""
+"""The provider's registration with the host."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from .platform import Api, RemoteProviderSpec
 
 
 def get_provider_spec() -> RemoteProviderSpec:
-    """The provider `remote::openai-chat` of the host's `inference` API."""
+    """Return the spec of the provider `remote::openai-chat` of the host's `inference` API."""
     return RemoteProviderSpec(
         api=Api.inference,
         adapter_type="openai-chat",

@@ -1,4 +1,4 @@
-"""What the `mcp` package gets of a stream: whole events that it needs, and nothing in between."""
+"""The `mcp` package receives complete events that it needs, and nothing else."""
 
 from collections.abc import AsyncIterator, Sequence
 
@@ -16,7 +16,7 @@ LIMITS = IncomingLimits(answer_bytes=10_000, answer_values=100, session_bytes=20
 
 
 class Response:
-    """An answer that comes in chunks, and then breaks off if it is to."""
+    """An answer that arrives in chunks, and then optionally breaks off."""
 
     def __init__(self, chunks: Sequence[bytes], error: Exception | None = None) -> None:
         self.read = 0
@@ -25,7 +25,7 @@ class Response:
 
     @property
     async def stream(self) -> AsyncIterator[bytes]:
-        """The chunks."""
+        """Yield the chunks."""
         for chunk in self._chunks:
             self.read += len(chunk)
             yield chunk
@@ -33,7 +33,7 @@ class Response:
             raise self._error
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def body(response: Response, *, endpoint: bool = False, size: int = 10_000) -> Body:
@@ -55,15 +55,15 @@ def cut(text: bytes, size: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000])
-async def test_an_event_is_one_piece_however_it_comes(size: int) -> None:
-    """A line in pieces is joined by the package, for each piece anew."""
+async def test_event_is_passed_in_one_piece(size: int) -> None:
+    """The package would join a line in pieces anew for each piece."""
     stream = b": hello\n\ndata: " + ANSWER + b"\n\nevent: other\ndata: 1\n\n"
     first, last = await pieces(Response(cut(stream, size)))
     assert first == b"event: message\ndata: " + ANSWER + b"\n\n"
     assert b"did not answer" in last
 
 
-async def test_an_endless_line_is_read_to_the_bound_and_reaches_nobody() -> None:
+async def test_endless_line_is_read_only_to_limit() -> None:
     response = Response([b"data: ", *[b"x" * 100] * 1_000])
     assert await pieces(response) == [
         b"event: message\ndata: The server's answer is larger than this server takes.\n\n"
@@ -71,36 +71,36 @@ async def test_an_endless_line_is_read_to_the_bound_and_reaches_nobody() -> None
     assert response.read <= 10_100
 
 
-async def test_a_broken_stream_that_can_be_taken_up_again_has_no_answer() -> None:
+async def test_broken_resumable_stream_gives_no_answer() -> None:
     response = Response([b"id: 7\ndata:\n\n"], http.ReadError("broken"))
     assert await pieces(response) == [b"event: message\ndata: \nid: 7\n\n"]
 
 
-async def test_a_stream_over_its_bound_is_not_taken_up_again() -> None:
+async def test_stream_over_limit_is_not_resumed() -> None:
     found = await pieces(Response([b"id: 7\ndata:\n\n", b"data: " + b"x" * 20_000]))
     assert [b"larger than" in piece for piece in found] == [False, True]
 
 
 @pytest.mark.parametrize(("endpoint", "count"), [(True, 1), (False, 0)])
-async def test_an_endpoint_passes_once_and_only_over_the_older_transport(endpoint: bool, count: int) -> None:
+async def test_endpoint_event_passes_once_on_older_transport_only(endpoint: bool, count: int) -> None:
     made = body(Response([b"event: endpoint\ndata: /m\n\n"] * 3), endpoint=endpoint)
     failures: list[Failure] = []
     assert len([piece async for piece in SessionEvents(made, failures.append)]) == count
     assert failures == []
 
 
-async def test_a_broken_session_is_told_once() -> None:
+async def test_broken_session_is_reported_once() -> None:
     failures: list[Failure] = []
     made = body(Response([], http.ReadError("broken")))
     assert [piece async for piece in SessionEvents(made, failures.append)] == []
     assert [type(each) for each in failures] == [Broken]
 
 
-async def test_a_body_in_single_bytes_is_read_whole() -> None:
+async def test_body_in_single_bytes_is_read_completely() -> None:
     assert await body(Response(cut(ANSWER, 1))).read() == ANSWER
 
 
-async def test_the_session_bounds_all_its_answers() -> None:
+async def test_answers_of_session_are_limited_together() -> None:
     made = body(Response([b"x" * 5_000] * 5), size=100_000)
     with pytest.raises(Failure, match="more in one session"):
         await made.read()

@@ -1,4 +1,4 @@
-"""Events out of bytes, however they are cut, and how large they may be."""
+"""Events are parsed from bytes however they are cut, and are limited in size."""
 
 import pytest
 from hypothesis import given
@@ -31,25 +31,25 @@ def read(reader: EventReader, *chunks: bytes) -> list[Event]:
         (b"data: unfinished", []),
     ],
 )
-def test_a_stream_is_split_into_its_events(stream: bytes, events: list[Event]) -> None:
+def test_stream_is_split_into_events(stream: bytes, events: list[Event]) -> None:
     assert read(EventReader(1_000), stream) == events
     assert read(EventReader(1_000), *(stream[at : at + 1] for at in range(len(stream)))) == events
 
 
 @given(st.lists(st.sampled_from([b"data: a", b"\r", b"\n", b"\r\n", b"id: 1", b"x"])), st.integers(1, 7))
-def test_events_do_not_depend_on_how_a_stream_is_cut(pieces: list[bytes], size: int) -> None:
+def test_arbitrary_cuts_do_not_change_events(pieces: list[bytes], size: int) -> None:
     stream = b"".join(pieces)
     cut = [stream[at : at + size] for at in range(0, len(stream), size)]
     assert read(EventReader(10_000), *cut) == read(EventReader(10_000), stream)
 
 
-def test_an_encoded_event_is_read_as_the_same() -> None:
+def test_encoded_event_is_parsed_back() -> None:
     event = Event(b"message", b'{"a": 1}', b"7", 1_000)
     assert read(EventReader(1_000), event.encoded()) == [event]
 
 
 @pytest.mark.parametrize("chunk", [b"data: " + b"x" * 10, b"data\n" * 5, b":" * 50, b":\n" * 50])
-def test_an_event_without_end_fails_at_its_bound(chunk: bytes) -> None:
+def test_endless_event_fails_at_limit(chunk: bytes) -> None:
     reader = EventReader(1_000)
     fitting = 1_000 // len(chunk)
     read(reader, *[chunk] * fitting)
@@ -57,19 +57,19 @@ def test_an_event_without_end_fails_at_its_bound(chunk: bytes) -> None:
         read(reader, chunk)
 
 
-def test_the_bound_holds_for_each_event() -> None:
+def test_limit_applies_to_each_event() -> None:
     reader = EventReader(100)
     assert len(read(reader, *[b"data: %s\n\n" % (b"x" * 80)] * 50)) == 50
 
 
 @pytest.mark.parametrize("field", [b"id", b"event"])
-def test_a_long_name_fails(field: bytes) -> None:
+def test_long_event_name_or_id_fails(field: bytes) -> None:
     with pytest.raises(Failure, match="names or ids"):
         read(EventReader(10_000), field + b": " + b"x" * 2_000 + b"\n")
 
 
-def test_a_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader looks at the chunk that came and at a whole line, and never at what it has of a line so far."""
+def test_line_of_many_chunks_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader scans only the new chunk and a complete line, never the beginning of an unfinished line."""
     looked_at = 0
 
     class Chunk(bytes):

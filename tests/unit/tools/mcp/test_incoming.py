@@ -1,4 +1,4 @@
-"""Which messages of a server are passed on, and how many."""
+"""The messages of a server that are passed on, and their limits."""
 
 from typing import Any
 
@@ -37,13 +37,13 @@ async def passed(incoming: Incoming, text: bytes) -> Any:
     return plain and orjson.loads(plain)
 
 
-async def test_an_answer_passes_once(incoming: Incoming) -> None:
+async def test_answer_passes_once(incoming: Incoming) -> None:
     assert await passed(incoming, answer({"a": 1})) == {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}}
     assert await passed(incoming, answer({"a": 1})) is None
 
 
 @pytest.mark.parametrize("request_id", [2, "1", -1, 2**63])
-async def test_an_answer_to_no_request_does_not_pass(incoming: Incoming, request_id: Any) -> None:
+async def test_answer_without_request_is_dropped(incoming: Incoming, request_id: Any) -> None:
     assert await passed(incoming, answer({}, request_id)) is None
 
 
@@ -69,7 +69,7 @@ async def test_an_answer_to_no_request_does_not_pass(incoming: Incoming, request
         answer({}, "x" * 101),
     ],
 )
-async def test_what_is_no_message_fails(incoming: Incoming, text: bytes) -> None:
+async def test_invalid_message_fails(incoming: Incoming, text: bytes) -> None:
     with pytest.raises(Failure, match="not what the protocol says"):
         await incoming.passed(text)
 
@@ -77,44 +77,44 @@ async def test_what_is_no_message_fails(incoming: Incoming, text: bytes) -> None
 @pytest.mark.parametrize(
     "result", [{"a": [0] * 1_000}, {"a": [[]] * 700}, orjson.loads(b'{"a":' * 70 + b"1" + b"}" * 70)]
 )
-async def test_a_message_with_too_much_in_it_fails(incoming: Incoming, result: Json) -> None:
+async def test_message_with_too_many_or_too_deep_values_fails(incoming: Incoming, result: Json) -> None:
     with pytest.raises(Failure, match="larger than"):
         await incoming.passed(answer(result))
 
 
-async def test_a_number_over_64_bits_becomes_one_that_can_be_encoded(incoming: Incoming) -> None:
+async def test_integer_over_64_bits_becomes_float(incoming: Incoming) -> None:
     text = b'{"id": 1, "result": {"a": %d}}' % 10**30
     assert (await passed(incoming, text))["result"] == {"a": 1e30}
 
 
-async def test_an_error_keeps_its_code_and_the_start_of_its_message(incoming: Incoming) -> None:
+async def test_error_keeps_code_and_start_of_message(incoming: Incoming) -> None:
     error = {"code": 7, "message": "x" * 10_000, "data": {"large": "x" * 10_000}}
     text = orjson.dumps({"id": 1, "error": error})
     assert (await passed(incoming, text))["error"] == {"code": 7, "message": "x" * 2_000}
 
 
-async def test_notifications_do_not_pass(incoming: Incoming) -> None:
+async def test_notifications_are_dropped(incoming: Incoming) -> None:
     assert await passed(incoming, request("notifications/progress", params={"progress": 1})) is None
 
 
 @pytest.mark.parametrize("method", ["sampling/createMessage", "elicitation/create", "roots/list", "odd"])
-async def test_a_request_for_what_was_not_offered_does_not_pass(incoming: Incoming, method: str) -> None:
+async def test_request_for_unsupported_feature_is_dropped(incoming: Incoming, method: str) -> None:
     assert await passed(incoming, request(method, id="s", params={"messages": ["x" * 1_000]})) is None
 
 
-async def test_a_ping_passes_without_parameters(incoming: Incoming) -> None:
+async def test_ping_passes_without_parameters(incoming: Incoming) -> None:
     text = request("ping", id="s", params={"x": "x" * 1_000})
     assert await passed(incoming, text) == {"jsonrpc": "2.0", "id": "s", "method": "ping"}
 
 
-async def test_a_flood_of_pings_fails(incoming: Incoming) -> None:
+async def test_flood_of_pings_fails(incoming: Incoming) -> None:
     for number in range(100):
         assert await incoming.passed(request("ping", id=number))
     with pytest.raises(Failure, match="more pings"):
         await incoming.passed(request("ping", id=100))
 
 
-async def test_a_flood_of_notifications_fails(incoming: Incoming) -> None:
+async def test_flood_of_notifications_fails(incoming: Incoming) -> None:
     text = request("notifications/progress")
     for _ in range(20_000):
         await incoming.passed(text)
@@ -122,13 +122,13 @@ async def test_a_flood_of_notifications_fails(incoming: Incoming) -> None:
         await incoming.passed(text)
 
 
-def test_the_bytes_of_a_session_have_a_bound(incoming: Incoming) -> None:
+def test_bytes_of_session_are_limited(incoming: Incoming) -> None:
     incoming.receive(1_000)
     with pytest.raises(Failure, match="more in one session"):
         incoming.receive(1)
 
 
-async def test_large_strings_go_around_the_package(incoming: Incoming, texts: LargeTexts) -> None:
+async def test_large_strings_bypass_package(incoming: Incoming, texts: LargeTexts) -> None:
     result = {"content": [{"text": "x" * 100_000, "short": "y", "n": 1}], "x" * 5_000: None}
     plain = await incoming.passed(answer(result))
     assert plain is not None
@@ -137,7 +137,7 @@ async def test_large_strings_go_around_the_package(incoming: Incoming, texts: La
     assert texts.put_back(page) == (result, "cursor")
 
 
-def test_a_server_cannot_name_what_another_string_stands_for() -> None:
+def test_server_cannot_forge_stand_in_of_other_session() -> None:
     first, second = LargeTexts(), LargeTexts()
     stand_in = first.put_aside("x" * 5_000)
     second.put_aside("secret" * 1_000)

@@ -1,14 +1,14 @@
-"""The implementations of the engine's steps, and the one place that chooses between them."""
+"""The implementations of the engine's operations, and the choice between them."""
 
 import torch
 
 from ..config import ModelConfig
 from ..ops import Ops
-from .twins import TorchOps
+from .torch_ops import TorchOps
 
 
 def choose(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Ops:
-    """Triton's kernels on a GPU, their twins in plain torch elsewhere."""
+    """Return Triton kernels for a GPU, and plain torch for other devices."""
     if device.type != "cuda":
         return TorchOps(config)
     from .triton_ops import TritonOps

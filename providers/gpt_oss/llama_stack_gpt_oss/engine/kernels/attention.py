@@ -1,4 +1,4 @@
-"""Attention over the paged KV store, with sinks and windows: split by keys for decode, by queries for prompts."""
+"""Attention over the paged KV cache, with sinks and windows: split by keys for decode, by queries for prefill."""
 
 import triton
 import triton.language as tl
@@ -27,11 +27,11 @@ def attention_kernel(
     SPLITS: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (sequences, KV heads, query blocks * SPLITS).
+    """Run on the grid (sequences, KV heads, query blocks * SPLITS).
 
     A program's rows are BLOCK_Q queries of the heads that share a KV head, padded to BLOCK_M. With one split it writes
-    the result; else what each split found goes to `partial` [rows, heads, SPLITS, SIZE + 2] (weighted sum, highest
-    score, sum of weights), to be merged. WINDOW 0 sees all keys.
+    the result. Otherwise each split writes to `partial` [rows, heads, SPLITS, SIZE + 2] (weighted sum, highest score,
+    sum of weights), to be merged as in Flash-Decoding. WINDOW 0 sees all keys.
     """
     GROUP: tl.constexpr = QUERY_HEADS // KV_HEADS  # noqa: N806
     sequence, kv_head = tl.program_id(0), tl.program_id(1)
@@ -42,7 +42,7 @@ def attention_kernel(
     row = begin + block * BLOCK_Q + member // GROUP
     head = kv_head * GROUP + member % GROUP
     alive = (row < end) & (member < BLOCK_Q * GROUP)
-    place = length - (end - row)  # of the query among the keys
+    place = length - (end - row)  # index of the query among the keys
     dims = tl.arange(0, SIZE)
     q = tl.load(queries + (row * QUERY_HEADS + head)[:, None] * SIZE + dims[None, :], mask=alive[:, None], other=0.0)
 
@@ -79,7 +79,7 @@ def attention_kernel(
         shrink = tl.exp(highest - safe)
         shares = tl.exp(scores - safe[:, None])
         weights = weights * shrink + tl.sum(shares, axis=1)
-        if WIDE:  # noqa: SIM108 -- a choice at build time
+        if WIDE:  # noqa: SIM108 -- resolved at compile time
             added = tl.dot(shares, v.to(tl.float32), input_precision="ieee")
         else:
             added = tl.dot(shares.to(v.dtype), v)
@@ -109,7 +109,7 @@ def merge_kernel(
     SIZE: tl.constexpr,  # noqa: N803
     SPLITS: tl.constexpr,  # noqa: N803
 ):
-    """Grid (rows, query heads): what the splits found, and the sink, to one result."""
+    """Merge the results of the splits, and the sink. Grid (rows, query heads)."""
     row, head = tl.program_id(0), tl.program_id(1)
     splits, dims = tl.arange(0, SPLITS), tl.arange(0, SIZE)
     base = partial + ((row * QUERY_HEADS + head) * SPLITS + splits) * (SIZE + 2)

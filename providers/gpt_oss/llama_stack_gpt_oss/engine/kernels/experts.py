@@ -1,8 +1,8 @@
-"""The experts' projections, straight from MXFP4.
+"""The experts' projections, computed directly from MXFP4 weights.
 
-A byte holds two neighbours along the input, so a tile of bytes meets the even inputs with its low nibbles and the odd
-ones with its high nibbles, and nothing has to be shuffled. For few rows there is a program for each row and expert,
-which finds the expert itself from the router's scores; for many, one kernel groups the rows by expert beforehand.
+A byte holds two neighbours along the input. So a tile of bytes multiplies the even inputs by its low nibbles and the
+odd ones by its high nibbles, without a shuffle. For few rows there is a program for each row and expert, which selects
+the expert from the router's scores; for many rows, a kernel groups them by expert first.
 """
 
 import triton
@@ -11,14 +11,14 @@ import triton.language as tl
 
 @triton.jit
 def _nibbles(packed):
-    """Four bits each to f32: as the upper bits of a half float, whose exponent is then 14 too small."""
+    """Convert FP4 nibbles to f32: they become the upper bits of an f16, whose exponent is then 14 too small."""
     bits = ((packed & 7) << 9) | ((packed & 8) << 12)
     return bits.to(tl.uint16).to(tl.float16, bitcast=True).to(tl.float32) * 16384.0
 
 
 @triton.jit
 def _power(scales):
-    """Two to the scale less 127: the scale is the exponent of a float. Exponent 0 stands for 2 to the -127."""
+    """Return 2 ** (scale - 127): the scale becomes the exponent of an f32. Exponent 0 means 2 ** -127."""
     wide = scales.to(tl.int32)
     bits = tl.where(wide == 0, 1 << 22, wide << 23)
     return bits.to(tl.float32, bitcast=True)
@@ -26,7 +26,7 @@ def _power(scales):
 
 @triton.jit
 def _chosen(scores, row, rank, EXPERTS: tl.constexpr, CHOSEN: tl.constexpr):  # noqa: N803
-    """The expert of that rank in a row, and its share: softmax over the best CHOSEN. Of equals the first is better."""
+    """Return the expert of that rank in a row, and its softmax weight among the top CHOSEN. Ties go to the first."""
     numbers = tl.arange(0, EXPERTS)
     left = tl.load(scores + row * EXPERTS + numbers)
     best = tl.max(left, axis=0)
@@ -52,10 +52,10 @@ def group_kernel(
     CHOSEN: tl.constexpr,  # noqa: N803
     BLOCK_M: tl.constexpr,  # noqa: N803
 ):
-    """Grid (experts): who chose the expert, as `_chosen` does for one row.
+    """Group the rows by chosen expert, with the same choice as `_chosen`. Grid (experts).
 
-    order [experts, count] begins with row * CHOSEN + rank of those rows, counts [experts] says how many there are, and
-    shares [rows, CHOSEN] f32 takes the expert's share of each.
+    order [experts, count] begins with row * CHOSEN + rank of each expert's rows, counts [experts] is their number, and
+    shares [rows, CHOSEN] f32 gets the expert's weight in each row.
     """
     expert = tl.program_id(0)
     numbers = tl.arange(0, EXPERTS)
@@ -86,7 +86,7 @@ def group_kernel(
 
 @triton.jit
 def _row_product(x, blocks, scales, first, outputs, strip, inputs, BLOCK_N: tl.constexpr, BLOCK_B: tl.constexpr):  # noqa: N803
-    """One row times the matrix rows first + outputs: [BLOCK_N] in f32. Bytes of a matrix row: inputs / 2."""
+    """Multiply one row by the matrix rows first + outputs: [BLOCK_N] in f32. A matrix row has inputs / 2 bytes."""
     total = tl.zeros([BLOCK_N], tl.float32)
     width = inputs // 2
     for start in range(0, width, BLOCK_B):
@@ -127,7 +127,7 @@ def up_row_kernel(
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_B: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the intermediate, rows * CHOSEN)."""
+    """Compute gate, up and SwiGLU. Grid (strips of the intermediate, rows * CHOSEN)."""
     row, rank = tl.program_id(1) // CHOSEN, tl.program_id(1) % CHOSEN
     expert, _ = _chosen(scores, row, rank, EXPERTS, CHOSEN)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -158,7 +158,7 @@ def down_row_kernel(
     BLOCK_N: tl.constexpr,  # noqa: N803
     BLOCK_B: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the output, rows): the chosen experts are summed where they are computed, best first."""
+    """Compute the chosen experts' down projections and their sum, best first. Grid (strips of the output, rows)."""
     row = tl.program_id(1)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     strip = columns < hidden
@@ -189,7 +189,7 @@ def _group_product(
     BLOCK_B: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Rows `sources` of x times the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32."""
+    """Multiply the rows `sources` of x by the matrix rows first + outputs: [BLOCK_M, BLOCK_N] in f32."""
     total = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     width = inputs // 2
     for start in range(0, width, BLOCK_B):
@@ -209,7 +209,7 @@ def _group_product(
             total += tl.dot(even.to(tl.float32), tl.trans(low), input_precision="ieee")
             total += tl.dot(odd.to(tl.float32), tl.trans(high), input_precision="ieee")
         else:
-            # Four-bit values times a power of two are exact in bf16.
+            # FP4 values times a power of two are exact in bf16.
             total += tl.dot(even, tl.trans(low.to(tl.bfloat16)))
             total += tl.dot(odd, tl.trans(high.to(tl.bfloat16)))
     return total
@@ -234,7 +234,7 @@ def up_group_kernel(
     BLOCK_B: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the intermediate, experts, row blocks), for the `count` rows that `group_kernel` grouped."""
+    """Compute gate, up and SwiGLU of `count` grouped rows. Grid (strips of the intermediate, experts, row blocks)."""
     expert = tl.program_id(1)
     begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
     if begin < end:
@@ -275,7 +275,7 @@ def down_group_kernel(
     BLOCK_B: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the output, experts, row blocks): made [row * CHOSEN + rank, hidden] f32, to be summed."""
+    """Compute made [row * CHOSEN + rank, hidden] f32, to be summed. Grid (output strips, experts, row blocks)."""
     expert = tl.program_id(1)
     begin, end = tl.program_id(2) * BLOCK_M, tl.load(counts + expert)
     if begin < end:

@@ -1,8 +1,8 @@
-"""The end of a step: norm, logits and the draw of a token in one pass over the unembedding.
+"""The end of a step: norm, logits and sampling in one pass over the unembedding.
 
-Each program keeps the best token of its strip; a second kernel picks the best of the strips, the first of equals. The
-noise that draws a token is computed where its logit is, from the row's seed and the token's number alone: the same
-random bits as those of `sampler.gumbel`.
+Each program keeps the best token of its strip; a second kernel picks the best strip, the first of ties. The sampling
+noise is computed together with the logit, from the row's seed and the token id alone: the same random bits as in
+`sampler.gumbel`.
 """
 
 import triton
@@ -13,7 +13,7 @@ from .linear import normed_part, product, scale_of_rows
 
 @triton.jit
 def _mix(x):
-    """`sampler.mix` of 32 bits, whose products wrap."""
+    """Compute `sampler.mix` on uint32, with wrapping products."""
     x = (x ^ (x >> 16)) * 0x7FEB352D
     x = (x ^ (x >> 15)) * 0x846CA68B
     return x ^ (x >> 16)
@@ -21,7 +21,7 @@ def _mix(x):
 
 @triton.jit
 def _gumbel(tokens, seeds):
-    """`sampler.gumbel` [seeds, tokens]."""
+    """Compute `sampler.gumbel` [seeds, tokens]."""
     bits = _mix(_mix(tokens.to(tl.uint32))[None, :] ^ seeds.to(tl.uint32)[:, None])
     share = tl.minimum(tl.maximum(bits.to(tl.float32) * 2.0**-32, 2.0**-33), 1.0 - 2.0**-24)
     near = share * (1.0 + share * (1.0 / 2 + share * (1.0 / 3 + share / 4)))
@@ -49,9 +49,9 @@ def head_kernel(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the vocabulary, row blocks): the best token of each row and strip, [rows, strips].
+    """Write the best token of each row and strip, [rows, strips]. Grid (strips of the vocabulary, row blocks).
 
-    With KEEP the logits [rows, width] are written too, in f32.
+    With KEEP, also write the logits [rows, width] in f32.
     """
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -75,7 +75,7 @@ def head_kernel(
         noise = _gumbel(outputs, tl.load(seeds + rows, mask=row_mask, other=0))
         warm = temperature[:, None]
         total = tl.where(warm > 0, total / tl.maximum(warm, coldest) + noise, total)
-    # What is no number, which equals nothing, is no score: whatever is computed, a token of the vocabulary comes out.
+    # NaN (which does not equal itself) is no score, so the result is always a token of the vocabulary.
     total = tl.where(strip[None, :] & (total == total), total, float("-inf"))
     best, place = tl.max(total, axis=1, return_indices=True)
     spots = rows * tl.num_programs(0) + tl.program_id(0)
@@ -85,7 +85,7 @@ def head_kernel(
 
 @triton.jit
 def pick_kernel(best_scores, best_tokens, tokens, strips, BLOCK: tl.constexpr):  # noqa: N803
-    """Grid (rows): the best of a row's strips, of which there are BLOCK at most."""
+    """Pick the best of a row's strips, of which there are at most BLOCK. Grid (rows)."""
     row, numbers = tl.program_id(0), tl.arange(0, BLOCK)
     scores = tl.load(best_scores + row * strips + numbers, mask=numbers < strips, other=float("-inf"))
     _, place = tl.max(scores, axis=0, return_indices=True)

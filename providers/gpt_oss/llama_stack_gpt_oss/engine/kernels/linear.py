@@ -1,8 +1,8 @@
-"""Dense projections: norm before, bias, rotation, KV write and residual after, each in one pass over the weights.
+"""Dense projections, fused with norm, bias, rotary embedding, KV write and residual: one pass over the weights each.
 
-Rows are tokens. A program takes BLOCK_M of them and a strip of the output, so that a decode step of up to BLOCK_M
-rows reads every weight once. WIDE says that products are summed from f32 operands: for f32 weights, and where the
-kernel is interpreted, whose tl.dot knows no bf16.
+Rows are tokens. A program takes BLOCK_M of them and a strip of the output, so that a decode step of up to BLOCK_M rows
+reads every weight once. WIDE converts the operands of products to f32: for f32 weights, and for Triton's interpreter,
+whose tl.dot does not support bf16.
 """
 
 import triton
@@ -11,7 +11,7 @@ import triton.language as tl
 
 @triton.jit
 def scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr):  # noqa: N803
-    """What RMSNorm multiplies each row with."""
+    """Return RMSNorm's factor for each row."""
     squares = tl.zeros([BLOCK_M], tl.float32)
     for start in range(0, hidden, BLOCK_K):
         columns = start + tl.arange(0, BLOCK_K)
@@ -23,7 +23,7 @@ def scale_of_rows(x, rows, row_mask, hidden, epsilon, BLOCK_M: tl.constexpr, BLO
 
 @triton.jit
 def normed_part(x, norm, scale, rows, row_mask, columns, hidden):
-    """Some columns of the normed rows: [rows, columns] in f32."""
+    """Return some columns of the normed rows: [rows, columns] in f32."""
     inside = columns < hidden
     mask = row_mask[:, None] & inside[None, :]
     part = tl.load(x + rows[:, None] * hidden + columns[None, :], mask=mask, other=0.0).to(tl.float32)
@@ -33,7 +33,7 @@ def normed_part(x, norm, scale, rows, row_mask, columns, hidden):
 
 @triton.jit
 def product(a, b, WIDE: tl.constexpr):  # noqa: N803
-    """a [M, K] times b [N, K] transposed, summed in f32."""
+    """Multiply a [M, K] by the transpose of b [N, K], accumulated in f32."""
     if WIDE:
         return tl.dot(a.to(tl.float32), tl.trans(b.to(tl.float32)), input_precision="ieee")
     return tl.dot(a.to(tl.bfloat16), tl.trans(b))
@@ -63,7 +63,7 @@ def qkv_kernel(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (heads of q, k and v, HALF / BLOCK_P, row blocks). A strip holds rows i and i + HALF of a head."""
+    """Project, rotate and store. Grid (heads of q, k and v, HALF / BLOCK_P, row blocks). Rows i and i + HALF pair."""
     head = tl.program_id(0)
     pairs = tl.program_id(1) * BLOCK_P + tl.arange(0, BLOCK_P)
     rows = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -118,7 +118,7 @@ def out_kernel(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the output, row blocks): out = x + mixed @ weight' + bias."""
+    """Compute out = x + mixed @ weight' + bias. Grid (strips of the output, row blocks)."""
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, strip = rows < count, outputs < hidden
@@ -157,7 +157,7 @@ def route_kernel(
     BLOCK_K: tl.constexpr,  # noqa: N803
     WIDE: tl.constexpr,  # noqa: N803
 ):
-    """Grid (strips of the experts, row blocks): the normed rows, and their scores [rows, width] in f32."""
+    """Write the normed rows, and their scores [rows, width] in f32. Grid (strips of the experts, row blocks)."""
     outputs = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     rows = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
     row_mask, strip = rows < count, outputs < width

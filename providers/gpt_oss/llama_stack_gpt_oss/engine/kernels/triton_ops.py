@@ -1,4 +1,4 @@
-"""The steps as Triton kernels: how each is cut into programs."""
+"""The operations as Triton kernels: their grids and block sizes."""
 
 import torch
 import triton
@@ -14,15 +14,15 @@ from .experts import down_group_kernel, down_row_kernel, group_kernel, up_group_
 from .head import head_kernel, pick_kernel
 from .linear import out_kernel, qkv_kernel, route_kernel
 
-FEW_ROWS = 8  # up to here each row reads its own experts' weights
+FEW_ROWS = 8  # up to this number, each row reads its own experts' weights
 SPLITS = 16  # of the keys in a decode step
-QUERIES = 16  # of a prompt that one program attends for
-SCORES = 4096  # of the router, that are looked at at once
-STRIP = 64  # of the vocabulary, of which one program finds the best token
+QUERIES = 16  # queries of a prompt per program
+SCORES = 4096  # router scores that a program loads at a time
+STRIP = 64  # tokens of the vocabulary per program
 
 
 class TritonOps:
-    """The kernels on a model's dimensions. `wide`: sum products of f32 operands, as f32 weights ask for."""
+    """The kernels for a model's dimensions. `wide`: convert the operands of products to f32, for f32 weights."""
 
     def __init__(self, config: ModelConfig, wide: bool = False) -> None:
         self.config = config
@@ -42,7 +42,7 @@ class TritonOps:
             layer.qkv_bias,
             *rope,
             batch.positions,
-            batch.slots[store.kind],
+            batch.slots[store.kv_group],
             queries,
             store.keys,
             store.values,
@@ -62,7 +62,7 @@ class TritonOps:
     def attention(
         self, queries: torch.Tensor, layer: Layer, window: int | None, batch: Batch, store: Store
     ) -> torch.Tensor:
-        """A window is short enough for one program; all keys are split where one query would leave the GPU idle."""
+        """Split all keys in decode steps, where one query would leave the GPU idle. A window fits in one program."""
         config, rows = self.config, len(queries)
         block_q = 1 if batch.longest == 1 else QUERIES
         splits = SPLITS if batch.longest == 1 and window is None else 1
@@ -77,7 +77,7 @@ class TritonOps:
             store.keys,
             store.values,
             layer.sinks,
-            batch.tables[store.kind],
+            batch.tables[store.kv_group],
             batch.starts,
             batch.lengths,
             mixed,
@@ -245,7 +245,7 @@ class TritonOps:
         return Head(tokens, logits if batch.kept else None)
 
     def grouped(self, scores: torch.Tensor) -> Groups:
-        """What many rows share: each expert's weights are read for all that chose it."""
+        """Group rows by expert, so that each expert's weights are read once for all its rows."""
         rows, experts, chosen = len(scores), self.config.experts, self.config.experts_per_token
         order = torch.empty(experts, rows, dtype=torch.int32, device=scores.device)
         counts = torch.empty(experts, dtype=torch.int32, device=scores.device)
@@ -256,5 +256,5 @@ class TritonOps:
 
 
 def _rows_block(rows: int) -> int:
-    """Rows of a program: 16 at least, which is what tensor cores take."""
+    """Return the rows per program: at least 16, the minimum for tensor cores."""
     return min(64, max(16, triton.next_power_of_2(rows)))

@@ -1,0 +1,76 @@
+"""The order of a stream's items: while a tool call is open, the events of later items wait.
+
+Hosted tools run at the same time. Clients read a stream item by item, so their events do not mix. Messages and
+reasoning pass as the assembler emits them: a message stays open while reasoning follows it, since what comes next
+decides its phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from .events import Event
+
+_WORDS: Final = ("message", "reasoning")
+
+
+class ItemOrder:
+    """Passes events on in the order of their items.
+
+    The events of the first open call pass at once. Those of other items are held until it is done, and then pass in
+    the order of the items. Held events get new sequence numbers when they pass, so that the numbers of a stream ascend.
+    """
+
+    def __init__(self) -> None:
+        self._open: int | None = None
+        self._held: dict[int, list[Event]] = {}
+        self._number: int | None = None
+
+    @property
+    def held(self) -> list[Event]:
+        """The held events, in the order in which they will pass."""
+        return [event for index in sorted(self._held) for event in self._held[index]]
+
+    def resume(self, still_open: int | None, held: Sequence[Event], number: int) -> None:
+        """Continue from a checkpoint: the open item, the events held behind it, and the number of the next event."""
+        self._open = still_open
+        self._number = number if held else None
+        for event in held:
+            self._hold(event["output_index"], event)
+
+    def take(self, events: list[Event]) -> list[Event]:
+        """Take the next events of the stream, and return those that pass now."""
+        out: list[Event] = []
+        for event in events:
+            index = event.get("output_index")
+            if index is None:
+                self._release(out, everything=True)
+                self._pass(out, event)
+            elif self._open is None or index == self._open:
+                self._pass(out, event)
+                if self._open is None and self._held:
+                    self._release(out)
+            else:
+                self._hold(index, event)
+        return out
+
+    def _hold(self, index: int, event: Event) -> None:
+        if self._number is None:
+            self._number = event["sequence_number"]
+        self._held.setdefault(index, []).append(event)
+
+    def _release(self, out: list[Event], *, everything: bool = False) -> None:
+        while self._held and (everything or self._open is None):
+            for event in self._held.pop(min(self._held)):
+                self._pass(out, event)
+        if not self._held:
+            self._number = None
+
+    def _pass(self, out: list[Event], event: Event) -> None:
+        if self._number is not None:
+            event["sequence_number"] = self._number
+            self._number += 1
+        if "item" in event and event["item"]["type"] not in _WORDS:
+            self._open = event["output_index"] if event["type"] == "response.output_item.added" else None
+        out.append(event)

@@ -1,0 +1,64 @@
+"""Runs a generation and settles its response, in the foreground and in the background."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+from ..core.errors import ApiError
+from ..core.stream.assembler import Assembler
+from ..logs import get_logger
+from .event_buffer import EventBuffer
+from .loop import Ending
+
+logger = get_logger(__name__)
+
+
+class Runnable(Protocol):
+    """A generation, or its replacement by a warm-up."""
+
+    async def run(self) -> Ending:
+        """Generate the response, and return how it ended.
+
+        Raises:
+            ApiError: the generation failed. Its open items stay open in the assembler.
+        """
+        ...
+
+
+class GenerationDriver:
+    """Settles one response: with the ending of its generation, or as failed or cancelled.
+
+    Args:
+        assembler: builds the response.
+        event_buffer: receives its events.
+    """
+
+    def __init__(self, assembler: Assembler, event_buffer: EventBuffer) -> None:
+        self._assembler = assembler
+        self._event_buffer = event_buffer
+
+    async def run(self, generation: Runnable) -> None:
+        """Run the generation and settle the response with its ending.
+
+        Raises:
+            ApiError: the generation failed. The response is not settled.
+        """
+        ending = await generation.run()
+        completed_at = int(time.time()) if ending.status == "completed" else None
+        self._assembler.settle(ending.status, completed_at=completed_at, incomplete_reason=ending.incomplete_reason)
+
+    def fail(self, error: ApiError) -> None:
+        """Close the open items and settle the response as failed."""
+        self._event_buffer.put(self._assembler.close("incomplete"))
+        self._assembler.settle("failed", error=error)
+
+    def cancel(self) -> None:
+        """Close the open items and settle the response as cancelled."""
+        self._event_buffer.put(self._assembler.close("incomplete"))
+        self._assembler.settle("cancelled")
+
+    def defect(self, error: Exception) -> ApiError:
+        """Log a defect of this software, and return the error for the response that fails with it."""
+        logger.error("response %s failed", self._assembler.response["id"], exc_info=error)
+        return ApiError(500, f"The server failed while it made the response ({type(error).__name__}).")

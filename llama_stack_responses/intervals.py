@@ -1,0 +1,54 @@
+"""Intervals and time limits that operators do not configure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Intervals and time limits of one process.
+
+    Processes that share a store must agree on `lease_seconds`.
+
+    Attributes:
+        lease_seconds: duration of a worker's lease after its last heartbeat, on the store's clock.
+        heartbeat_seconds: interval between two heartbeats.
+        lease_lost_seconds: time without a heartbeat after which a worker drops its jobs: another worker may have taken
+            them over.
+        outage_seconds: a gap between two heartbeats longer than this indicates an outage of the store, in which the
+            leases of other running workers may have expired.
+        grace_seconds: time after its start for which a worker treats no other worker as dead: the store may just have
+            recovered from an outage.
+        poll_seconds: interval of polls of the queue and of leases, on a store without notifications.
+        fast_poll_seconds: interval of polls for a change that is expected soon, on such a store.
+        event_poll_seconds: interval of polls for events that another process wrote, on such a store.
+        fallback_poll_seconds: interval of polls on a store with notifications, since a notification may be lost.
+        event_batch_seconds: interval between two batches of an event log.
+        store_retry_seconds: interval between two calls of a store that does not answer.
+        reconnect_seconds: interval between two attempts to subscribe to a store's notifications.
+        subscribe_delay_seconds: delay before a subscription to a name, since most waits end earlier.
+        unknown_outcome_seconds: time limit for reading back the outcome of a commit whose answer was lost.
+        stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
+            sent.
+    """
+
+    lease_seconds: float = 10.0
+    heartbeat_seconds: float = 2.5
+    lease_lost_seconds: float = 7.5
+    outage_seconds: float = 5.0
+    grace_seconds: float = 5.0
+    poll_seconds: float = 0.5
+    fast_poll_seconds: float = 0.05
+    event_poll_seconds: float = 0.2
+    fallback_poll_seconds: float = 5.0
+    event_batch_seconds: float = 0.05
+    store_retry_seconds: float = 1.0
+    reconnect_seconds: float = 2.0
+    subscribe_delay_seconds: float = 0.05
+    unknown_outcome_seconds: float = 15.0
+    stream_refusal_seconds: float = 2.0
+
+
+DEFAULT: Final = Intervals()

@@ -1,0 +1,255 @@
+"""Background responses for the service: submit, open, cancel and follow them, on any server that shares the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
+
+from ..admission import Admission, Quota
+from ..core.access import Access
+from ..core.errors import bad_request
+from ..core.ids import new_id
+from ..core.owner import Owner
+from ..core.schema.request import CreateRequest
+from ..core.stream.events import Event
+from ..generation.factory import GenerationFactory
+from ..intervals import DEFAULT, Intervals
+from ..sealing.sealer import Sealer
+from ..store.archive import Archive
+from ..store.outcome import certain
+from ..store.records import Condition, Conflict, Delete, Op, Put, Records, VersionIs
+from .acceptance import Acceptance
+from .event_follower import EventFollower
+from .event_log import EventLog
+from .foreground_leases import ForegroundLeases, NoLeases, StoredLeases
+from .heartbeat import Heartbeat
+from .listener import NotificationListener
+from .notifier import Notifier
+from .queue import QUEUE, JobQueue, Lease
+from .runner import JobRunner
+from .secrets import JobSecrets
+from .worker import Worker, WorkerLimits
+
+Json = dict[str, Any]
+
+_OPENED: Final = "responses with an Idempotency-Key"
+
+
+class BackgroundJobs:
+    """The detached responses of one process: its queue, worker, event log and leases.
+
+    Args:
+        records: the store that all servers share.
+        limits: how many responses may wait and run.
+        event_log_seconds: how long an event log stays readable after the end of its response.
+        parse: parses the body of a request.
+        sealer: seals the credentials of users.
+
+    Attributes:
+        events: follows detached responses.
+        foreground: the leases of foreground responses.
+        worker: runs the jobs.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        archive: Archive,
+        access: Access,
+        factory: GenerationFactory,
+        *,
+        limits: WorkerLimits,
+        event_log_seconds: float,
+        parse: Callable[[Json], CreateRequest],
+        sealer: Sealer,
+        intervals: Intervals = DEFAULT,
+    ) -> None:
+        self._records = records
+        self._archive = archive
+        self._access = access
+        self._factory = factory
+        self._event_log_seconds = event_log_seconds
+        self._parse = parse
+        self._intervals = intervals
+        self._opened = Admission(Quota(_OPENED, limits.waiting, limits.per_owner, authenticated_only=True))
+        self._secrets = JobSecrets(sealer)
+        self._notifier = notifier = Notifier(intervals.fallback_poll_seconds)
+        self._jobs = jobs = JobQueue(records, limits.waiting, limits.per_owner, intervals.lease_seconds)
+        self._event_log = event_log = EventLog(records, notifier, intervals.event_poll_seconds)
+        self._worker_id = new_id("worker")
+        self._heartbeat = Heartbeat(jobs, self._worker_id)
+        self.events = EventFollower(notifier, jobs, event_log, intervals)
+        self.foreground: ForegroundLeases = NoLeases()
+        if records.transactional:
+            self.foreground = StoredLeases(records, archive, self._worker_id, self._heartbeat, intervals)
+
+        self.worker = self._make_worker(limits)
+
+    def start(self) -> None:
+        """Start the worker in the running event loop, if the store is transactional."""
+        if self._records.transactional:
+            self.worker.start()
+
+    async def submit(
+        self,
+        response: Json,
+        body: Json,
+        events: Sequence[Event],
+        *,
+        owner: Owner,
+        keys: Mapping[str, Any],
+        extra_ops: Sequence[Op] = (),
+        **history: Any,
+    ) -> None:
+        """Store a queued response and its job in one commit.
+
+        Args:
+            response: the response object, with the status `queued`.
+            body: the request's JSON without its input.
+            events: the response's first events.
+            owner: the owner of the response.
+            keys: the owner's own credentials for providers.
+            extra_ops: further ops of the same commit.
+            history: the history and input, and further arguments of `Archive.save`.
+
+        Raises:
+            ApiError: 429, too many responses wait, or the owner has too many; 400, the store is not transactional, or
+                there are keys that cannot be sealed.
+        """
+        self._check_store()
+        response_id = response["id"]
+        body, sealed = self._secrets.seal(body, keys, response_id, owner)
+        async with self._jobs.enqueued(response_id, owner, body, sealed) as queued:
+            ops = [*extra_ops, *queued, *self._event_log.batch(response_id, events)]
+            await self._store(response, owner=owner, extra_ops=ops, **history)
+        self._notifier.notify(QUEUE)
+
+    async def open(
+        self,
+        response: Json,
+        body: Json,
+        *,
+        owner: Owner,
+        keys: Mapping[str, Any],
+        extra_ops: Sequence[Put],
+        patience: float | None,
+        **history: Any,
+    ) -> None:
+        """Store a response, run its job here at once, and return when the response counts as begun.
+
+        From then on the response goes on even if its client disconnects.
+
+        Args:
+            response: the response object, with the status `in_progress`.
+            body: the request's JSON without its input.
+            owner: the owner of the response.
+            keys: the owner's own credentials for providers.
+            extra_ops: further puts of the same commit; their keys are deleted if the response is refused.
+            patience: seconds after which the response counts as begun although the model server has not accepted it;
+                None for no such bound.
+            history: the history and input, and further arguments of `Archive.save`.
+
+        Raises:
+            ApiError: the response was refused before it had begun; 429 or 503, too many such responses run here; 400,
+                the store is not transactional, or there are keys that cannot be sealed. Nothing is stored.
+        """
+        self._check_store()
+        await self._heartbeat.ensure()
+        body, sealed = self._secrets.seal(body, keys, response["id"], owner)
+        with ExitStack() as unless_begun:
+            place = unless_begun.enter_context(self._opened.lease(owner).take(1))
+            lease, ops = await self._jobs.open(response["id"], owner, body, self._worker_id, sealed)
+            await self._store(response, owner=owner, extra_ops=[*extra_ops, *ops], **history)
+            acceptance = Acceptance([Delete(op.key) for op in extra_ops], patience)
+            self.worker.run(lease, acceptance).add_done_callback(lambda _: place.release())
+            unless_begun.pop_all()
+        await acceptance.verdict()
+
+    async def forget(self, response_id: str) -> None:
+        """Delete the event log of a deleted response."""
+        if self._records.transactional:
+            await self.events.forget(response_id)
+
+    async def find(self, response_id: str) -> Lease | None:
+        """Return the response's job; None if the job has ended or the response never had one."""
+        return await self._jobs.find(response_id)
+
+    async def cancel(self, response_id: str) -> None:
+        """Cancel a response, whichever server runs it, and keep its output so far. Do nothing if it has ended."""
+        lease = await certain(
+            lambda again: self.worker.take_over(response_id, again),
+            f"The response store did not say whether response '{response_id}' is cancelled: cancel it again.",
+            self._intervals,
+        )
+        if lease is not None:
+            self.worker.drop(response_id)
+            # In a task of its own: the cancellation goes on if the client disconnects.
+            await asyncio.wait([self.worker.run(lease)])
+        await self.events.cancelled(response_id)
+
+    async def _store(self, response: Json, *, conditions: Sequence[Condition] = (), **more: Any) -> None:
+        """Store a new response with its job, exactly once.
+
+        Raises:
+            Conflict: one of `conditions` does not hold.
+            OutcomeUnknown: the store did not confirm in time whether the response is stored.
+        """
+        response_id = response["id"]
+
+        async def save(again: bool) -> None:
+            fresh = [VersionIs(f"r/{response_id}", None)] if again else []
+            try:
+                await self._archive.save(response, conditions=[*conditions, *fresh], **more)
+            except Conflict:
+                if not (again and await self._archive.entry(response_id)):
+                    raise
+
+        await certain(
+            save,
+            f"The response store did not say whether it took the response. Retrieve response '{response_id}' before "
+            "you send the request again: a 404 says that it was not taken.",
+            self._intervals,
+        )
+
+    def _check_store(self) -> None:
+        if not self._records.transactional:
+            raise bad_request(
+                "Background responses and requests with an Idempotency-Key need a store that can hand out work: "
+                "'sqlite', 'redis' or 'postgres', as the `store` of the responses provider in the stack's "
+                "configuration.",
+                "background",
+                "unsupported_value",
+            )
+
+    def _make_worker(self, limits: WorkerLimits) -> Worker:
+        return Worker(
+            self._worker_id,
+            jobs=self._jobs,
+            event_log=self._event_log,
+            notifier=self._notifier,
+            listener=NotificationListener(self._records, self._notifier, self._intervals),
+            heartbeat=self._heartbeat,
+            foreground=self.foreground,
+            limits=limits,
+            runner=self._runner,
+            intervals=self._intervals,
+        )
+
+    def _runner(self, lease: Lease, acceptance: Acceptance | None) -> JobRunner:
+        return JobRunner(
+            lease,
+            records=self._records,
+            jobs=self._jobs,
+            event_log=self._event_log,
+            notifier=self._notifier,
+            archive=self._archive,
+            access=self._access,
+            factory=self._factory,
+            parse=self._parse,
+            event_log_seconds=self._event_log_seconds,
+            secrets=self._secrets,
+            acceptance=acceptance,
+            intervals=self._intervals,
+        )

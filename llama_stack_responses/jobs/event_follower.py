@@ -1,0 +1,100 @@
+"""Waits for the events, the beginning and the end of a response, whichever server of the store runs it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from ..core.errors import ApiError
+from ..core.stream.events import Event
+from ..intervals import Intervals
+from ..logs import get_logger
+from ..store.records import AWAY, Condition
+from .event_log import EventLog
+from .notifier import Notifier
+from .queue import JobQueue
+
+logger = get_logger(__name__)
+
+
+class EventFollower:
+    """Follows responses until they end, or until this server closes.
+
+    Args:
+        notifier: this process's notifier.
+        jobs: the queue that all servers share.
+        event_log: the event logs that all servers share.
+    """
+
+    def __init__(self, notifier: Notifier, jobs: JobQueue, event_log: EventLog, intervals: Intervals) -> None:
+        self._notifier = notifier
+        self._jobs = jobs
+        self._event_log = event_log
+        self._intervals = intervals
+        self._closing = False
+
+    def close(self) -> None:
+        """End all waits because the server closes; clients can continue at another server."""
+        self._closing = True
+        self._notifier.notify_all()
+
+    async def begun(self, response_id: str) -> None:
+        """Wait until the response has begun or ended on any server, or this server closes."""
+        with self._notifier.listen(response_id) as subscription:
+            while not self._closing:
+                if await self._event_log.has(response_id) or await self._jobs.find(response_id) is None:
+                    return
+                await subscription.wait(self._intervals.poll_seconds)
+
+    async def ended(self, response_id: str) -> None:
+        """Wait until the response has ended on any server, or this server closes."""
+        with self._notifier.listen(response_id) as subscription:
+            while not self._closing:
+                if await self._jobs.find(response_id) is None:
+                    return
+                await subscription.wait(self._intervals.poll_seconds)
+
+    async def cancelled(self, response_id: str) -> None:
+        """Wait until a cancelled job is gone, for `lease_seconds` at most.
+
+        If the worker that ends the job dies, another one ends it.
+        """
+        with suppress(TimeoutError), self._notifier.listen(response_id) as subscription:
+            async with asyncio.timeout(self._intervals.lease_seconds):
+                while await self._jobs.find(response_id):
+                    await subscription.wait(self._intervals.fast_poll_seconds)
+
+    async def follow(self, response_id: str, after: int, silence: float) -> AsyncIterator[list[Event]]:
+        """Yield the response's events after number `after`, and an empty list after `silence` seconds without one.
+
+        The iterator ends with the terminal event, when the response has ended and its event log is gone, or when this
+        server closes. While the store is unavailable, it retries and yields an empty list before each retry.
+        """
+
+        async def lasts() -> bool:
+            return not self._closing and await self._jobs.find(response_id) is not None
+
+        async def fence() -> Condition | None:
+            lease = await self._jobs.find(response_id)
+            return lease.fence if lease else None
+
+        while not self._closing:
+            try:
+                async for events in self._event_log.follow(response_id, after, silence, lasts, fence):
+                    yield events
+                    after = events[-1]["sequence_number"] if events else after
+                return
+            except ApiError as error:
+                if error.status != AWAY:
+                    raise
+            yield []
+            await asyncio.sleep(self._intervals.store_retry_seconds)
+
+    async def forget(self, response_id: str) -> None:
+        """Delete the event log of a deleted response."""
+        try:
+            await self._event_log.forget(response_id)
+        except ApiError as error:
+            # The event log of a response that has ended expires anyway.
+            logger.warning("could not delete the event log of a deleted response; it will expire: %s", error)

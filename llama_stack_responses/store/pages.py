@@ -1,0 +1,113 @@
+"""Read the records that entries of a list share once each, and no more than a page holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from ..core.stream.calls import FORMS
+from .conversations import without_stand_in
+from .layout import Json, split_input
+from .nodes import Node, node_of
+from .reading import decoded_until
+from .records import Record, Records
+
+_MADE: Final = (FORMS.keys() | {"reasoning"}) - {"shell_call_output", "tool_search_output"}
+"""Types of items that a model produces, besides messages."""
+
+
+class Shared:
+    """Records that entries of a list need, each read once. Records of later entries are read ahead, within the limit.
+
+    Args:
+        most: bytes that are read, and decoded, at a time.
+    """
+
+    def __init__(self, records: Records, most: int) -> None:
+        self._records = records
+        self._most = most
+        self._known: dict[str, tuple[Record, Any, int]] = {}
+        self._gone: set[str] = set()
+
+    async def get(self, keys: Collection[str], ahead: Iterable[str] = ()) -> Mapping[str, tuple[Record, Any, int]]:
+        """Return the records with these keys that exist, each with its decoded value and its size.
+
+        Args:
+            ahead: the keys that will be requested next, in order.
+        """
+        while waiting := [key for key in keys if key not in self._known and key not in self._gone]:
+            further = (key for key in ahead if key not in self._known and key not in self._gone)
+            await self._read(list(dict.fromkeys([*waiting, *further])))
+        return {key: self._known[key] for key in keys if key in self._known}
+
+    async def node(self, name: str, ahead: Iterable[str] = ()) -> tuple[Node | None, int]:
+        """Return the node with this name and its size; None and 0 if it is gone. `ahead`: the nodes needed next."""
+        found = await self.get([f"n/{name}"], (f"n/{each}" for each in ahead))
+        return (self.known_node(name), found[f"n/{name}"][2]) if found else (None, 0)
+
+    def known_node(self, name: str) -> Node | None:
+        """Return the node with this name if it was already read."""
+        if known := self._known.get(f"n/{name}"):
+            return node_of(known[0].value, known[1])
+        return None
+
+    async def _read(self, keys: Sequence[str]) -> None:
+        records = await self._records.get_many(keys, most=self._most)
+        found, seen = await first_decoded(keys, records, self._most)
+        self._known |= found
+        self._gone |= set(keys[:seen]) - found.keys()
+
+
+async def first_decoded(
+    keys: Sequence[str], records: Mapping[str, Record], most: int
+) -> tuple[dict[str, tuple[Record, Any, int]], int]:
+    """Decode the records until they reach `most` bytes.
+
+    Args:
+        keys: the requested keys.
+        records: the records that were read until they reached `most` bytes.
+
+    Returns:
+        The decoded records by key, and for how many of `keys` they are complete.
+    """
+    there = [key for key in keys if key in records]
+    values = await decoded_until([records[key].value for key in there], most)
+    found = {key: (records[key], value, size) for key, (value, size) in zip(there, values, strict=False)}
+    cut = len(found) < len(there) or sum(len(record.value) for record in records.values()) >= most
+    return found, keys.index(there[len(found) - 1]) + 1 if cut else len(keys)
+
+
+async def own_inputs(shared: Shared, names: Sequence[str | None], most: int) -> list[list[Json]]:
+    """Return each history's items that follow the last item that a model made; an empty list if they are gone.
+
+    Args:
+        names: the names of the histories after the inputs.
+        most: the answer ends once the histories reach this many bytes.
+    """
+    ends = [split_input(name) if name else ("", 0) for name in names]
+    inputs: list[list[Json]] = []
+    left = most
+    for number, (name, outputs) in enumerate(ends):
+        if left <= 0:
+            break
+        node, size = await shared.node(name, (each for each, _ in ends[number:] if each)) if name else (None, 0)
+        # The input precedes the output in the same node, or is in a node of its own: the parent of the output's.
+        parent = _parent(node, outputs)
+        if parent:
+            known = [_parent(shared.known_node(each), apart) for each, apart in ends[number:] if each]
+            node, size = await shared.node(parent, filter(None, known))
+        left -= size
+        inputs.append(_given(node, 0 if parent else outputs))
+    return inputs
+
+
+def _parent(node: Node | None, outputs: int) -> str | None:
+    """Return the name of the parent, which holds the input, if this node holds only output."""
+    return node.parent if node and len(node.items) <= outputs else None
+
+
+def _given(node: Node | None, outputs: int) -> list[Json]:
+    """Return the items before the output that follow the last item that a model made."""
+    items = list(without_stand_in(node.items[: len(node.items) - outputs])) if node else []
+    made = [index for index, item in enumerate(items) if item.get("role") == "assistant" or item["type"] in _MADE]
+    return items[made[-1] + 1 :] if made else items

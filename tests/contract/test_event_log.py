@@ -1,0 +1,300 @@
+"""On every backend, each reader of an event log sees the same events once, wherever it starts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.store.records import Condition, Conflict, Put, Records, VersionIs
+from tests.contract.backends import Clock
+from tests.support.records import WatchedRecords
+
+pytestmark = pytest.mark.needs("work")
+
+type Json = dict[str, Any]
+
+ID: Final = "resp_1"
+LAST: Final = 40
+SILENCE: Final = 60.0
+
+
+def event(number: int) -> Json:
+    kind = "response.completed" if number == LAST else "response.output_text.delta"
+    return {"type": kind, "sequence_number": number, "delta": "é" * (number % 3)}
+
+
+EVENTS: Final = [event(number) for number in range(LAST + 1)]
+
+
+async def lasts() -> bool:
+    return True
+
+
+async def ended() -> bool:
+    return False
+
+
+async def begun() -> Condition:
+    """Return a condition that holds while the response has its job."""
+    return VersionIs("j/another", None)
+
+
+class Setting:
+    """An event log as seen by one process.
+
+    Args:
+        records: the records that it shares with other processes.
+    """
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.notifier = Notifier()
+        self.event_log = EventLog(records, self.notifier)
+
+    async def write(self, events: Sequence[Json]) -> None:
+        await self.records.commit(self.event_log.batch(ID, events))
+        self.notifier.notify(ID)
+
+    async def write_all(self, sizes: Sequence[int]) -> None:
+        """Write all events in batches of these sizes, in rotation."""
+        written = turn = 0
+        while written < len(EVENTS):
+            size = sizes[turn % len(sizes)]
+            await self.write(EVENTS[written : written + size])
+            written, turn = written + size, turn + 1
+            await asyncio.sleep(0)
+
+    async def follow(self, after: int) -> list[Json]:
+        """Return the events that a reader sees after `after`, up to the end."""
+        batches = self.event_log.follow(ID, after, SILENCE, lasts, begun)
+        return [event async for events in batches for event in events]
+
+
+@pytest.fixture
+def here(records: Records) -> Setting:
+    return Setting(records)
+
+
+async def keys(records: Records) -> list[str]:
+    return [key for key, _ in await records.range("!", "~", limit=1000)]
+
+
+# Following
+
+
+@pytest.mark.parametrize("sizes", [[1], [1, 7, 2]])
+async def test_readers_starting_any_time_see_each_event_once(here: Setting, sizes: list[int]) -> None:
+    starts = range(-1, LAST, 6)
+    readers = [asyncio.create_task(here.follow(after)) for after in starts]
+    await here.write_all(sizes)
+    readers += [asyncio.create_task(here.follow(after)) for after in starts]
+    async with asyncio.timeout(60):
+        seen = await asyncio.gather(*readers)
+    assert seen == [EVENTS[after + 1 :] for after in starts] * 2
+
+
+async def test_readers_in_other_process_see_same_events(here: Setting) -> None:
+    # They get no notifications.
+    there = Setting(here.records)
+    readers = [asyncio.create_task(there.follow(after)) for after in (-1, 3)]
+    readers += [asyncio.create_task(here.follow(-1))]
+    await here.write_all([5])
+    async with asyncio.timeout(60):
+        assert await asyncio.gather(*readers) == [EVENTS, EVENTS[4:], EVENTS]
+
+
+async def test_slow_reader_blocks_no_writer_and_misses_no_event(here: Setting) -> None:
+    stream = here.event_log.follow(ID, -1, SILENCE, lasts, begun)
+    await here.write(EVENTS[:2])
+    seen = await anext(stream)
+    await here.write(EVENTS[2:30])
+    await here.write(EVENTS[30:])
+    async for events in stream:
+        seen += events
+    assert seen == EVENTS
+
+
+async def test_long_event_log_is_read_in_pages(here: Setting) -> None:
+    for number in range(LAST):
+        await here.records.commit(
+            [op for part in range(5) for op in here.event_log.batch(ID, [event_of(5 * number + part)])]
+        )
+    some = await here.event_log.read(ID, -1)
+    assert 0 < len(some) < 5 * LAST
+    assert await here.event_log.read_all(ID, -1) == [event_of(number) for number in range(5 * LAST)]
+    assert await here.event_log.read_all(ID, 150) == [event_of(number) for number in range(151, 5 * LAST)]
+
+
+def event_of(number: int) -> Json:
+    return {"type": "response.output_text.delta", "sequence_number": number}
+
+
+async def test_timeout_without_events_yields_empty_batch(here: Setting) -> None:
+    await here.write(EVENTS[:3])
+    stream = here.event_log.follow(ID, 1, 0.0, lasts, begun)
+    assert await anext(stream) == EVENTS[2:3]
+    assert await anext(stream) == []
+    await here.write(EVENTS[3:])
+    assert [event async for events in stream for event in events] == EVENTS[3:]
+
+
+async def test_event_log_without_terminal_event_is_read_until_job_ends(here: Setting) -> None:
+    await here.write(EVENTS[:3])
+    async with asyncio.timeout(60):
+        seen = [event async for events in here.event_log.follow(ID, -1, SILENCE, ended, begun) for event in events]
+        assert seen == EVENTS[:3]
+        assert [events async for events in here.event_log.follow("resp_2", -1, SILENCE, ended, begun)] == []
+
+
+async def test_events_written_as_job_ends_are_read(here: Setting) -> None:
+    async def write_and_end() -> bool:
+        await here.write(EVENTS[:3])
+        return False
+
+    seen = [event async for events in here.event_log.follow(ID, -1, SILENCE, write_and_end, begun) for event in events]
+    assert seen == EVENTS[:3]
+
+
+async def test_event_logs_of_similar_ids_do_not_mix(here: Setting) -> None:
+    await here.write(EVENTS[:3])
+    for other in ("resp_", "resp_10", "resp_0"):
+        await here.records.commit(here.event_log.batch(other, EVENTS[:9]))
+    assert await here.event_log.read_all(ID, -1) == EVENTS[:3]
+
+
+async def test_empty_list_of_events_is_no_batch(here: Setting) -> None:
+    assert here.event_log.batch(ID, []) == []
+    assert await here.event_log.read(ID, -1) == []
+
+
+# Batches written twice
+
+
+@pytest.mark.parametrize("after", range(-1, 10))
+async def test_batch_rewritten_with_more_events_is_read_once(here: Setting, after: int) -> None:
+    await here.write(EVENTS[:2])
+    await here.write(EVENTS[2:5])
+    await here.write(EVENTS[2:8])
+    await here.write(EVENTS[8:10])
+    assert await here.event_log.read_all(ID, after) == EVENTS[after + 1 : 10]
+    assert await here.event_log.read(ID, after) == EVENTS[after + 1 : 10]
+
+
+async def test_reader_between_rewrites_sees_each_event_once(here: Setting) -> None:
+    stream = here.event_log.follow(ID, -1, SILENCE, lasts, begun)
+    await here.write(EVENTS[:5])
+    seen = await anext(stream)
+    await here.write(EVENTS[:9])
+    seen += await anext(stream)
+    await here.write(EVENTS[9:])
+    async for events in stream:
+        seen += events
+    assert seen == EVENTS
+
+
+# Cutting back
+
+
+async def test_unread_events_can_be_cut_back(here: Setting) -> None:
+    await here.write(EVENTS[:2])
+    await here.write(EVENTS[2:4])
+    await here.write(EVENTS[2:6])
+    ops, unread = here.event_log.cut_back(ID, await here.event_log.read_all(ID, 1))
+    await here.records.commit(ops, unread)
+    assert await here.event_log.read_all(ID, -1) == EVENTS[:2]
+    assert await keys(here.records) == [f"e/{ID}/00000001"]
+
+
+async def test_read_events_cannot_be_cut_back(here: Setting) -> None:
+    await here.write(EVENTS[:6])
+    stream = here.event_log.follow(ID, 3, SILENCE, lasts, begun)
+    assert await anext(stream) == EVENTS[4:6]
+    ops, unread = here.event_log.cut_back(ID, EVENTS[2:6])
+    with pytest.raises(Conflict):
+        await here.records.commit(ops, unread)
+    await stream.aclose()  # type: ignore[attr-defined]
+    with pytest.raises(Conflict):
+        await here.records.commit(ops, unread)
+    assert await here.event_log.read_all(ID, -1) == EVENTS[:6]
+
+
+async def test_reader_racing_cut_back_sees_only_remaining_events(here: Setting) -> None:
+    for _ in range(4):
+        await here.records.commit([Put("keep", b"")])
+        await here.write(EVENTS[:2])
+        await here.write(EVENTS[2:6])
+        reader = asyncio.create_task(here.follow(-1))
+        ops, unread = here.event_log.cut_back(ID, EVENTS[2:6])
+        try:
+            await here.records.commit(ops, unread)
+            stands = 2
+        except Conflict:
+            stands = 6
+        again = [event | {"delta": "again"} for event in EVENTS[stands:LAST]] + EVENTS[LAST:]
+        await here.write(again)
+        async with asyncio.timeout(60):
+            assert await reader == EVENTS[:stands] + again
+        await drop(here)
+
+
+async def drop(here: Setting) -> None:
+    await here.records.commit(here.event_log.expire(ID, await here.records.now() - 1))
+    assert await here.event_log.sweep() == 1
+
+
+# Expiry
+
+
+async def test_expired_event_log_is_dropped(here: Setting, clock: Clock) -> None:
+    for number in range(LAST + 1):
+        await here.records.commit(here.event_log.batch(ID, EVENTS[number : number + 1]))
+    await here.follow(LAST - 1)
+    await here.records.commit(
+        [*here.event_log.batch("resp_2", EVENTS), *here.event_log.expire("resp_2", clock.now + 60)]
+    )
+    await here.records.commit(here.event_log.expire(ID, clock.now + 30))
+    assert await here.event_log.sweep() == 0
+    clock.now += 32
+    assert await here.event_log.sweep() == 1
+    assert await here.event_log.sweep() == 0
+    assert await here.event_log.read_all(ID, -1) == []
+    assert await here.event_log.read_all("resp_2", -1) == EVENTS
+    clock.now += 30
+    assert await here.event_log.sweep() == 1
+    assert await keys(here.records) == []
+
+
+async def test_many_expired_event_logs_are_dropped_in_batches(here: Setting, clock: Clock) -> None:
+    for number in range(5):
+        await here.records.commit(
+            [*here.event_log.batch(f"r{number}", EVENTS), *here.event_log.expire(f"r{number}", clock.now)]
+        )
+    clock.now += 2
+    assert [await here.event_log.sweep(limit=2) for _ in range(4)] == [2, 2, 1, 0]
+    assert await keys(here.records) == []
+
+
+async def test_reader_during_deletion_sees_no_gap(here: Setting) -> None:
+    here.event_log = EventLog(here.records, here.notifier, rows=8)
+    await here.write_all([1])
+    seen: list[list[Json]] = []
+
+    async def read(_: str) -> None:
+        seen.append(await here.event_log.read(ID, 3, 2))
+
+    await EventLog(WatchedRecords(here.records, after=read), here.notifier).forget(ID)
+    assert seen[0] == EVENTS[4:6]
+    assert [events for events in seen if events not in (EVENTS[4:6], EVENTS[4:5], [])] == []
+
+
+async def test_concurrent_sweeps_drop_event_log_once(here: Setting, clock: Clock) -> None:
+    await here.write(EVENTS)
+    await here.records.commit(here.event_log.expire(ID, clock.now))
+    clock.now += 2
+    await asyncio.gather(*(here.event_log.sweep() for _ in range(3)))
+    assert await keys(here.records) == []

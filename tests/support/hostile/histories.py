@@ -1,0 +1,62 @@
+"""Short requests that continue or list large objects."""
+
+from typing import Final
+
+from tests.support.upstream import reply, text
+
+from .attacker import Attacker, Attacks, ended, refused
+
+ATTACKS: Final = Attacks()
+HISTORY_BYTES: Final = 22 * 2**20
+"""The limit on a continued history in the attacked stack."""
+WORDS: Final = "word " * 1_000_000
+PART: Final = {"type": "input_text", "text": WORDS}
+TIMES: Final = 20
+
+
+def long_chain(at: Attacker) -> str:
+    """Return the id of a response whose history exceeds the limit."""
+    made = ended(at.ask(PART))
+    for _ in range(4):
+        made = ended(at.ask(PART, previous_response_id=made["id"]))
+    response_id: str = made["id"]
+    return response_id
+
+
+@ATTACKS.add()
+def short_requests_that_continue_a_long_chain(at: Attacker) -> None:
+    last = long_chain(at)
+    at.others_turn()
+    for _ in range(TIMES):
+        error = refused(at.wire.post({"model": "local/done", "input": "?", "previous_response_id": last}))
+        assert error["code"] == "context_length_exceeded"
+    at.others_turn()
+
+
+@ATTACKS.add()
+def short_requests_that_continue_a_long_conversation(at: Attacker) -> None:
+    answer = at.wire.http.post("/conversations", json={})
+    conversation = answer.json()["id"]
+    for _ in range(5):
+        item = {"type": "message", "role": "user", "content": [PART]}
+        answer = at.wire.http.post(f"/conversations/{conversation}/items", json={"items": [item]})
+        assert answer.status_code == 200, answer.text
+    at.others_turn()
+    for _ in range(TIMES):
+        error = refused(at.wire.post({"model": "local/done", "input": "?", "conversation": conversation}))
+        assert error["code"] == "context_length_exceeded"
+    page = at.wire.http.get(f"/conversations/{conversation}/items", params={"limit": 100}).json()
+    assert (len(page["data"]), page["has_more"]) == (2, True)
+    at.others_turn()
+
+
+@ATTACKS.add()
+def lists_of_responses_with_large_instructions(at: Attacker) -> None:
+    at.upstream.script("listed", reply(text("Listed.")))
+    for _ in range(TIMES):
+        ended(at.ask(model="local/listed", instructions=WORDS))
+    at.others_turn()
+    for model in ("local/listed", "local/none"):
+        page = at.wire.http.get("/responses", params={"limit": 100, "model": model}).json()
+        assert (len(page["data"]), page["has_more"]) == ((2, True) if model == "local/listed" else (0, False))
+    at.others_turn()

@@ -1,0 +1,169 @@
+"""The test of each code block in README.md, CONTRIBUTING.md and docs/: a program, a configuration, or why none."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from tests.support.upstream import Reply, reasoning, reply, text, tool_call
+
+SNOW: Final = reply(text("It ", "snows."))
+ADA: Final = reply(text("Ada."))
+PATCH: Final = "--- a.py\\n+++ a.py\\n"
+SEARCH: Final = reply(tool_call(0, "c1", "web_search", '{"queries": ["otters asleep"]}'))
+OTTERS_FOUND: Final = reply(text("Hand in hand 【1】."))
+WEATHER: Final = reply(tool_call(0, "c1", "get_weather", '{"city": "Oslo"}'))
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """The replies for a program of the documentation, and its expected output.
+
+    Attributes:
+        replies: the model's replies.
+        prints: strings that the output must contain.
+        client: the environment in `.clients`; None for that of the tests.
+        held_until: the model's reply is held until the program has printed this.
+        model: the model's name in the block.
+    """
+
+    replies: tuple[Reply, ...]
+    prints: tuple[str, ...]
+    client: str | None = None
+    held_until: str | None = None
+    model: str = "NAME"
+
+
+QUICKSTART: Final = {
+    "README.md, Five minutes, python": Program((SNOW, ADA), ("Ada.",), model="YOUR-MODEL"),
+    "docs/quickstart.md, 2. Get a response, python": Program((SNOW,), ("resp_", " completed", "It snows.")),
+    "docs/quickstart.md, 3. Continue it, python": Program((SNOW, ADA), ("Ada.",)),
+    "docs/quickstart.md, 4. Stream it, python": Program((SNOW,), ("It snows.",)),
+    "docs/quickstart.md, 5. Let the model call a function of yours, python": Program(
+        (WEATHER, SNOW), ("the model asks for get_weather Oslo", "It snows.")
+    ),
+    "docs/quickstart.md, 6. Let the server search the web, python": Program(
+        (SEARCH, OTTERS_FOUND), ("web_search_call\nmessage\n", "Hand in hand ([en.wikipedia.org](")
+    ),
+}
+FEATURES: Final = {
+    "docs/guides/functions.md, Functions and other client tools, python": Program((WEATHER, SNOW), ("It snows.",)),
+    "docs/guides/functions.md, A custom tool, python": Program(
+        (reply(tool_call(0, "c1", "patch", f'{{"input": "{PATCH}"}}')),), ("custom_tool_call --- a.py",)
+    ),
+    "docs/guides/structured-output.md, Structured output, python": Program(
+        (reply(text('{"name": "fair", "day": "Friday", ', '"guests": ["Ada", "Grace"]}')),),
+        ("fair Friday ['Ada', 'Grace']",),
+    ),
+    "docs/guides/structured-output.md, Structured output, python 2": Program(
+        (reply(text('{"celsius": -4, "sky": "snow"}')),), ("snow",)
+    ),
+    "docs/guides/streaming.md, Streaming, python": Program((SNOW,), ("It snows.\n", "output tokens:")),
+    "docs/guides/streaming.md, Replay a stream, python": Program(
+        (SNOW,), ("3 response.content_part.added", "response.completed")
+    ),
+    "docs/guides/reasoning.md, Reasoning, python": Program(
+        (reply(reasoning("7 times", " 13."), text("No.")),), ("reasoning: 7 times 13.", "No.")
+    ),
+    "docs/guides/images-and-files.md, Images and files, python": Program((SNOW,), ("It snows.",)),
+    "docs/guides/conversations.md, Conversations, python": Program(
+        (SNOW,), ("developer Be brief.", "user Hi!", "assistant It snows.", "user And?")
+    ),
+    "docs/guides/compaction.md, Compaction, truncation and token counts, python": Program(
+        (reply(text("Tuesday is for the opera.")), reply(text("The opera."))),
+        ("tokens: ", "['message', 'compaction']", "The opera."),
+    ),
+    "docs/guides/background.md, Background responses, python": Program((SNOW,), ("completed It snows.",)),
+    "docs/guides/background.md, Background responses, python 2": Program(
+        (SNOW,), ("1 response.queued", "response.completed")
+    ),
+    "docs/guides/websocket.md, WebSocket, python": Program((SNOW, ADA), ("Ada.",)),
+    "docs/guides/websocket.md, Steering, python": Program(
+        (reply(reasoning("Oslo", "?"), text("never"), hold=2, end="hang"), reply(text("It rains."))),
+        ("accepted: steer_", "It rains."),
+        held_until="accepted",
+    ),
+    "docs/guides/idempotency.md, Idempotent requests, python": Program(
+        (SNOW,), ("1 resp_", " None\n2 resp_", " true\n")
+    ),
+    "docs/guides/prompts.md, Prompts, python": Program((SNOW,), ("It snows.",)),
+    "docs/guides/moderation.md, Moderation, python": Program((SNOW,), ("completed It snows.", "violence")),
+}
+HOSTED_TOOLS: Final = {
+    "docs/guides/web-search.md, Web search, python": Program(
+        (SEARCH, OTTERS_FOUND),
+        ("Hand in hand ([en.wikipedia.org](https://en.wikipedia.org/wiki/Otter)).", "AnnotationURLCitation("),
+    ),
+    "docs/guides/file-search.md, File search, python": Program(
+        (
+            reply(tool_call(0, "c1", "file_search", '{"queries": ["otters sleep"]}')),
+            reply(text("Hand in hand 【F1】.")),
+        ),
+        ("AnnotationFileCitation(", "filename='otters.txt'"),
+    ),
+    "docs/guides/code-interpreter.md, Code interpreter, python": Program(
+        (reply(tool_call(0, "c1", "python", '{"code": "print(500 + 41)"}')), reply(text("541."))),
+        ("print(500 + 41) [", "541\\n", "541."),
+    ),
+    "docs/guides/mcp.md, MCP servers, python": Program(
+        (reply(tool_call(0, "c1", "deepwiki__echo", '{"text": "sessions"}')), SNOW),
+        ("""[('echo', '{"text": "sessions"}')]""", "It snows."),
+    ),
+}
+CLIENTS: Final = {
+    f"docs/guides/clients.md, {name}": Program((SNOW,), ("It snows.",), client)
+    for name, client in (
+        ("The hosts' own clients, python", "llama-stack-client"),
+        ("OpenAI Agents SDK, python", "agents"),
+        ("LangChain, python", "langchain"),
+        ("pydantic-ai, python", "pydantic-ai"),
+        ("Vercel AI SDK, js", "vercel"),
+        ("Vercel AI SDK, js 2", "vercel"),
+        ("OpenAI SDK for Node, js", "openai-node"),
+    )
+}
+PROGRAMS: Final = QUICKSTART | FEATURES | HOSTED_TOOLS | CLIENTS
+
+CODEX: Final = "docs/guides/clients.md, Codex CLI"
+CODEX_BY_URL: Final = f"{CODEX}, toml"
+CODEX_BY_PROVIDER: Final = (f"{CODEX}, toml 2", f"{CODEX}, python", f"{CODEX}, toml 3")
+
+IN_THE_STACK: Final = (
+    "docs/guides/code-interpreter.md, Set it up, yaml",
+    "docs/guides/file-search.md, Set up vector stores, yaml",
+    "docs/guides/gpt-oss.md, When one GPU is not enough, yaml",
+    "docs/guides/installation.md, In a stack of your own, yaml",
+    "docs/guides/moderation.md, Set up a moderator, yaml",
+    "docs/guides/moderation.md, Set up a moderator, yaml 2",
+    "docs/guides/tools.md, Unavailable tools, yaml",
+    "docs/guides/web-search.md, SearXNG, yaml",
+    "docs/guides/web-search.md, Public search engines, yaml",
+    "docs/reference/configuration.md, Configuration, yaml",
+    "docs/reference/configuration.md, A model's tokenizer, yaml",
+)
+"""The parts of the configuration with which the stack for all programs starts."""
+OF_LLAMA_STACK: Final = "docs/guides/moderation.md, Set up a moderator, yaml 2"
+"""OGX has no Safety API."""
+POSTGRES: Final = "docs/reference/configuration.md, Stores, yaml"
+PRIVATE_TLS: Final = "docs/reference/configuration.md, The model server, yaml"
+BUILT: Final = (POSTGRES, PRIVATE_TLS)
+"""Only their configuration objects are built: a stack has one store and one model server."""
+
+NOT_RUN: Final = {
+    "README.md, Five minutes, console": "tests/demo runs `make demo`; `make serve` does not end",
+    "README.md, Five minutes, console 2": "`make serve` does not end",
+    "README.md, Tests, console": "these tests",
+    "CONTRIBUTING.md, Set up, console": "installs what these tests run in",
+    "CONTRIBUTING.md, Run tests, console": "these tests",
+    "docs/explanation/performance.md, Performance, console": "measures for ten minutes",
+    "docs/explanation/performance.md, Stores, console": "measures for seven minutes",
+    "docs/explanation/performance.md, Waiting, console": "measures for two minutes",
+    "docs/explanation/performance.md, Servers that die, console": "measures for four minutes; test_durability.py runs less",
+    "docs/guides/gpt-oss.md, Start it, console": "installs torch and loads a checkpoint: tests/gpt_oss/test_stack.py does",
+    "docs/guides/gpt-oss.md, Start it, console 2": "the same on OGX: tests/gpt_oss/test_ogx.py does",
+    "docs/guides/gpt-oss.md, The engine, console": "needs an engine: tests/gpt_oss/test_process.py has one",
+    "docs/guides/installation.md, In a stack of your own, console": "installs a host: tests/wheels/try_wheels.py does",
+    "docs/guides/installation.md, With a ready configuration, console": "a server that does not end: test_template.py has one",
+    "docs/guides/operations.md, Traces and metrics, sh": "a server that does not end; the tests' stacks run like this",
+    "docs/guides/operations.md, A blocked event loop, text": "a line of the log",
+    "docs/guides/scaling.md, Several servers, console": "servers that do not end: test_scale_out.py starts them",
+    "docs/quickstart.md, 1. Start a server, console": "`make serve` does not end; tests/demo starts it",
+}

@@ -1,0 +1,285 @@
+"""A store, and processes that run background responses on it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+
+from llama_stack_responses.admission import Admission
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.access import Action, Kind
+from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.moderation import asked_texts, policy_of
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.core.schema.request import parse_create
+from llama_stack_responses.core.stream.replay import replay
+from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.generation.context_lengths import ContextLengths
+from llama_stack_responses.generation.factory import GenerationFactory
+from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.generation.token_counts import TokenCounts
+from llama_stack_responses.inputs.attachments import open_attachments
+from llama_stack_responses.inputs.files import NoFiles
+from llama_stack_responses.inputs.prompts import Prompts, with_prompt
+from llama_stack_responses.intervals import Intervals
+from llama_stack_responses.jobs.background import BackgroundJobs
+from llama_stack_responses.jobs.event_log import EventLog
+from llama_stack_responses.jobs.notifier import Notifier
+from llama_stack_responses.jobs.queue import JobQueue, Lease
+from llama_stack_responses.jobs.runner import JobRunner
+from llama_stack_responses.jobs.secrets import JobSecrets
+from llama_stack_responses.jobs.worker import WorkerLimits
+from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.sealing.sealer import Sealer
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.memory import MemoryRecords
+from llama_stack_responses.store.records import Condition, Put, Records
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.toolset import Makers
+from tests.support.inference import FakeInference, Round, call, finish, reasoning, text
+from tests.support.moderation import FakeModerator, checks
+from tests.support.records import WatchedRecords
+from tests.support.strict import check_stream
+
+type Json = dict[str, Any]
+
+ID: Final = "resp_1"
+ANNA: Final = Owner("anna", {"teams": ["search"]})
+SECRET: Final = bytes(range(32))
+KEEP: Final = 600.0
+PATIENCE: Final = 60.0
+"""Longer than any test here takes."""
+
+ROUNDS: Final[Sequence[Round]] = (
+    [reasoning("hm"), text("Let me"), text(" look."), call("hidden", "h1"), finish("tool_calls", tokens=5)],
+    [text("And"), text(" again."), call("hidden", "h1"), finish("tool_calls", tokens=6)],
+    [text("Hel"), text("lo"), finish(tokens=7)],
+)
+"""Three model rounds. The first two call a tool that does not exist."""
+
+SAID: Final = ["Let me look.", "And again.", "Hello"]
+
+
+HURRIED: Final = Intervals(
+    heartbeat_seconds=0.005,
+    grace_seconds=0.0,
+    poll_seconds=0.001,
+    fast_poll_seconds=0.001,
+    event_poll_seconds=0.001,
+    event_batch_seconds=0.0,
+    store_retry_seconds=0.001,
+)
+"""Almost no pause between batches, retries, polls and heartbeats."""
+
+
+class OneUser:
+    """Access of a stack that has one user.
+
+    Attributes:
+        acted: the owners and keys that work was done for.
+    """
+
+    def __init__(self) -> None:
+        self.acted: list[tuple[Owner, Mapping[str, Any]]] = []
+
+    def who(self) -> Owner:
+        return ANNA
+
+    def provider_credentials(self) -> Mapping[str, Any]:
+        return {}
+
+    def acting_for(self, owner: Owner, keys: Mapping[str, Any]) -> AbstractContextManager[None]:
+        @contextmanager
+        def acting() -> Any:
+            self.acted.append((owner, keys))
+            yield
+
+        return acting()
+
+    def allows(self, action: Action, kind: Kind, identifier: str, owner: Owner) -> bool:
+        return True
+
+
+async def turns(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until `holds()` is true."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(0.001)
+
+
+def shared(**options: Any) -> WatchedRecords:
+    """Return records that yield to the event loop before and after each call."""
+
+    async def turn(_: str) -> None:
+        await asyncio.sleep(0)
+
+    return WatchedRecords(MemoryRecords(**options), before=turn, after=turn)
+
+
+LIMITS: Final = TurnLimits(rounds=8, idle_seconds=30.0, tool_seconds=30.0)
+
+
+class ProcessHarness:
+    """One process on a store.
+
+    Args:
+        records: the store.
+        rounds: the provider's answers to this process.
+        accept: an event that must be set before the provider accepts a request.
+        moderator: the moderator of inputs and outputs.
+        intervals: the poll, heartbeat and retry intervals of this process.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        *rounds: Round,
+        limits: TurnLimits = LIMITS,
+        makers: Makers | None = None,
+        accept: asyncio.Event | None = None,
+        moderator: FakeModerator | None = None,
+        intervals: Intervals = HURRIED,
+    ) -> None:
+        self.intervals = intervals
+        self.records = records
+        self.inference = FakeInference(*rounds, accept=accept)
+        self.archive = Archive(records)
+        self.access = OneUser()
+        lengths = ContextLengths(self.inference)
+        attachments = open_attachments(
+            NoFiles(), ResponsesConfig(), WorkerPool(PoolLimits()), Admission(ResponsesConfig().files.of_contents)
+        )
+        self.factory = GenerationFactory(
+            self.inference,
+            attachments,
+            makers or client_tools(),
+            [],
+            limits,
+            Sealer([SECRET]),
+            lengths,
+            TokenCounts(self.inference, []),
+            checks(moderator),
+        )
+        self.sealer = Sealer([SECRET])
+        self.notifier = Notifier()
+        self.jobs = JobQueue(records, 100)
+        self.event_log = EventLog(records, self.notifier, intervals.event_poll_seconds)
+
+    def background_jobs(self, *, size: int = 2, waiting: int = 100, share: int = 100) -> BackgroundJobs:
+        """Return the background jobs of this process, not yet started."""
+        return BackgroundJobs(
+            self.records,
+            self.archive,
+            self.access,
+            self.factory,
+            limits=WorkerLimits(size, share, waiting, waiting),
+            event_log_seconds=KEEP,
+            parse=parse_create,
+            sealer=self.sealer,
+            intervals=self.intervals,
+        )
+
+    async def submit(
+        self,
+        background: BackgroundJobs,
+        response_id: str = ID,
+        *,
+        keys: Mapping[str, Any] | None = None,
+        prompts: Prompts | None = None,
+        **fields: Any,
+    ) -> None:
+        """Queue a response."""
+        body = {"model": "m", "input": "hi", "background": True, **fields}
+        request = await with_prompt(parse_create(body), prompts, 10_000)
+        items = with_ids(request.input_items)
+        policy = policy_of(request)
+        moderation = await self.factory.checks.of_input(policy, asked_texts(request, items)) if policy else None
+        response = self.factory.begin(request, moderation) | {"id": response_id, "status": "queued"}
+        events = self.factory.context(request, response, ANNA).assembler.enqueue()
+        kept = body | {"input": "..."}
+        await background.submit(response, kept, events, owner=ANNA, keys=keys or {}, base=None, input_items=items)
+
+    async def open(self, background: BackgroundJobs, response_id: str = ID, *, patience: float | None = None) -> None:
+        """Begin a response that a client waits for, with another record stored in the same commit."""
+        body = {"model": "m", "input": "hi"}
+        request = parse_create(body)
+        response = new_response(request, id=response_id, created_at=int(time.time()))
+        items = with_ids(request.input_items)
+        extra_ops = [Put("y/key", b"")]
+        history: Json = {"base": None, "input_items": items}
+        await background.open(response, body, owner=ANNA, keys={}, extra_ops=extra_ops, patience=patience, **history)
+
+    async def claim(self, worker: str = "w1") -> Lease:
+        lease = await self.jobs.claim(worker)
+        assert lease is not None
+        return lease
+
+    def runner(self, lease: Lease) -> JobRunner:
+        return JobRunner(
+            lease,
+            records=self.records,
+            jobs=self.jobs,
+            event_log=self.event_log,
+            notifier=self.notifier,
+            archive=self.archive,
+            access=self.access,
+            factory=self.factory,
+            parse=parse_create,
+            event_log_seconds=KEEP,
+            intervals=self.intervals,
+            secrets=JobSecrets(self.sealer),
+        )
+
+    async def run_job(self, worker: str = "w1") -> None:
+        """Claim the next job and run it."""
+        async with asyncio.timeout(PATIENCE):
+            await self.runner(await self.claim(worker)).run()
+        assert self.inference.streaming == 0
+
+    async def read(self, response_id: str = ID) -> list[Json]:
+        """Return the events that a reader sees, from the first to the last."""
+
+        async def lasts() -> bool:
+            return await self.jobs.find(response_id) is not None
+
+        async def fence() -> Condition | None:
+            lease = await self.jobs.find(response_id)
+            return lease.fence if lease else None
+
+        seen: list[Json] = []
+        async for events in self.event_log.follow(response_id, -1, PATIENCE, lasts, fence):
+            seen += events
+        return seen
+
+    async def result(self, response_id: str = ID, *, background: bool = True) -> Json:
+        """Return the finished response, after checking the invariants of every finished response."""
+        events = await self.event_log.read_all(response_id, -1)
+        final = check_stream(events)
+        stored = await self.archive.load(response_id)
+        assert stored is not None
+        assert stored.response == final
+        assert (stored.owner, stored.response["background"]) == (ANNA, background)
+        assert list(replay(stored.response, stored.transcript)) == events
+        rows = [key for key, _ in await self.records.range("!", "~", limit=1000)]
+        assert not [row for row in rows if row[0] in "qhjk" and row.endswith(f"/{response_id}")]
+        return final
+
+
+def said(response: Json, status: str | None = None) -> list[str]:
+    """Return the texts of a response's messages."""
+    return [
+        part["text"]
+        for item in response["output"]
+        if item["type"] == "message" and status in (None, item["status"])
+        for part in item["content"]
+    ]

@@ -1,0 +1,147 @@
+"""A background response with hosted tools: a lost worker never causes a finished step to be repeated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.store.records import Records
+from llama_stack_responses.tools.registry import client_tools
+from llama_stack_responses.tools.tool import Outcome
+from tests.support.inference import Round, call, finish, text
+from tests.support.records import WatchedRecords
+from tests.support.strict import check_stream
+from tests.support.tools import FakeTools
+from tests.unit.jobs.harness import ID, PATIENCE, ProcessHarness, turns
+
+Json = dict[str, Any]
+
+
+ROUNDS: Final[Sequence[Round]] = (
+    [
+        text("Let me look."),
+        call("lookup", "1", '{"query": "a"}'),
+        call("lookup", "2", '{"query": "b"}', index=1),
+        finish("tool_calls", tokens=5),
+    ],
+    [text("And again."), call("lookup", "1", '{"query": "c"}'), finish("tool_calls", tokens=6)],
+    [text("42"), finish(tokens=7)],
+)
+
+
+class Desk:
+    """One process with a hosted tool."""
+
+    def __init__(self, records: Records, *rounds: Round, repeatable: bool) -> None:
+        pause = asyncio.Event()
+        asyncio.get_running_loop().call_soon(pause.set)
+        self.tools = FakeTools(*[step for _ in range(3) for step in (pause, Outcome("found"))], repeatable=repeatable)
+        makers = {**client_tools(), "web_search": self.tools.make}
+        self.harness = ProcessHarness(records, *rounds, makers=makers)
+
+    async def submit(self) -> None:
+        """Queue a response."""
+        await self.harness.submit(self.harness.background_jobs(), tools=[{"type": "web_search"}])
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize("repeatable", [True, False], ids=["repeatable", "once"])
+@pytest.mark.parametrize("read", [True, False], ids=["read", "unread"])
+@pytest.mark.parametrize("steps", range(0, 110, 3))
+async def test_worker_killed_at_any_step_completes_tool_calls_without_repeating_rounds(
+    records: WatchedRecords, steps: int, read: bool, repeatable: bool
+) -> None:
+    first = Desk(records, *ROUNDS, repeatable=repeatable)
+    await first.submit()
+    reader = asyncio.create_task(first.harness.read()) if read else None
+    await kill(first.harness, steps)
+    checkpoint = await first.harness.jobs.checkpoint(ID)
+    done = checkpoint.rounds if checkpoint else 0
+    second = Desk(records, *ROUNDS[done:], repeatable=repeatable)
+    if checkpoint:
+        await second.harness.run_job("lives")
+        assert len(second.harness.inference.requests) == len(ROUNDS) - done, "a finished round was made again"
+    final = await second.harness.result()
+    assert final["status"] == "completed"
+    assert final["usage"]["output_tokens"] == 18
+    if reader:
+        async with asyncio.timeout(PATIENCE):
+            assert await reader == await second.harness.event_log.read_all(ID, -1)
+    answered = {each["query"] for each in first.tools.ran} & {each["query"] for each in second.tools.ran}
+    assert repeatable or not answered, "a call that may have run was run again"
+    searches = [item for item in final["output"] if item["type"] == "web_search_call"]
+    assert [each["status"] for each in searches].count("completed") == 3 or not repeatable
+    assert {each["action"]["query"] for each in searches} == {"a", "b", "c"}
+    if not read and repeatable:
+        assert len(searches) == 3
+
+
+async def kill(harness: ProcessHarness, steps: int) -> None:
+    """Claim the job and die after `steps` iterations of the event loop."""
+    task = asyncio.create_task(harness.runner(await harness.claim("dies")).run())
+    await turns(steps)
+    task.cancel()
+    await asyncio.wait([task])
+    await harness.jobs.requeue_stalled()
+
+
+async def test_next_worker_sends_each_tool_output_to_model_once(records: WatchedRecords) -> None:
+    first = Desk(records, *ROUNDS[:2], [asyncio.Event()], repeatable=False)
+    await first.submit()
+    await kill(first.harness, 200)
+    assert len(first.harness.inference.requests) == 3
+    second = Desk(records, ROUNDS[2], repeatable=False)
+    await second.harness.run_job()
+    await second.harness.result()
+    assert second.harness.inference.requests == first.harness.inference.requests[2:]
+    assert second.tools.ran == []
+
+
+async def test_next_worker_sends_events_held_behind_first_call(records: WatchedRecords) -> None:
+    first = Desk(records, ROUNDS[0], repeatable=True)
+    first.tools.answers[:] = [asyncio.Event(), Outcome("found")]
+    await first.submit()
+    reader = asyncio.create_task(first.harness.read())
+    await kill(first.harness, 200)
+    checkpoint = await first.harness.jobs.checkpoint(ID)
+    assert checkpoint
+    assert (len(checkpoint.waiting), {event["output_index"] for event in checkpoint.held_events}) == (1, {2})
+    second = Desk(records, ROUNDS[2], repeatable=True)
+    await second.harness.run_job()
+    final = check_stream(await reader)
+    assert [item["type"] for item in final["output"]] == ["message", "web_search_call", "web_search_call", "message"]
+    assert [item["status"] for item in final["output"]] == ["completed"] * 4
+    assert second.tools.ran == [{"query": "a"}]
+
+
+async def test_tool_outputs_are_stored_in_history_not_in_response(records: WatchedRecords) -> None:
+    desk = Desk(records, *ROUNDS, repeatable=False)
+    await desk.submit()
+    await desk.harness.run_job()
+    final = await desk.harness.result()
+    assert not any("exchange" in item for item in final["output"])
+    stored = await desk.harness.archive.load(ID)
+    assert stored
+    history = await desk.harness.archive.history(stored.history)
+    told = [item["exchange"] for item in history if "exchange" in item]
+    assert [(each["name"], each["output"]) for each in told] == [("lookup", "found")] * 3
+
+
+async def test_cancelled_job_closes_tool_calls_that_ran(records: WatchedRecords) -> None:
+    desk = Desk(records, *ROUNDS, repeatable=True)
+    desk.tools.answers[:] = [Outcome("found"), asyncio.Event()]
+    await desk.submit()
+    await kill(desk.harness, 200)
+    checkpoint = await desk.harness.jobs.checkpoint(ID)
+    assert checkpoint
+    assert len(checkpoint.waiting) == 1
+    lease = await desk.harness.jobs.take_over(ID, "w2", "cancelled")
+    assert lease
+    await Desk(records, repeatable=True).harness.runner(lease).run()
+    final = await desk.harness.result()
+    assert final["status"] == "cancelled"
+    searches = [item["status"] for item in final["output"] if item["type"] == "web_search_call"]
+    assert searches == ["completed", "incomplete"]

@@ -1,0 +1,125 @@
+"""The history that a request continues is limited: checked before it is decoded, and counted as held."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import pytest
+
+from llama_stack_responses.config import ResponsesConfig
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.generation.run import Run
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.store.memory import MemoryRecords
+from tests.support.inference import FakeInference, finish, text
+from tests.unit.service.test_short_requests import Everybody, server
+
+type Json = dict[str, Any]
+
+LIMIT: Final = 60_000
+WORDS: Final = "word " * 4_000
+
+
+@pytest.fixture
+def inference() -> FakeInference:
+    return FakeInference(*([text("Answer."), finish()] for _ in range(8)))
+
+
+@pytest.fixture
+async def impl(inference: FakeInference) -> AsyncIterator[OpenAIResponsesImpl]:
+    config = ResponsesConfig.model_validate({"limits": {"history_bytes": LIMIT}})
+    made = server(MemoryRecords(), inference, Everybody(), config=config)
+    yield made
+    await made.shutdown()
+
+
+async def ask(impl: OpenAIResponsesImpl, question: str = WORDS, **fields: Any) -> Json:
+    run = await impl.create({"model": "m", "input": question, **fields})
+    assert isinstance(run, Run)
+    return await run.finish()
+
+
+async def long_chain(impl: OpenAIResponsesImpl) -> Json:
+    """Return a response whose history is over the limit, while that of its predecessor was not."""
+    first = await ask(impl)
+    second = await ask(impl, previous_response_id=first["id"])
+    return await ask(impl, previous_response_id=second["id"])
+
+
+async def long_conversation(impl: OpenAIResponsesImpl) -> str:
+    items = [{"role": "user", "content": WORDS} for _ in range(3)]
+    conversation: str = (await impl.conversations.create({"items": items}))["id"]
+    return conversation
+
+
+def refused(error: ApiError, param: str) -> None:
+    assert (error.status, error.code, error.param) == (400, "context_length_exceeded", param)
+    assert f"more than {LIMIT} bytes" in error.message
+
+
+async def test_history_over_limit_is_refused(impl: OpenAIResponsesImpl, inference: FakeInference) -> None:
+    last = await long_chain(impl)
+    asked = len(inference.requests)
+    with pytest.raises(ApiError) as raised:
+        await ask(impl, "And?", previous_response_id=last["id"])
+    refused(raised.value, "previous_response_id")
+    assert len(inference.requests) == asked
+    assert (await impl.retrieve(last["id"]))["id"] == last["id"]
+    assert len((await impl.input_items(last["id"], limit=20, after=None, order="desc")).data) == 5
+
+
+async def test_conversation_over_limit_is_refused(impl: OpenAIResponsesImpl) -> None:
+    conversation = await long_conversation(impl)
+    with pytest.raises(ApiError) as raised:
+        await ask(impl, "And?", conversation=conversation)
+    refused(raised.value, "conversation")
+    assert len((await impl.conversations.list_items(conversation, limit=20, after=None, order="asc")).data) == 3
+
+
+async def test_history_over_limit_is_neither_counted_nor_compacted(impl: OpenAIResponsesImpl) -> None:
+    last = await long_chain(impl)
+    body = {"model": "m", "previous_response_id": last["id"]}
+    for work in (impl.counting.count, impl.compaction.compact):
+        with pytest.raises(ApiError) as raised:
+            await work(body)
+        refused(raised.value, "previous_response_id")
+
+
+async def test_references_to_items_stored_beside_large_ones_are_limited(impl: OpenAIResponsesImpl) -> None:
+    said: list[str] = []
+    for _ in range(4):
+        # An input that is repeated is stored separately.
+        items = [{"role": "user", "content": f"{len(said)}{WORDS}"}, {"role": "user", "content": "small"}]
+        made = await ask(impl, items)  # type: ignore[arg-type]
+        said.append((await impl.input_items(made["id"], limit=1, after=None, order="desc")).data[0]["id"])
+    references = [{"type": "item_reference", "id": each} for each in said]
+    await ask(impl, references[:2])  # type: ignore[arg-type]
+    with pytest.raises(ApiError, match=f"more than {LIMIT} bytes together") as raised:
+        await ask(impl, references)  # type: ignore[arg-type]
+    assert (raised.value.status, raised.value.code) == (400, "string_above_max_length")
+
+
+async def test_history_counts_as_held_before_it_is_decoded(impl: OpenAIResponsesImpl) -> None:
+    first = await ask(impl)
+    held: list[int] = []
+
+    def refuse(size: int) -> None:
+        held.append(size)
+        raise ApiError(429, "Too much.")
+
+    body = {"model": "m", "input": "And?", "previous_response_id": first["id"]}
+    with pytest.raises(ApiError, match=r"Too much\."):
+        await impl.create(body, None, refuse)
+    [size] = held
+    assert len(WORDS) < size < LIMIT
+
+
+async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesImpl) -> None:
+    impl._archive._page_bytes = LIMIT
+    ids = [(await ask(impl, f"{number}{WORDS}"))["id"] for number in range(5)]
+    page = await impl.list(limit=20, after=None, order="asc", model=None)
+    assert ([each["id"] for each in page.data], page.has_more) == (ids[:3], True)
+    assert [len(each["input"]) for each in page.data] == [1, 1, 1]
+    rest = await impl.list(limit=20, after=ids[2], order="asc", model=None)
+    assert ([each["id"] for each in rest.data], rest.has_more) == (ids[3:], False)
