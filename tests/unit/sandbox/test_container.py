@@ -399,6 +399,18 @@ made = [os.fork() or time.sleep(0.5) or os._exit(0) for _ in range(8)]
     assert (ran.printed, ran.stopped) == (f"{[0] * 8}\n", None)
 
 
+async def test_memory_shared_by_short_lived_processes_counts_once(container: Container) -> None:
+    """They end while they are measured."""
+    await container.run(FILL + "held = bytearray(os.urandom(12 * 2**20))")
+    container._bounds = SMALL
+    code = """
+for _ in range(60):
+    made = [os.fork() or os._exit(0) for _ in range(16)]
+    [os.waitpid(each, 0)[1] for each in made]
+"""
+    assert (await container.run(code)).stopped is None
+
+
 async def test_pipes_hidden_by_kernel_count_by_open_files(
     container: Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
