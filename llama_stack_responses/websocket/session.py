@@ -122,6 +122,8 @@ class Session:
                         "invalid_value",
                     )
         except ApiError as error:
+            if event.get("type") == "response.create":
+                self._forget_parent(event)
             await self._send([refused(error)], lane)
         finally:
             if not queued:
@@ -141,27 +143,27 @@ class Session:
 
     async def _work(self, lane: str | None, event: Json) -> None:
         try:
-            if error := await self._problem(lane, event):
-                await self._send([refused(error)], lane)
+            failed = await self._attempt(event, self._answer(lane, event))
+            if isinstance(failed, ApiError):
+                await self._send([refused(failed)], lane)
         except Unreachable:
             return  # the connection detects it in `send` and ends the session
         finally:
             self._active_at = asyncio.get_running_loop().time()
 
-    async def _problem(self, lane: str | None, event: Json) -> ApiError | None:
-        """Process a request. Return the error, or None on success."""
+    async def _attempt[Result](self, body: Json, answer: Awaitable[Result]) -> Result | ApiError:
+        """Return the result of answering the request `body`. If that fails, drop its parent and return the error."""
         try:
-            await self._answer(lane, event)
+            return await answer
         except ApiError as error:
-            self._forget_parent(event)
-            return error
+            failed = error
         except Unreachable:
             raise
         except Exception:
-            self._forget_parent(event)
             logger.exception("response on a WebSocket connection failed")
-            return ApiError(500, "The server had an error while processing your request.")
-        return None
+            failed = ApiError(500, "The server had an error while processing your request.")
+        self._forget_parent(body)
+        return failed
 
     def _forget_parent(self, body: Json) -> None:
         """Drop the remembered history of the response that a failed request continued, as OpenAI does.
@@ -189,12 +191,12 @@ class Session:
             following = await self._succeed(lane, following)
 
     async def _succeed(self, lane: str | None, successor: Successor) -> Successor | None:
-        try:
-            return await self._turn(lane, successor.body)
-        except ApiError as error:
-            told = self._steering.failed(successor.steers, "successor_creation_failed", error.message)
+        following = await self._attempt(successor.body, self._turn(lane, successor.body))
+        if isinstance(following, ApiError):
+            told = self._steering.failed(successor.steers, "successor_creation_failed", following.message)
             await self._send(told, lane)
             return None
+        return following
 
     async def _turn(
         self, lane: str | None, body: Json, *, generate: bool = True, commits: str | None = None

@@ -291,19 +291,27 @@ def test_websocket_message_over_the_limit_closes_the_connection(configured: Conf
 
 
 def test_websocket_requests_over_the_waiting_limit_are_429(configured: Configured, upstream: Upstream) -> None:
-    """One request runs and one waits, across all lanes. A third is refused until the first has ended."""
-    upstream.script("held", reply(text("one ", "two"), hold=1))
+    """One request runs and one waits, across all lanes. A third is refused until the first has ended.
+
+    The unstored response that it continues is forgotten, as after every failed continuation.
+    """
     with Talk(configured.stack) as talk:
+        talk.ask("c", model="local/echo", input="x", store=False)
+        parent = talk.response("c")["id"]
+        upstream.reset()
+        upstream.script("held", reply(text("one ", "two"), hold=1))
         talk.ask("a", model="local/held", input="x")
         talk.until("response.output_text.delta", "a")
         talk.ask("b", model="local/echo", input="x")
-        talk.ask("c", model="local/echo", input="x")
+        talk.ask("c", model="local/echo", input="x", previous_response_id=parent)
         refused = talk.error("c")
         assert (refused["status"], refused["code"]) == (429, "rate_limit_exceeded")
         assert upstream.requests("echo") == []
         upstream.release("held")
         talk.until("response.completed", "a")
         assert output_text(talk.response("b"))
+        talk.ask("c", model="local/echo", input="x", previous_response_id=parent)
+        assert talk.error("c")["code"] == "previous_response_not_found"
         talk.ask("c", model="local/echo", input="x")
         assert output_text(talk.response("c"))
 

@@ -122,6 +122,24 @@ def test_steering_fails_if_the_model_server_refuses_the_next_response(stack: Liv
     assert "No more." in failed["error"]["message"]
 
 
+@pytest.mark.parametrize("status", [400, 500])
+def test_unstored_response_is_forgotten_if_its_steered_successor_fails(
+    stack: LiveStack, upstream: Upstream, status: int
+) -> None:
+    """As after any other failed continuation on a WebSocket."""
+    model = f"forgets-{status}"
+    upstream.script(model, [HELD, error(status, "No more."), reply(text("never"))])
+    with Talk(stack) as talk:
+        talk.ask("a", model=f"local/{model}", input="Go.", store=False)
+        first_id = talk.until("response.reasoning_text.delta", "a")[0]["response"]["id"]
+        talk.steer(first_id, "Go right.")
+        answers_of(talk, "accepted", "a")
+        upstream.release(model)
+        assert answers_of(talk, "failed", "a")["error"]["code"] == "successor_creation_failed"
+        talk.ask("a", model=f"local/{model}", input="Again.", previous_response_id=first_id, store=False)
+        assert talk.error("a")["code"] == "previous_response_not_found"
+
+
 def test_steering_of_failed_or_unknown_response_fails(stack: LiveStack, upstream: Upstream) -> None:
     upstream.script("breaks", reply(text("Half", "never"), hold=1, end="drop"))
     with Talk(stack) as talk:
