@@ -13,6 +13,9 @@ from opentelemetry import context, trace
 
 _ABOUT: Final = context.create_key("llama_stack_responses.about")
 
+ENDED: Final = "llama_stack_responses.ended"
+"""Name of the logger with one line for each response that has ended, at level INFO."""
+
 _FRAMES: Final = 12
 """Maximum frames of each exception of a chain in a log line; the last ones are kept."""
 
@@ -31,6 +34,11 @@ def about(**names: str) -> Iterator[None]:
         yield
     finally:
         context.detach(token)
+
+
+def known(name: str) -> str | None:
+    """Return the value that `about` was given for this name; None outside such a block."""
+    return _known().get(name)
 
 
 def get_logger(name: str) -> logging.LoggerAdapter[logging.Logger]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import perf_counter
 from typing import Any, Protocol
 
 from ..core.errors import ApiError, OutcomeUnknown
@@ -11,6 +12,7 @@ from ..core.stream.assembler import Assembler
 from ..intervals import DEFAULT
 from ..logs import about, get_logger
 from .driver import GenerationDriver, Runnable
+from .ended_log import log_ended
 from .event_buffer import EventBuffer
 
 Json = dict[str, Any]
@@ -64,6 +66,7 @@ class Run:
         self._begun = False
         self._settling = False
         self._shutting_down = False
+        self._created = perf_counter()
         with about(response_id=assembler.response["id"]):
             self._task = asyncio.create_task(self._main())
 
@@ -168,6 +171,7 @@ class Run:
         if error := await self._kept():
             self.error = error
             self._assembler.settle("failed", error=error)
+        log_ended(self._assembler.response, perf_counter() - self._created)
         self.event_buffer.put(self._assembler.cut(error) if error and self.unknown else self._assembler.end())
 
     async def _kept(self) -> ApiError | None:

@@ -15,7 +15,7 @@ from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
-from llama_stack_responses.logs import bound_tracebacks
+from llama_stack_responses.logs import ENDED, bound_tracebacks
 from llama_stack_responses.moderation.endpoint import Endpoint
 from llama_stack_responses.moderation.moderator import Moderator, NoModerator
 from llama_stack_responses.process_pool.pool import WorkerPool
@@ -34,7 +34,7 @@ from .files import HostFiles
 from .identity import HostAccess
 from .inference import HostInference
 from .keyvalue import backend
-from .platform import SAFETY, AccessRule, Api
+from .platform import SAFETY, AccessRule, Api, set_log_category
 from .prompts import HostPrompts
 from .provided import ProvidedResponses
 from .registry import forget_tool_groups_without_provider
@@ -56,8 +56,7 @@ async def get_provider_impl(
     if isinstance(config.store, HostStore):
         # Connecting now stops the start if the stack has no such backend.
         await backend(config.store.backend)()
-    bound_tracebacks()
-    leave_out_conversations()
+    _prepare_host()
     if Api.tool_runtime in deps:
         await forget_tool_groups_without_provider(deps[Api.tool_runtime])
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
@@ -90,6 +89,13 @@ async def get_provider_impl(
     provided = ProvidedResponses(config, records, dependencies, access)
     provided.appear_in(deps.get(Api.providers))
     return provided
+
+
+def _prepare_host() -> None:
+    bound_tracebacks()
+    # Without a category, the host would show only warnings of this logger.
+    set_log_category(ENDED, category="openai_responses")
+    leave_out_conversations()
 
 
 def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:

@@ -23,6 +23,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack.core.stack import _initialize_storage as initialize_storage
     from llama_stack.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from llama_stack.core.storage.kvstore import kvstore_impl
+    from llama_stack.log import get_logger as set_log_category
     from llama_stack.providers.utils.responses.responses_store import ResponsesStore
     from llama_stack_api import (
         Api,
@@ -66,6 +67,7 @@ else:
     from ogx.core.stack import _initialize_storage as initialize_storage
     from ogx.core.storage.datatypes import KVStoreReference, ResponsesStoreReference
     from ogx.core.storage.kvstore import kvstore_impl
+    from ogx.log import get_logger as set_log_category
     from ogx.providers.utils.responses.responses_store import ResponsesStore
     from ogx_api import (
         Api,
@@ -137,4 +139,5 @@ __all__ = [
     "is_action_allowed",
     "kvstore_impl",
     "parse_and_maybe_upgrade_config",
+    "set_log_category",
 ]

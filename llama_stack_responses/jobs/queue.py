@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 
 from ..core.owner import Owner
 from ..intervals import DEFAULT
-from ..logs import get_logger
+from ..logs import get_logger, known
 from ..store import codec
 from ..store.hashing import Hasher
 from ..store.records import (
@@ -121,6 +121,7 @@ class Checkpoint:
         tries: `Job.tries` at this checkpoint: tries before it do not count towards `TRIES`, since the job progressed.
         trace: the trace context headers of the request (W3C Trace Context).
         queued_at: when the job was queued, in seconds since the epoch; None if it never was.
+        request_id: the id of the request, for log lines; None if an earlier version stored the job.
     """
 
     body: Json
@@ -136,6 +137,7 @@ class Checkpoint:
     trace: Mapping[str, str] = field(default_factory=dict)
     queued_at: float | None = None
     held_events: Sequence[Json] = ()
+    request_id: str | None = None
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -222,7 +224,7 @@ class JobQueue:
             order, hints = self._turns.give(of, known, now)
             ops: list[Op] = [
                 Put(f"j/{response_id}", Job(owner, order).encode()),
-                Put(f"k/{response_id}", Checkpoint(body, sealed=sealed, trace=trace_headers(), queued_at=now).encode()),
+                Put(f"k/{response_id}", _first_checkpoint(body, sealed, queued_at=now).encode()),
                 _in_queue(response_id, order, owner),
             ]
             if not owner.is_anonymous:
@@ -241,7 +243,7 @@ class JobQueue:
         job = Job(owner, turns.at(await self._records.now()), worker, tries=1)
         ops: list[Op] = [
             Put(f"j/{response_id}", job.encode()),
-            Put(f"k/{response_id}", Checkpoint(body, numbered=0, sealed=sealed, trace=trace_headers()).encode()),
+            Put(f"k/{response_id}", _first_checkpoint(body, sealed, numbered=0).encode()),
             Put(f"h/{worker}/{response_id}", b""),
         ]
         return Lease(response_id, job, 1), ops
@@ -438,6 +440,19 @@ def _lease_of(response_id: str, records: Mapping[str, Record]) -> Lease | None:
 def _checkpoint_of(response_id: str, records: Mapping[str, Record]) -> Checkpoint | None:
     record = records.get(f"k/{response_id}")
     return Checkpoint.decode(record) if record else None
+
+
+def _first_checkpoint(
+    body: Json, sealed: str | None, *, numbered: int = BEGUN, queued_at: float | None = None
+) -> Checkpoint:
+    return Checkpoint(
+        body,
+        numbered=numbered,
+        sealed=sealed,
+        trace=trace_headers(),
+        queued_at=queued_at,
+        request_id=known("x_request_id"),
+    )
 
 
 def taken_from(worker: str | None) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, astuple, replace
+from time import perf_counter
 from typing import Any
 
 from ..core.access import Access
@@ -18,12 +19,13 @@ from ..core.stream.events import Event
 from ..core.stream.recovery import asks_client, close_cut
 from ..core.stream.transcript import Transcript
 from ..generation.driver import GenerationDriver
+from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationContext, GenerationFactory
 from ..generation.loop import Generation, Progress
 from ..inputs.history import for_model
 from ..intervals import DEFAULT, Intervals
-from ..logs import get_logger
+from ..logs import about, get_logger
 from ..store.archive import Archive, StoredResponse
 from ..store.records import AWAY, Conflict, Op, Put, Records, committed
 from ..telemetry.trace_context import within
@@ -138,6 +140,12 @@ class JobRunner:
         if found is None or checkpoint is None:
             await self._insist(self._forget)
             return
+        with about(x_request_id=checkpoint.request_id) if checkpoint.request_id else nullcontext():
+            await self._answer(found, checkpoint)
+
+    async def _answer(self, found: StoredResponse, checkpoint: Checkpoint) -> None:
+        """Run the response, and store how it ended."""
+        began = perf_counter()
         context = await self._take_up(found, checkpoint)
         error = await self._error(context, found, checkpoint)
         if error and self.acceptance and not self.acceptance.over:
@@ -146,6 +154,7 @@ class JobRunner:
         if error:
             self._driver(context).fail(error)
         await self._conclude(context, found)
+        log_ended(context.assembler.response, perf_counter() - began)
 
     async def _error(
         self, context: GenerationContext, found: StoredResponse, checkpoint: Checkpoint

@@ -9,6 +9,7 @@ from ..core.compaction import Summary, check_not_empty, open_message
 from ..core.ids import new_id
 from ..core.listing import listed
 from ..core.stream.response import usage_of
+from ..generation.ended_log import log_ended
 from ..generation.event_buffer import EventBuffer
 from ..generation.factory import GenerationFactory
 from ..inputs.history import Hold
@@ -79,7 +80,9 @@ class Compaction:
             shown = await context.shown(start.items, held)
             written = await context.model_round(EventBuffer(wanted=False)).summarise(shown, None, _nobody_hears, told)
             told.ended(written.finish, ())
-            whole.ended(response | {"usage": usage_of(written.finish.usage)}, "completed", 1)
+            response |= {"usage": usage_of(written.finish.usage), "status": "completed"}
+            whole.ended(response, "completed", 1)
+            log_ended(response, whole.seconds, what="compaction")
         summary = Summary(written.text, open_message(start.items, start.items, context.summaries.read))
         said = [item for item in start.items if item.get("role") == "user"]
         item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": context.summaries.seal(summary)}
@@ -88,7 +91,7 @@ class Compaction:
             "object": "response.compaction",
             "created_at": response["created_at"],
             "output": [*listed(said), item],
-            "usage": usage_of(written.finish.usage),
+            "usage": response["usage"],
         }
 
 

@@ -134,7 +134,7 @@ async def _claim_key(records: Records) -> None:
     await records.commit([put], [free])
 
 
-ADDED: Final = ("held_events",)
+ADDED: Final = ("held_events", "request_id")
 """Fields of a checkpoint that the first format does not have."""
 
 

@@ -44,7 +44,16 @@ LAYERS: Final = {
         {"listing"},
     ),
     f"{PACKAGE}.generation": (
-        {"delta_filter", "dependencies", "event_buffer", "fair_yield", "stop_point", "stream_close", "watchdog"},
+        {
+            "delta_filter",
+            "dependencies",
+            "ended_log",
+            "event_buffer",
+            "fair_yield",
+            "stop_point",
+            "stream_close",
+            "watchdog",
+        },
         {"connection_options", "context_lengths", "reasoning_summary", "token_counts", "tool_execution"},
         {"context_fit"},
         {"model_round"},

@@ -1,0 +1,112 @@
+"""The log line of each response that has ended, as text and as JSON."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.support.asking import MODEL, NAME
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.talk import Talk
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text
+from tests.support.waiting import wait_until
+from tests.support.wire import Json, Wire, final
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+OWN_ID: Final = "of-my-own.7"
+ANSWER: Final = reply(text("one", "two"), usage={"prompt_tokens": 7, "completion_tokens": 2, "total_tokens": 9})
+NUMBERS: Final = ("input_tokens", "output_tokens", "milliseconds")
+
+
+@pytest.fixture(scope="module")
+def json_stack(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack that logs in JSON."""
+    env = {
+        **stack_env,
+        "INFERENCE_URL": upstream_process.client.base_url,
+        "LLAMA_STACK_LOG_FORMAT": "json",
+        "OGX_LOG_FORMAT": "json",
+    }
+    with LiveStack(STARTER, env, tmp_path_factory.mktemp("json-logs"), host=host) as live:
+        yield live
+
+
+@pytest.fixture(params=["text", "json"])
+def logging_stack(request: pytest.FixtureRequest) -> LiveStack:
+    """A stack that logs in this form."""
+    found: LiveStack = request.getfixturevalue("json_stack" if request.param == "json" else "stack")
+    return found
+
+
+def line_of(log: Path, response_id: str) -> Json:
+    """Wait for the line of a response that has ended, and return its fields."""
+    found: list[Json] = []
+
+    def logged() -> bool:
+        # The host wraps lines of text, so a line here is all words from its logger's name to the next level.
+        said = log.read_text(errors="replace")
+        found[:] = [each for each in [*of_json(said), *of_text(said)] if each["response_id"] == response_id]
+        return bool(found)
+
+    wait_until(logged)
+    [line] = found
+    return line
+
+
+def of_json(said: str) -> list[Json]:
+    """Return the lines of a JSON log with a response's tokens."""
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith("{")]
+    return [line for line in lines if "milliseconds" in line]
+
+
+def of_text(said: str) -> list[Json]:
+    """Return the fields of the lines of a text log with a response's tokens."""
+    lines = re.split(r"\b(?:DEBUG|INFO|WARNING|ERROR) +[0-9-]{10}T", " ".join(said.split()))
+    found = [dict(re.findall(r"(\w+)=(\S+)", line)) for line in lines]
+    return [line | {name: int(line[name]) for name in NUMBERS} for line in found if "milliseconds" in line]
+
+
+def check(line: Json, **expected: Any) -> None:
+    assert {name: line.get(name) for name in expected} == expected
+    assert 0 < line["milliseconds"] < 60_000
+
+
+@pytest.mark.parametrize("more", [{}, {"stream": True}, {"background": True}, {"store": False}], ids=str)
+def test_ended_response_has_one_log_line_with_ids_model_status_tokens_and_time(
+    logging_stack: LiveStack, upstream: Upstream, more: Json
+) -> None:
+    upstream.script(NAME, ANSWER)
+    with Wire(logging_stack, headers={"x-request-id": OWN_ID}) as wire:
+        response = (
+            final(wire.stream(model=MODEL, input="x"))
+            if "stream" in more
+            else wire.create(model=MODEL, input="x", **more)
+        )
+        line = line_of(logging_stack.log, response["id"])
+    check(line, x_request_id=OWN_ID, model_name=MODEL, status="completed", input_tokens=7, output_tokens=2)
+    assert "error" not in line
+
+
+def test_compaction_and_websocket_response_have_a_log_line(logging_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, ANSWER)
+    with Wire(logging_stack, headers={"x-request-id": OWN_ID}) as wire:
+        body = {"model": MODEL, "input": [{"role": "user", "content": "x"}]}
+        compacted = wire.http.post("/responses/compact", json=body).json()
+        check(line_of(logging_stack.log, compacted["id"]), x_request_id=OWN_ID, status="completed", input_tokens=7)
+    with Talk(logging_stack, headers={"x-request-id": OWN_ID}) as talk:
+        talk.ask(model=MODEL, input="x")
+        response = talk.response()
+        check(line_of(logging_stack.log, response["id"]), x_request_id=OWN_ID, status="completed", output_tokens=2)
+
+
+def test_failed_response_has_its_error_code_in_its_log_line(logging_stack: LiveStack, upstream: Upstream) -> None:
+    upstream.script(NAME, reply(text("one"), end="drop"))
+    with Wire(logging_stack) as wire:
+        response = final(wire.stream(model=MODEL, input="x"))
+    check(line_of(logging_stack.log, response["id"]), status="failed", error=response["error"]["code"])
