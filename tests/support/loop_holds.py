@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _LINE = re.compile(
-    r"the event loop (?:was held for|is held for more than) ([\d.]+) s[,:] (.*?\(in \d+ of \d+ samples\)|.{0,600})"
+    r"event loop (?:was blocked for|blocked for more than) ([\d.]+) s[,:] (.*?\(in \d+ of \d+ samples\)|.{0,600})"
 )
 
 GRACE = 0.5
