@@ -36,6 +36,7 @@ from llama_stack_responses.core.owner import ANONYMOUS
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.event_buffer import EventBuffer
 from llama_stack_responses.generation.factory import GenerationFactory
@@ -147,7 +148,8 @@ async def stream(chunks: list[Chunk]) -> bytes:
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
     sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
     made = ResponsesConfig()
-    attachments = open_attachments(NoFiles(), made, WorkerPool(PoolLimits()), Admission(made.files.of_contents))
+    contents = Admission(made.files.of_contents)
+    attachments = open_attachments(NoFiles(), made, WorkerPool(PoolLimits()), contents, AddressPolicy())
     checks = Checks(NoModerator(), seconds=30, held=200)
     factory = GenerationFactory(
         inference, attachments, client_tools(), [], limits, sealer, lengths, TokenCounts(inference, []), checks

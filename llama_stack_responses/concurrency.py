@@ -1,9 +1,11 @@
-"""Helpers for concurrent tasks."""
+"""Helpers for concurrent tasks and threads."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
+import threading
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from contextlib import suppress
 from typing import Any
 
 
@@ -24,3 +26,30 @@ async def _end(tasks: Collection[asyncio.Task[None]]) -> None:
         task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+
+
+async def in_own_thread[Result](work: Callable[[], Result]) -> Result:
+    """Run `work`, which may never return, in its own thread; return its result or raise its exception.
+
+    It blocks neither a shared thread pool nor the shutdown. If the task is cancelled, the thread runs on.
+    """
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Result] = loop.create_future()
+    # The interpreter does not wait for daemon threads.
+    threading.Thread(target=_run, args=(work, loop, done), daemon=True).start()
+    return await done
+
+
+def _run[Result](work: Callable[[], Result], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Result]) -> None:
+    try:
+        result = work()
+    except BaseException as error:  # noqa: BLE001 (the waiting task raises it)
+        _settle(loop, done, lambda error=error: done.set_exception(error))  # type: ignore[misc]
+    else:
+        _settle(loop, done, lambda: done.set_result(result))
+
+
+def _settle[Result](loop: asyncio.AbstractEventLoop, done: asyncio.Future[Result], settle: Callable[[], None]) -> None:
+    # The loop may have been closed, and the waiting task may have been cancelled.
+    with suppress(RuntimeError):
+        loop.call_soon_threadsafe(lambda: None if done.done() else settle())

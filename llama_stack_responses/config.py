@@ -303,6 +303,10 @@ class Fetching(BaseModel):
         max_bytes: maximum size of a page after decompression; for files, `files.max_bytes` applies.
         seconds: time limit of one fetch, including redirects.
         redirects: maximum number of redirects that are followed.
+        lookups: maximum number of names that are resolved at the same time.
+        lookups_per_owner: maximum number of these that belong to one authenticated user. A stack without authentication
+            has one user, who may use all.
+        lookup_seconds: time limit for resolving one name.
     """
 
     model_config = ConfigDict(extra="forbid")
@@ -312,6 +316,9 @@ class Fetching(BaseModel):
     max_bytes: int = Field(default=8 * 2**20, ge=1)
     seconds: float = Field(default=20.0, gt=0)
     redirects: int = Field(default=5, ge=0)
+    lookups: int = Field(default=32, ge=1)
+    lookups_per_owner: int = Field(default=4, ge=1)
+    lookup_seconds: float = Field(default=10.0, gt=0)
 
 
 class FileInputs(BaseModel):

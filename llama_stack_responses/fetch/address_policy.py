@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import socket
 from collections.abc import Awaitable, Callable, Sequence
@@ -12,7 +11,7 @@ from typing import Final
 from .addresses import Address, Network, is_metadata, is_public, named_by, translated
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""`(host, port) -> addresses`; raises OSError if there are none."""
+"""`(host, port) -> addresses`; raises OSError if there are none, or `Refused` with the reason."""
 
 _LONGEST_HOST: Final = 253
 """Maximum characters of a domain name (RFC 1035, section 2.3.4); an IP address is shorter."""
@@ -35,7 +34,7 @@ class AddressPolicy:
             its exact address.
         nat64: prefixes under which this network reaches IPv4 addresses (RFC 6052), in addition to `64:ff9b::/96`. The
             embedded IPv4 address decides.
-        resolve: resolves names; None uses the system's resolver.
+        resolve: resolves names; without it, only URLs with an IP address are allowed.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class AddressPolicy:
     ) -> None:
         self._allowed = allowed
         self._nat64 = nat64
-        self._resolve = resolve or _of_system
+        self._resolve = resolve or _nothing
 
     async def addresses(self, scheme: str, host: str, port: int) -> list[str]:
         """Return the addresses of a host that may be connected to.
@@ -105,6 +104,5 @@ def _written(host: str) -> Sequence[str]:
         return []
 
 
-async def _of_system(host: str, port: int) -> Sequence[str]:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(sockaddr[0]) for *_, sockaddr in found]
+async def _nothing(_: str, __: int) -> Sequence[str]:
+    return []

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any
 
 from llama_stack_responses.admission import Admission
 from llama_stack_responses.chat.profile import profile_for
 from llama_stack_responses.config import Fetching, HostStore, ResponsesConfig
+from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.unavailable_tools import Unavailable
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import Pages
+from llama_stack_responses.fetch.resolver import LookupLimits, Resolver
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import NoFiles, uploaded_with
@@ -62,20 +65,20 @@ async def get_provider_impl(
     inference = HostInference(deps[Api.inference], store_chat_completions=config.store_chat_completions)
     files = HostFiles(deps[Api.files]) if Api.files in deps else NoFiles()
     access = HostAccess(policy)
-    pool, contents = WorkerPool(config.files.of_workers), Admission(config.files.of_contents)
+    pool, guard = WorkerPool(config.files.of_workers), _address_policy(config.fetch, access.who)
+    contents, telemetry = Admission(config.files.of_contents), Telemetry()
     services = Services(
         who=access.who,
         uploaded=uploaded_with(files, contents, access.who),
         runtime=HostToolRuntime(deps[Api.tool_runtime]) if Api.tool_runtime in deps else NoToolRuntime(),
-        pages=_pages(config.fetch, pool, contents),
+        pages=_pages(config.fetch, guard, pool, contents),
         browses=lambda model: profile_for(model, config.profiles).web_search == "browser",
         vector_stores=HostVectorStores(deps[Api.vector_io]) if Api.vector_io in deps else None,
         containers=open_containers(config.code_interpreter) if config.code_interpreter else None,
-        mcp=_mcp_servers(config, deps.get(Api.connectors)),
+        mcp=_mcp_servers(config, guard, deps.get(Api.connectors)),
         unavailable=Unavailable(config.unavailable_tools),
     )
-    attachments = open_attachments(files, config, pool, contents, file_processor(deps.get(Api.file_processors)))
-    telemetry = Telemetry()
+    attachments = open_attachments(files, config, pool, contents, guard, file_processor(deps.get(Api.file_processors)))
     records = MeasuredRecords(open_records(config.store, backend), telemetry)
     dependencies = Dependencies(
         inference,
@@ -107,17 +110,20 @@ def _moderator(config: ResponsesConfig, safety: Any | None) -> Moderator:
     return HostSafety(safety, store_chat_completions=config.store_chat_completions) if safety else NoModerator()
 
 
-def _pages(fetching: Fetching, pool: WorkerPool, contents: Admission) -> Pages | None:
+def _address_policy(fetching: Fetching, who: Callable[[], Owner]) -> AddressPolicy:
+    limits = LookupLimits(fetching.lookups, fetching.lookups_per_owner, fetching.lookup_seconds)
+    return AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes, resolve=Resolver(limits, who).resolve)
+
+
+def _pages(fetching: Fetching, guard: AddressPolicy, pool: WorkerPool, contents: Admission) -> Pages | None:
     if find_spec("trafilatura") is None:
         return None
     limits = FetchLimits(fetching.max_bytes, fetching.seconds, fetching.redirects)
-    guard = AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes)
     return Pages(Fetcher(guard, limits), pool, fetching.seconds, contents)
 
 
-def _mcp_servers(config: ResponsesConfig, connectors: Any | None) -> McpClient:
+def _mcp_servers(config: ResponsesConfig, guard: AddressPolicy, connectors: Any | None) -> McpClient:
     mcp = config.mcp
     incoming = IncomingLimits(mcp.answer_bytes, mcp.answer_values, mcp.session_bytes)
     limits = SessionLimits(mcp.connect_seconds, incoming)
-    guard = AddressPolicy(config.fetch.allowed_networks, config.fetch.nat64_prefixes)
     return McpClient(guard, HostConnectors(connectors), limits, mcp.repeatable, mcp.require_approval)

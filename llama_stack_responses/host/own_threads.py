@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 
+from llama_stack_responses.concurrency import in_own_thread
 from llama_stack_responses.core.errors import ApiError
 
 
@@ -33,27 +32,12 @@ class OwnThreads:
                 message = "The file processor of this stack is busy with other files. Try again later."
                 raise ApiError(503, message, retry_after=60)
             self._running += 1
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Result] = loop.create_future()
-        # The interpreter does not wait for daemon threads.
-        threading.Thread(target=self._work, args=(work, loop, done), daemon=True).start()
-        return await done
 
-    def _work[Result](
-        self, work: Callable[[], Result], loop: asyncio.AbstractEventLoop, done: asyncio.Future[Result]
-    ) -> None:
-        try:
-            result = work()
-        except BaseException as error:  # noqa: BLE001 (the waiting task raises it)
-            self._end(loop, done, lambda error=error: done.set_exception(error))  # type: ignore[misc]
-        else:
-            self._end(loop, done, lambda: done.set_result(result))
+        def counted() -> Result:
+            try:
+                return work()
+            finally:
+                with self._lock:
+                    self._running -= 1
 
-    def _end[Result](
-        self, loop: asyncio.AbstractEventLoop, done: asyncio.Future[Result], settle: Callable[[], None]
-    ) -> None:
-        with self._lock:
-            self._running -= 1
-        # The loop may have been closed, and the waiting task may have been cancelled.
-        with suppress(RuntimeError):
-            loop.call_soon_threadsafe(lambda: None if done.done() else settle())
+        return await in_own_thread(counted)

@@ -91,11 +91,11 @@ def open_attachments(
     config: ResponsesConfig,
     pool: WorkerPool,
     contents: Admission,
+    guard: AddressPolicy,
     processor: Processor | None = None,
 ) -> Attachments:
     """Return attachments for this configuration; `processor` reads kinds of files that this package cannot read."""
     limits, fetching = config.files, config.fetch
-    guard = AddressPolicy(fetching.allowed_networks, fetching.nat64_prefixes)
     fetcher = Fetcher(guard, FetchLimits(limits.max_bytes, fetching.seconds, fetching.redirects))
     pdfs = Pdfs(PdfLimits(limits.max_pages, limits.max_characters, limits.seconds), pool)
     texts = Texts(pool, pdfs, limits.max_characters, processor, limits.seconds)

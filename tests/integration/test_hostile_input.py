@@ -18,6 +18,7 @@ from tests.support.hostile import (
     code,
     documents,
     histories,
+    host_names,
     mcp_servers,
     model_servers,
     pages,
@@ -56,7 +57,19 @@ def nothing(_: Attacker) -> None:
     """Send nothing, to check that the bounds hold without an attack."""
 
 
-MODULES: Final = (pages, documents, words, bodies, histories, sockets, answers, mcp_servers, model_servers, code)
+MODULES: Final = (
+    pages,
+    documents,
+    words,
+    bodies,
+    histories,
+    sockets,
+    answers,
+    mcp_servers,
+    model_servers,
+    code,
+    host_names,
+)
 ATTACKS: Final[dict[str, Callable[[Attacker], None]]] = {
     "nothing": nothing,
     **{name: attack for module in MODULES for name, attack in module.ATTACKS.items()},
@@ -92,7 +105,10 @@ def attacked(
 ) -> Iterator[LiveStack]:
     """A stack with two users, low limits, and every feature that can be attacked."""
     folder = tmp_path_factory.mktemp("attacked")
-    env = {**stack_env, "INFERENCE_URL": upstream_process.client.base_url, "SEARXNG_URL": web.url("/searxng")}
+    # By name, so that each connection to the model server needs a lookup.
+    model_server = upstream_process.client.base_url.replace("127.0.0.1", "localhost")
+    env = {**stack_env, "INFERENCE_URL": model_server, "SEARXNG_URL": web.url("/searxng")}
+    env |= host_names.slow_names(folder)
     config = variant(STARTER, folder / "config.yaml", partial(expose, issuer, web))
     with LiveStack(config, env, folder / "state", host=host) as live:
         with Wire(live, issuer.token("bob", "blue")) as wire:
@@ -117,7 +133,9 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
         "bodies": {"seconds": 5},
         "history_bytes": histories.HISTORY_BYTES,
     }
+    found["fetch"] |= {"lookup_seconds": 1}
     [local] = config["providers"]["inference"]
+    local["config"]["network"] = {"idle_seconds": 0.001}
     hostile = {**local, "provider_id": "hostile", "config": {"base_url": web.url(MODELS)}}
     config["providers"]["inference"].append(hostile)
     config["server"]["auth"] = {"provider_config": issuer.provider_config}

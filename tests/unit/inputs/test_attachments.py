@@ -19,6 +19,7 @@ from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.documents.document import Document
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.inputs.attachments import open_attachments
 from llama_stack_responses.inputs.files import Count
 from llama_stack_responses.process_pool.pool import WorkerPool
@@ -93,7 +94,8 @@ async def resolved(
     config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
     asked = {"model": "m", "input": items[history:], **(continued or {})}
     contents = Admission(config.files.of_contents)
-    attachments = open_attachments(shelf or Shelf(**SHELF), config, WorkerPool(config.files.of_workers), contents)
+    pool, guard = WorkerPool(config.files.of_workers), AddressPolicy(FETCHING.allowed_networks)
+    attachments = open_attachments(shelf or Shelf(**SHELF), config, pool, contents, guard)
     with contents.lease(ANONYMOUS) as held:
         return await attachments.resolved(items, profile or Profile(), parse_create(asked), ANONYMOUS, held)
 
@@ -238,7 +240,8 @@ class Desk:
     def __init__(self, shelf: Shelf, **limits: Any) -> None:
         config = ResponsesConfig(fetch=FETCHING, files=FileInputs(**limits))
         self.contents = Admission(config.files.of_contents)
-        self._attachments = open_attachments(shelf, config, WorkerPool(config.files.of_workers), self.contents)
+        pool, guard = WorkerPool(config.files.of_workers), AddressPolicy(FETCHING.allowed_networks)
+        self._attachments = open_attachments(shelf, config, pool, self.contents, guard)
 
     async def read(
         self, held: Reservation, *parts: Json, profile: Profile | None = None, owner: Owner = ANONYMOUS

@@ -17,6 +17,7 @@ from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.core.schema.request import parse_create
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.context_lengths import ContextLengths
 from llama_stack_responses.generation.factory import GenerationFactory
 from llama_stack_responses.generation.loop import TurnLimits
@@ -157,7 +158,11 @@ class ProcessHarness:
         self.access = OneUser()
         lengths = ContextLengths(self.inference)
         attachments = open_attachments(
-            NoFiles(), ResponsesConfig(), WorkerPool(PoolLimits()), Admission(ResponsesConfig().files.of_contents)
+            NoFiles(),
+            ResponsesConfig(),
+            WorkerPool(PoolLimits()),
+            Admission(ResponsesConfig().files.of_contents),
+            AddressPolicy(),
         )
         self.factory = GenerationFactory(
             self.inference,

@@ -16,6 +16,7 @@ from llama_stack_responses.admission import Admission
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.access import Action, Kind
 from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.generation.dependencies import Dependencies
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.inputs.attachments import open_attachments
@@ -95,7 +96,7 @@ def server(
     contents = Admission(config.files.of_contents)
     services = Services(lambda: ANONYMOUS, uploaded_with(NoFiles(), contents, lambda: ANONYMOUS))
     pool = WorkerPool(config.files.of_workers)
-    attachments = open_attachments(NoFiles(), config, pool, contents)
+    attachments = open_attachments(NoFiles(), config, pool, contents, AddressPolicy())
     dependencies = Dependencies(inference, attachments, None, services, NoModerator(), Telemetry(), pool)
     return OpenAIResponsesImpl(config, records, dependencies, access, intervals)
 

@@ -1,0 +1,94 @@
+"""Name resolution for URLs that users and models name, with a share for each owner and a deadline.
+
+The owner of a domain chooses how slowly it is resolved, and getaddrinfo(3) cannot be cancelled. The event loop resolves
+names in a few threads that all its users share (uvloop has four), so foreign names there would delay connections to the
+model servers and the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from llama_stack_responses.concurrency import in_own_thread
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.process_pool.fair_queue import FairQueue, QueueFull
+
+from .address_policy import Refused
+
+LookUp = Callable[[str, int], Sequence[str]]
+"""`(host, port) -> addresses`; blocks, and raises OSError if there are none."""
+
+_WAITING_PER_OWNER = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LookupLimits:
+    """Limits of name resolution.
+
+    Attributes:
+        at_once: concurrent lookups, including those whose deadline has passed.
+        at_once_per_owner: concurrent lookups of one authenticated owner. Without authentication there is one owner,
+            which may use all.
+        seconds: time limit of one lookup, including the time in the queue.
+    """
+
+    at_once: int = 32
+    at_once_per_owner: int = 4
+    seconds: float = 10.0
+
+
+def of_system(host: str, port: int) -> Sequence[str]:
+    """Return the addresses that the system's resolver finds."""
+    return [str(address[0]) for *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+
+
+class Resolver:
+    """Resolves names in threads of its own. Owners take turns.
+
+    Args:
+        limits: limits of the lookups.
+        who: returns the current user.
+        look_up: resolves one name.
+    """
+
+    def __init__(self, limits: LookupLimits, who: Callable[[], Owner], look_up: LookUp = of_system) -> None:
+        self._limits = limits
+        self._who = who
+        self._look_up = look_up
+        self._queue = FairQueue(
+            limits.at_once, limits.at_once_per_owner, _WAITING_PER_OWNER, only_owner=ANONYMOUS.identity
+        )
+
+    async def resolve(self, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of a host.
+
+        Raises:
+            OSError: it has none.
+            Refused: they were not found in time, or too many lookups of this owner wait.
+        """
+        owner = self._who().identity
+        try:
+            async with asyncio.timeout(self._limits.seconds):
+                await self._queue.enter(owner)
+                return await asyncio.shield(self._started(host, port, owner))
+        except TimeoutError:
+            seconds = self._limits.seconds
+            raise Refused(f"The address of '{host}' was not found within {seconds:g} seconds.") from None
+        except QueueFull:
+            raise Refused("Too many names of hosts are being looked up for you. Try again later.") from None
+
+    def _started(self, host: str, port: int, owner: Hashable) -> asyncio.Future[Sequence[str]]:
+        """Start a lookup. Its slot is given back when its thread ends, even if nobody waits for it any more."""
+        looking = asyncio.ensure_future(in_own_thread(partial(self._look_up, host, port)))
+
+        def ended(_: object) -> None:
+            self._queue.leave(owner)
+            if not looking.cancelled():
+                looking.exception()  # otherwise asyncio reports an exception that the deadline preceded
+
+        looking.add_done_callback(ended)
+        return looking

@@ -1,0 +1,166 @@
+"""Name resolution: shares of owners, the deadline, and its independence of the event loop's own resolver."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from threading import Event, Lock
+from typing import Any
+
+import pytest
+import uvloop
+
+from llama_stack_responses.core.owner import ANONYMOUS, Owner
+from llama_stack_responses.fetch.address_policy import AddressPolicy, Refused
+from llama_stack_responses.fetch.resolver import LookupLimits, Resolver, of_system
+from tests.support.waiting import until
+
+ADA, BOB = Owner("ada"), Owner("bob")
+FAR = 60.0
+
+
+class Names:
+    """A DNS in which the names that begin with `slow` have no answer until `end`."""
+
+    def __init__(self) -> None:
+        self.looked_up: list[str] = []
+        self.at_once = self.most_at_once = 0
+        self._lock = Lock()
+        self._ended = Event()
+
+    def __enter__(self) -> "Names":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def look_up(self, host: str, _: int) -> Sequence[str]:
+        with self._lock:
+            self.looked_up.append(host)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            if host.startswith("slow"):
+                self._ended.wait(30)
+            if host == "none":
+                raise OSError("not found")
+            return ["192.0.2.1"]
+        finally:
+            with self._lock:
+                self.at_once -= 1
+
+    def resolver(self, owner: Owner = ADA, **limits: Any) -> Resolver:
+        return Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: owner, self.look_up)
+
+
+class Users:
+    """The user in whose name lookups are made."""
+
+    def __init__(self, names: Names, **limits: Any) -> None:
+        self.current = ADA
+        self.resolver = Resolver(LookupLimits(**{"seconds": FAR, **limits}), lambda: self.current, names.look_up)
+
+    def start(self, owner: Owner, host: str) -> asyncio.Task[Sequence[str]]:
+        async def look_up() -> Sequence[str]:
+            self.current = owner
+            return await self.resolver.resolve(host, 80)
+
+        return asyncio.create_task(look_up())
+
+
+async def test_name_is_resolved() -> None:
+    with Names() as names:
+        assert await names.resolver().resolve("a.example", 80) == ["192.0.2.1"]
+        with pytest.raises(OSError, match="not found"):
+            await names.resolver().resolve("none", 80)
+
+
+async def test_slow_names_of_one_owner_leave_slots_to_others() -> None:
+    with Names() as names:
+        users = Users(names, at_once=4, at_once_per_owner=2)
+        slow = [users.start(ADA, f"slow-{number}") for number in range(10)]
+        await until(lambda: names.at_once == 2)
+        assert await users.start(BOB, "a.example") == ["192.0.2.1"]
+        assert names.most_at_once == 3
+        names.end()
+        await asyncio.gather(*slow)
+
+
+async def test_lookups_of_stack_without_users_take_all_slots() -> None:
+    with Names() as names:
+        resolver = names.resolver(ANONYMOUS, at_once=4, at_once_per_owner=1)
+        slow = [asyncio.create_task(resolver.resolve(f"slow-{number}", 80)) for number in range(6)]
+        await until(lambda: names.at_once == 4)
+        names.end()
+        await asyncio.gather(*slow)
+        assert names.most_at_once == 4
+
+
+async def test_lookup_beyond_deadline_is_refused_and_keeps_slot_until_it_ends() -> None:
+    with Names() as names:
+        resolver = names.resolver(at_once=1, at_once_per_owner=1, seconds=0.05)
+        with pytest.raises(Refused, match=r"'slow' was not found within 0\.05 seconds"):
+            await resolver.resolve("slow", 80)
+        with pytest.raises(Refused, match=r"'a\.example' was not found within"):
+            await resolver.resolve("a.example", 80)
+        assert names.looked_up == ["slow"]
+        names.end()
+        await until(lambda: names.at_once == 0)
+        assert await names.resolver().resolve("a.example", 80) == ["192.0.2.1"]
+
+
+async def test_slot_is_given_back_after_late_answer() -> None:
+    with Names() as names:
+        resolver = names.resolver(at_once=1, at_once_per_owner=1)
+        looking = asyncio.create_task(resolver.resolve("slow", 80))
+        await until(lambda: names.at_once == 1)
+        looking.cancel()
+        await asyncio.wait([looking])
+        names.end()
+        assert await resolver.resolve("a.example", 80) == ["192.0.2.1"]
+
+
+async def test_waiting_lookups_of_one_owner_are_limited() -> None:
+    with Names() as names:
+        resolver = names.resolver(at_once=1, at_once_per_owner=1)
+        slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(257)]
+        await until(lambda: names.at_once == 1)
+        with pytest.raises(Refused, match="Too many names of hosts"):
+            await resolver.resolve("a.example", 80)
+        names.end()
+        await asyncio.gather(*slow)
+
+
+async def test_reason_of_refused_lookup_is_shown() -> None:
+    with Names() as names:
+        policy = AddressPolicy(resolve=names.resolver(seconds=0.05).resolve)
+        with pytest.raises(Refused, match=r"not found within 0\.05 seconds"):
+            await policy.addresses("http", "slow.example", 80)
+
+
+def run_on_uvloop(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(work())
+
+
+def test_slow_names_do_not_delay_lookups_of_event_loop() -> None:
+    async def work() -> None:
+        loop = asyncio.get_running_loop()
+        with Names() as names:
+            resolver = names.resolver(ANONYMOUS)
+            slow = [asyncio.create_task(resolver.resolve("slow", 80)) for _ in range(32)]
+            await until(lambda: names.at_once == 32)
+            async with asyncio.timeout(20):
+                # What connections to model servers and stores use, and the threads of other work.
+                assert await loop.getaddrinfo("localhost", 80)
+                assert await asyncio.to_thread(lambda: 1) == 1
+            assert names.at_once == 32
+            names.end()
+            await asyncio.gather(*slow)
+
+    run_on_uvloop(work)
+
+
+def test_system_resolves_this_machine() -> None:
+    assert "127.0.0.1" in of_system("localhost", 80)
