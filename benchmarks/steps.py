@@ -128,6 +128,10 @@ class Inference:
         """Return None: not needed."""
         return None
 
+    async def answers(self) -> bool | None:
+        """Return None: not needed."""
+        return None
+
     def explain(self, error: Exception) -> ApiError:
         """Raise the error: none is expected."""
         raise error

@@ -30,6 +30,8 @@ class Intervals:
         reconnect_seconds: interval between two attempts to subscribe to a store's notifications.
         subscribe_delay_seconds: delay before a subscription to a name, since most waits end earlier.
         unknown_outcome_seconds: time limit for reading back the outcome of a commit whose answer was lost.
+        ready_seconds: time limit of each check of readiness.
+        ready_cache_seconds: time for which the result of a check of readiness holds.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
     """
@@ -48,6 +50,8 @@ class Intervals:
     reconnect_seconds: float = 2.0
     subscribe_delay_seconds: float = 0.05
     unknown_outcome_seconds: float = 15.0
+    ready_seconds: float = 2.0
+    ready_cache_seconds: float = 1.0
     stream_refusal_seconds: float = 2.0
 
 

@@ -39,6 +39,10 @@ class Inference(Protocol):
         """Return the model's context in tokens, if the host knows it."""
         ...
 
+    async def answers(self) -> bool | None:
+        """Return whether a model server answers; None if no provider can tell."""
+        ...
+
     def explain(self, error: Exception) -> ApiError:
         """Return the client's error for an exception that the chunks raised."""
         ...

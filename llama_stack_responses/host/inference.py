@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import time
@@ -137,6 +138,22 @@ class HostInference:
         length = listed.metadata.get("context_length") if listed else None
         return length if isinstance(length, int) and length > 0 else None
 
+    async def answers(self) -> bool | None:
+        """Return True as soon as the model server of one provider answers, else False; None if no provider can tell."""
+        table = getattr(self._router, "routing_table", None)
+        providers = table.impls_by_provider_id.values() if table else ()
+        tasks = [asyncio.create_task(_is_well(each)) for each in providers if hasattr(each, "health")]
+        found: set[bool | None] = set()
+        try:
+            for done in asyncio.as_completed(tasks):
+                found.add(await done)
+                if True in found:
+                    return True
+        finally:
+            for task in tasks:
+                task.cancel()
+        return False if False in found else None
+
     async def _listed(self, name: str) -> Any | None:
         """Return the host's entry of a model that this user may access."""
         table = getattr(self._router, "routing_table", None)
@@ -158,6 +175,18 @@ class HostInference:
             case ValueError():
                 return ApiError(502, "The inference provider sent something in its stream that is not JSON.")
         return _of_transport(error)
+
+
+async def _is_well(provider: Any) -> bool | None:
+    """Return whether a provider reports that its model server answers; None if it does not report that."""
+    try:
+        status = str((await provider.health())["status"])
+    except NotImplementedError:
+        return None
+    except Exception as error:  # noqa: BLE001 - whatever it is, the provider is not well
+        logger.debug("the health of a provider cannot be read: %s", error)
+        return False
+    return None if status == "Not Implemented" else status == "OK"
 
 
 async def _in_one(completion: Any) -> AsyncGenerator[Any]:

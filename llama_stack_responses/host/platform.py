@@ -48,6 +48,7 @@ if TYPE_CHECKING or "ogx" not in sys.modules:
     from llama_stack_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from llama_stack_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from llama_stack_api.prompts.models import GetPromptRequest
+    from llama_stack_api.router_utils import PUBLIC_ROUTE_KEY
     from llama_stack_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
     SAFETY: Final[Api | None] = Api.safety
@@ -88,6 +89,7 @@ else:
     from ogx_api.files.models import RetrieveFileContentRequest, RetrieveFileRequest
     from ogx_api.inference.models import OpenAIChatCompletionRequestWithExtraBody as ChatRequest
     from ogx_api.prompts.models import GetPromptRequest
+    from ogx_api.router_utils import PUBLIC_ROUTE_KEY
     from ogx_api.vector_io.models import OpenAISearchVectorStoreRequest, SearchRankingOptions
 
     PROVIDER_DATA_HEADER: Final = "X-OGX-Provider-Data"
@@ -99,6 +101,7 @@ else:
 __all__ = [
     "PROVIDER_DATA_HEADER",
     "PROVIDER_DATA_VAR",
+    "PUBLIC_ROUTE_KEY",
     "SAFETY",
     "SERVER",
     "AccessDeniedError",

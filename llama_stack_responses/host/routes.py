@@ -17,7 +17,7 @@ from fastapi import APIRouter
 from llama_stack_responses.service.responses import OpenAIResponsesImpl
 from llama_stack_responses.wire.response_routes import create_router
 
-from .platform import fastapi_router_registry
+from .platform import PUBLIC_ROUTE_KEY, fastapi_router_registry
 from .provider_data import guard_provider_data
 from .websocket_auth import HostAuthorizer
 from .websocket_frames import bound_websocket_frames
@@ -41,7 +41,7 @@ def enter_router() -> None:
             with suppress(RuntimeError):
                 # OGX builds routes in the serving event loop, too late for the lifespan of a router to run.
                 asyncio.get_running_loop().call_soon(impl.start)
-            return create_router(impl, HostAuthorizer(impl.access))
+            return create_router(impl, HostAuthorizer(impl.access), PUBLIC_ROUTE_KEY)
         if of_host is None:
             raise RuntimeError("The host has routes of its own for no other provider of the API 'responses'.")
         return of_host(impl)

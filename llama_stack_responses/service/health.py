@@ -25,12 +25,30 @@ class Health:
         self._records = records
         self._worker = worker
 
+    async def store(self) -> bool:
+        """Return True.
+
+        Raises:
+            ApiError: 503, the store does not answer.
+        """
+        await self._records.get_many(["health"])
+        return True
+
+    async def worker(self) -> bool | None:
+        """Return True, or None if the store does not support a worker.
+
+        Raises:
+            ApiError: 503, the worker does not run, or cannot renew its lease.
+        """
+        await self._worker.check()
+        return True if self._records.transactional else None
+
     async def report(self) -> dict[str, Any]:
         """Return `status`, as the host defines it, and a `message` if the server is not healthy."""
         try:
             async with asyncio.timeout(_PATIENCE):
-                await self._records.get_many(["health"])
-                await self._worker.check()
+                await self.store()
+                await self.worker()
         except TimeoutError:
             return _ill(f"The response store did not answer within {_PATIENCE:g} seconds.")
         except ApiError as error:

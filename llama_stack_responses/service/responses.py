@@ -46,6 +46,7 @@ from .conversations import Conversations
 from .health import Health
 from .idempotency import IdempotencyClaim, IdempotencyKeys
 from .persistence import Keeper
+from .readiness import Check, Readiness, Report
 from .replays import Replays
 from .token_counting import Counting
 
@@ -118,6 +119,7 @@ class OpenAIResponsesImpl:
         self._leases = self._jobs.foreground
         self._keeper = Keeper(archive, self._leases, intervals)
         self._health = Health(records, self._jobs.worker)
+        self._readiness = self._checks_of_readiness()
         self._replays = Replays()
         self._runs: set[Run] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -136,6 +138,14 @@ class OpenAIResponsesImpl:
             sealer=sealer,
             intervals=self.intervals,
         )
+
+    def _checks_of_readiness(self) -> Readiness:
+        checks: dict[str, Check] = {
+            "store": self._health.store,
+            "worker": self._health.worker,
+            "model_server": self._factory.inference.answers,
+        }
+        return Readiness(checks, lambda: self.shutdown_coordinator.begun, self.intervals)
 
     def start(self) -> bool:
         """Start the background tasks in the running event loop; return False if that was done before."""
@@ -167,6 +177,11 @@ class OpenAIResponsesImpl:
         """Return the `status` of this server, and a `message` if it is not healthy."""
         self.start()
         return await self._health.report()
+
+    async def ready(self) -> Report:
+        """Return whether requests should be sent to this server. Anyone may ask: it reveals no names or addresses."""
+        self.start()
+        return await self._readiness.report()
 
     async def create(self, body: Any, key: str | None = None, hold: Hold | None = None) -> Run | DetachedResponse:
         """Create a response, or return the one that was created with the same key.

@@ -55,6 +55,18 @@ def deleted(kind: str) -> Schema:
 
 ERROR: Final = whole(error=whole(message=TEXT, type=TEXT, param=or_null(TEXT), code=or_null(TEXT)))
 
+_PART: Final = one_of("ok", "unavailable", "unknown")
+READINESS: Final[Schema] = {
+    "type": "object",
+    "properties": {
+        "status": one_of("ready", "not_ready", "stopping"),
+        "store": _PART,
+        "worker": _PART,
+        "model_server": _PART,
+    },
+    "required": ["status"],
+}
+
 _TYPED: Final[Schema] = {"type": "object", "properties": {"type": TEXT}, "required": ["type"]}
 """An object whose `type` identifies its kind."""
 

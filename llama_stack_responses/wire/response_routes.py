@@ -17,6 +17,7 @@ from .container_routes import containers_router
 from .context_routes import context_router
 from .conversation_routes import conversations_router
 from .openapi import INCLUDE, ITEMS, PAGING, REPLAY, RESPONSE, TEXT, deleted, described, page
+from .ready_route import add_ready_route
 from .requests import MAX_PAGE, Handler, Query, add_nothing, asked_of_items, page_of, routes_within
 from .responses import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
 from .traffic import Traffic
@@ -31,10 +32,11 @@ _CREATE: Final = described(
 )
 
 
-def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer) -> APIRouter:
+def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, public_key: str) -> APIRouter:
     """Return the routes of the Responses API for `impl`; `gate` authorizes WebSocket connections.
 
-    It has no side effects: the host calls it more than once.
+    It has no side effects: the host calls it more than once. `public_key` is the key in the description of a route by
+    which the host lets requests without a token pass.
     """
 
     @asynccontextmanager
@@ -45,6 +47,7 @@ def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer) -> APIR
     router = APIRouter(lifespan=lifespan)
     # These come first: the names of their routes would match as ids of responses.
     traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off)
+    add_ready_route(router, impl, traffic, public_key)
     router.include_router(context_router(impl.counting, impl.compaction, traffic))
     router.include_router(_responses(impl, traffic))
     router.add_websocket_route("/v1/responses", socket_route(impl, gate, traffic))

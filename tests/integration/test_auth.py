@@ -423,6 +423,16 @@ def test_provider_key_of_queued_job_is_stored_sealed_and_survives_a_kill(
     assert left == []
 
 
+@pytest.mark.parametrize("token", [None, "token-of-nobody"])
+def test_readiness_needs_no_token(guarded: LiveStack, token: str | None) -> None:
+    with Wire(guarded, token) as wire:
+        answer = wire.http.get("/ready")
+        assert (answer.status_code, answer.json()["status"]) == (200, "ready")
+        assert wire.get("").status_code == 401
+        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+            assert wire.http.request(method, "/ready").status_code == 401
+
+
 # On a WebSocket, which the hosts authenticate in part or not at all
 
 

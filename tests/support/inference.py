@@ -99,6 +99,10 @@ class FakeInference:
         """Return the configured length."""
         return self.length
 
+    async def answers(self) -> bool | None:
+        """Return True."""
+        return True
+
     def explain(self, error: Exception) -> ApiError:
         """Return an error that shows it was explained."""
         return ApiError(502, f"explained: {error}")

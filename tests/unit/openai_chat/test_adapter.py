@@ -35,6 +35,31 @@ async def test_server_that_lists_models_is_healthy() -> None:
         assert kinds == {"chat": "llm", "nomic-embed-text": "embedding", "bge-reranker": "rerank"}
 
 
+@pytest.mark.parametrize(
+    ("status", "key", "healthy"), [(401, None, True), (401, "wrong", False), (500, None, False), (503, "key", False)]
+)
+async def test_server_is_healthy_if_it_answers_or_asks_users_for_their_keys(
+    status: int, key: str | None, healthy: bool
+) -> None:
+    async def refuses(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(whole(status, {"error": {"message": "No."}}))
+
+    async with serving(refuses) as server:
+        provider = OpenAIChatAdapter(OpenAIChatConfig(base_url=server.url, api_key=key))
+        assert ((await provider.health())["status"] == "OK") == healthy
+
+
+async def test_server_that_is_not_there_is_not_healthy() -> None:
+    async with serving(hangs_up) as server:
+        url = server.url
+    assert (await adapter(url).health())["status"] == "Error"
+
+
+async def hangs_up(peer: Peer) -> None:
+    """Answer nothing."""
+
+
 async def test_models_are_refreshed_only_after_change() -> None:
     """The host forgets all models before it lists them, so that a client may find none."""
     names: list[str] | None = ["chat"]

@@ -1,0 +1,92 @@
+"""Readiness: whether this server, its store and a model server answer now."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from time import monotonic
+from typing import Literal
+
+from ..core.errors import ApiError
+from ..intervals import Intervals
+from ..logs import get_logger
+
+logger = get_logger(__name__)
+
+type State = Literal["ok", "unavailable", "unknown"]
+type Check = Callable[[], Awaitable[bool | None]]
+"""Returns whether a part answers, or None if that cannot be found out; an `ApiError` means that it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The result of a check.
+
+    Attributes:
+        status: `ready`; `not_ready`, a part does not answer; `stopping`, this server shuts down.
+        parts: the state of each part, by its name.
+    """
+
+    status: Literal["ready", "not_ready", "stopping"]
+    parts: Mapping[str, State]
+
+    @property
+    def ready(self) -> bool:
+        """Whether requests should be sent to this server."""
+        return self.status == "ready"
+
+
+class Readiness:
+    """Checks the parts that requests need.
+
+    Anyone may ask, so at most one check runs at a time, and its report holds for `ready_cache_seconds`.
+
+    Args:
+        checks: checks the parts, by name. Each may take `ready_seconds`.
+        stopping: whether this server shuts down.
+        intervals: the time limits.
+    """
+
+    def __init__(self, checks: Mapping[str, Check], stopping: Callable[[], bool], intervals: Intervals) -> None:
+        self._checks = checks
+        self._stopping = stopping
+        self._intervals = intervals
+        self._checking: asyncio.Task[Report] | None = None
+        self._until = 0.0
+        self._last: Mapping[str, State] = {}
+
+    async def report(self) -> Report:
+        """Return the report of the check that is running, or of the last one, or of a new one."""
+        if self._stopping():
+            return Report("stopping", {})
+        if self._checking is None or (self._checking.done() and monotonic() >= self._until):
+            self._checking = asyncio.create_task(self._check())
+        # The check goes on if the client that asked first disconnects.
+        return await asyncio.shield(self._checking)
+
+    async def _check(self) -> Report:
+        found = await asyncio.gather(*map(self._state, self._checks.values()))
+        parts = {name: state for name, (state, _) in zip(self._checks, found, strict=True)}
+        for name, (state, why) in zip(self._checks, found, strict=True):
+            # Only changes are logged: anyone may cause a check each second.
+            if state != self._last.get(name, "unknown" if state == "unknown" else "ok"):
+                logger.warning("readiness: %s is %s%s", name, state, f": {why}" if why else "")
+        self._last = parts
+        self._until = monotonic() + self._intervals.ready_cache_seconds
+        return Report("not_ready" if "unavailable" in parts.values() else "ready", parts)
+
+    async def _state(self, check: Check) -> tuple[State, str]:
+        """Return the state of a part, and the reason if it is not ok."""
+        seconds = self._intervals.ready_seconds
+        try:
+            async with asyncio.timeout(seconds):
+                answers = await check()
+        except TimeoutError:
+            return "unavailable", f"no answer within {seconds:g} seconds"
+        except ApiError as error:
+            return "unavailable", str(error)
+        except Exception as error:
+            logger.exception("a check of readiness failed")
+            return "unavailable", type(error).__name__
+        return ("unknown" if answers is None else "ok" if answers else "unavailable"), ""
