@@ -96,6 +96,11 @@ class Reservation:
         self._owner = owner
         self._units = 0
 
+    @property
+    def units(self) -> int:
+        """Units that are held now."""
+        return self._units
+
     def take(self, units: int) -> Self:
         """Reserve `units` more.
 
@@ -105,6 +110,18 @@ class Reservation:
         self._admission.take(self._owner, units)
         self._units += units
         return self
+
+    def resize(self, units: int) -> None:
+        """Hold exactly `units`: reserve what is missing, or release what is too many.
+
+        Raises:
+            ApiError: as from `take`; what was held before stays held.
+        """
+        if units > self._units:
+            self.take(units - self._units)
+        elif units < self._units:
+            self._admission.give_back(self._owner, self._units - units)
+            self._units = units
 
     def release(self) -> None:
         """Release all units. Calling this again has no effect."""

@@ -179,8 +179,8 @@ class AnswerLimits(BaseModel):
         unread_seconds: maximum time for which a client may read nothing of an answer; then its connection is closed.
         streams, streams_per_user: maximum open event streams and WebSockets, of all users and of one.
         downloads, downloads_per_user: maximum files that are being sent, to all users and to one.
-        total_bytes: maximum bytes of stored responses and lists of more than 64 KiB that are being sent or replayed,
-            for all users.
+        total_bytes: maximum bytes of JSON answers of more than 64 KiB that are being sent, and of stored responses that
+            are read for them or replayed, for all users.
         bytes_per_user: the same for one user.
     """
 

@@ -41,7 +41,7 @@ def is_large(value: Any, most: int) -> bool:
         elif isinstance(each, dict | list | tuple):
             left -= _LEAST * len(each)
             if left >= 0:
-                waiting += each.values() if isinstance(each, dict) else each
+                waiting += each if isinstance(each, list | tuple) else [*each, *each.values()]
     return left < 0
 
 

@@ -12,7 +12,6 @@ from weakref import WeakValueDictionary, finalize
 from ..admission import Reservation
 from ..core.stream.events import Event
 from ..core.stream.replay import replay
-from ..store import codec
 from ..store.archive import StoredResponse
 
 _AT_ONCE: Final = 64
@@ -47,9 +46,9 @@ class Replays:
         """
         response_id = stored.response["id"]
         held = self._held.get(response_id)
-        if held is None or held.stored != stored:
+        if held is None or held.stored.version != stored.version:
             held = _Held(stored)
-            finalize(held, lease().take(len(codec.dumps(stored.response))).release)
+            finalize(held, lease().take(stored.size).release)
             self._held[response_id] = held
         return _events(held, after)
 

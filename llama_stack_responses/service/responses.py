@@ -208,7 +208,7 @@ class OpenAIResponsesImpl:
             )
         claim = IdempotencyClaim.of(self.access.who(), key, body)
         while True:
-            if joined := await self._join(claim):
+            if joined := await self._join(claim, hold):
                 return joined
             with suppress(Conflict):
                 return await self._claimed(request, body, claim, hold)
@@ -238,12 +238,12 @@ class OpenAIResponsesImpl:
         start = await self._resolver.resolve(self._parser.parse(body), connection.chains, hold=hold)
         return await self._run(start, connection)
 
-    async def _join(self, claim: IdempotencyClaim) -> DetachedResponse | None:
+    async def _join(self, claim: IdempotencyClaim, hold: Hold | None) -> DetachedResponse | None:
         """Return the response that was created with the key, once it has begun; None if the key is free."""
         while response_id := await self._keys.find(claim):
             await self._jobs.events.begun(response_id)
             if await self._archive.entry(response_id):
-                return DetachedResponse(await self.retrieve(response_id), replayed=True)
+                return DetachedResponse(await self.retrieve(response_id, hold), replayed=True)
             if await self._keys.find(claim) == response_id:
                 raise ApiError(
                     409,
@@ -294,14 +294,14 @@ class OpenAIResponsesImpl:
             )
         return DetachedResponse(response)
 
-    async def finish(self, response_id: str) -> Json:
-        """Wait for the end of a detached response, and return it.
+    async def finish(self, response_id: str, hold: Hold | None = None) -> Json:
+        """Wait for the end of a detached response, and return it; `hold` as in `create`.
 
         Raises:
             ApiError: 503, this server shuts down first.
         """
         await self._jobs.events.ended(response_id)
-        response = await self.retrieve(response_id)
+        response = await self.retrieve(response_id, hold)
         if response["status"] in RUNNING:
             raise ApiError(503, "The server is shutting down, and another goes on. Ask again.", retry_after=1)
         return response
@@ -351,13 +351,17 @@ class OpenAIResponsesImpl:
         if connection:
             connection.chains.keep(final, start.remembered, exchanges, start.history.link, start.history.base)
 
-    async def retrieve(self, response_id: str) -> Json:
+    async def retrieve(self, response_id: str, hold: Hold | None = None) -> Json:
         """Return the response as stored or, while it is streamed in the foreground, as it was when it began.
+
+        Args:
+            response_id: the id of the response.
+            hold: as in `create`.
 
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's.
         """
-        return (await self._found(response_id, "read")).response
+        return (await self._found(response_id, "read", hold)).response
 
     async def follow(
         self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation]
@@ -412,8 +416,12 @@ class OpenAIResponsesImpl:
         )
         await self._jobs.forget(response_id)
 
-    async def cancel(self, response_id: str) -> Json:
+    async def cancel(self, response_id: str, hold: Hold | None = None) -> Json:
         """Cancel a background response, whichever server runs it, and return it; do nothing if it has ended.
+
+        Args:
+            response_id: the id of the response.
+            hold: as in `create`.
 
         Raises:
             ApiError: 400, the response is not a background response.
@@ -423,7 +431,7 @@ class OpenAIResponsesImpl:
             raise bad_request("Cannot cancel a synchronous response.")
         if stored.response["status"] in RUNNING:
             await self._jobs.cancel(response_id)
-        return await self.retrieve(response_id)
+        return await self.retrieve(response_id, hold)
 
     async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """Return a page of the caller's responses by creation time, each with the `input` that host clients require."""
@@ -481,16 +489,16 @@ class OpenAIResponsesImpl:
             )
         return found
 
-    async def _found(self, response_id: str, action: Action) -> StoredResponse | Vouched:
+    async def _found(self, response_id: str, action: Action, hold: Hold | None = None) -> StoredResponse | Vouched:
         """Return the response, stored or running in the foreground, on which the caller wants to perform `action`.
 
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
         """
         check_response_id(response_id, "response_id")
-        found = await self._archive.load(response_id) or await self._archive.under_way(response_id)
+        found = await self._archive.load(response_id, hold) or await self._archive.under_way(response_id)
         # It may have ended between the two reads.
-        found = found or await self._archive.load(response_id)
+        found = found or await self._archive.load(response_id, hold)
         if found is None or not self.access.allows("read", "response", response_id, found.owner):
             raise not_found(response_id)
         if not self.access.allows(action, "response", response_id, found.owner):

@@ -54,6 +54,7 @@ class StoredResponse:
         input: the name of the history after its input.
         version: the version of the record; it grows with each save.
         transcript: how its stream was cut into events; None if this was not recorded.
+        size: the size of the records that hold it, as `codec.size` counts.
     """
 
     response: Json
@@ -62,6 +63,7 @@ class StoredResponse:
     input: str | None
     version: int
     transcript: Sequence[Mark] | None = None
+    size: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +231,18 @@ class Archive:
             if not ops or await committed(self._records, ops, conditions):
                 return
 
-    async def load(self, response_id: str) -> StoredResponse | None:
-        """Return the response; None if it is unknown, deleted or expired."""
+    async def load(self, response_id: str, hold: Callable[[int], object] | None = None) -> StoredResponse | None:
+        """Return the response; None if it is unknown, deleted or expired.
+
+        Args:
+            hold: called with the size of the response; it may raise.
+        """
         found, _ = await self._entries([response_id])
-        page = await self._page(found, 1)
-        return next(iter(page.items), None)
+        for stored in (await self._page(found, 1)).items:
+            if hold:
+                hold(stored.size)
+            return stored
+        return None
 
     async def under_way(self, response_id: str) -> Vouched | None:
         """Return the foreground response that any server of the store is running; None if there is none."""
@@ -280,8 +289,9 @@ class Archive:
                 return Page(items, has_more=True)
             ahead = (key for later in found[number:limit] for key in _content_of(later.entry))
             content = await shared.get(_content_of(each.entry), ahead)
-            size += each.size + sum(of_it for _, _, of_it in content.values())
-            items += _stored(each, content)
+            size_of_it = each.size + sum(of_it for _, _, of_it in content.values())
+            size += size_of_it
+            items += _stored(each, content, size_of_it)
         return Page(items, len(found) > limit)
 
     async def own_inputs(self, stored: Sequence[StoredResponse]) -> Sequence[Items]:
@@ -486,13 +496,13 @@ def _content_of(entry: Entry) -> Sequence[str]:
     return keys if entry.response["output"] or not entry.outputs else [*keys, f"n/{entry.history}"]
 
 
-def _stored(found: _Found, content: Mapping[str, tuple[Record, Any, int]]) -> Sequence[StoredResponse]:
+def _stored(found: _Found, content: Mapping[str, tuple[Record, Any, int]], size: int) -> Sequence[StoredResponse]:
     """Return the response; nothing if part of it is gone."""
     entry = found.entry
     if content.keys() < set(_content_of(entry)):
         return ()
     response = _response(entry, {key: value for key, (_, value, _) in content.items()})
-    return (StoredResponse(response, entry.owner, entry.history, entry.input, found.version, entry.transcript),)
+    return (StoredResponse(response, entry.owner, entry.history, entry.input, found.version, entry.transcript, size),)
 
 
 def _response(entry: Entry, content: Mapping[str, Any]) -> Json:

@@ -85,12 +85,11 @@ class _Routes:
             after=query.text("after"),
             order=query.order(),
         )
-        return self._traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
+        return page_of(page.data, has_more=page.has_more)
 
     async def retrieve_item(self, conversation_id: str, item_id: str, request: Request) -> Response:
         asked_of_items(request)
-        item = Json(await self._conversations.retrieve_item(conversation_id, item_id))
-        return self._traffic.stored(request.scope, item)
+        return Json(await self._conversations.retrieve_item(conversation_id, item_id))
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Response:
         return Json(await self._conversations.delete_item(conversation_id, item_id))

@@ -33,6 +33,7 @@ class Exchange:
         request_id: the id of the request.
         unread_seconds: maximum time for which the client may read nothing.
         break_off: closes the connection of a scope without waiting for the client.
+        answers: creates the reservation for the bytes of a large answer.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Exchange:
         request_id: str,
         unread_seconds: float,
         break_off: Callable[[Scope], None],
+        answers: Callable[[], Reservation],
     ) -> None:
         self._scope = scope
         self._receive = receive
@@ -51,6 +53,8 @@ class Exchange:
         self._request_id = request_id
         self._unread_seconds = unread_seconds
         self._break_off = break_off
+        self._answers = answers
+        self._answer: Reservation | None = None
         self._loop = asyncio.get_running_loop()
         self._began = perf_counter()
         self._waits_since: float | None = None
@@ -73,6 +77,12 @@ class Exchange:
         """Return the reservation for the request's body, held until the answer has been sent; `make` creates it."""
         self._lease = self._lease or self.hold(make())
         return self._lease
+
+    @property
+    def answer(self) -> Reservation:
+        """The reservation for the bytes of a large answer, held until the answer has been sent."""
+        self._answer = self._answer or self.hold(self._answers())
+        return self._answer
 
     def hold(self, lease: Reservation) -> Reservation:
         """Release this reservation when the answer has been sent."""

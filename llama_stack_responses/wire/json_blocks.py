@@ -13,6 +13,9 @@ from llama_stack_responses.core.json_values import is_large
 BLOCK: Final = 65_536
 """Approximate bytes of one block."""
 
+_PIECES: Final = 512
+"""Maximum values in one block, since a small value takes longer to encode here than its size suggests."""
+
 _TEXT: Final = 16_384
 """Characters of a string that are encoded at once."""
 
@@ -35,7 +38,7 @@ def blocks(value: Any, block: int = BLOCK, text: int = _TEXT) -> Iterator[bytes]
     for piece in _pieces(value, _DEPTH, block, text):
         pieces.append(piece)
         size += len(piece)
-        if size >= block:
+        if size >= block or len(pieces) >= _PIECES:
             yield b"".join(pieces)
             pieces, size = [], 0
     if pieces:

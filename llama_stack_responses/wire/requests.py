@@ -58,6 +58,7 @@ class ErrorsAsJson(APIRoute):
             request_id=own_id,
             unread_seconds=traffic.unread_seconds,
             break_off=traffic.break_off,
+            answers=traffic.large_answer,
         )
         with known(scope, own_id), exchange:
             try:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
+from starlette.types import Scope
 
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.schema.request import request_schema
@@ -64,11 +65,11 @@ def _responses(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
         router.add_api_route(path, answer, methods=[method], summary=summary, **description)
 
     add("POST", "", _create(impl, traffic), "Create a model response", _CREATE)
-    add("GET", "", _list(impl, traffic), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
+    add("GET", "", _list(impl), "List responses", described(page(RESPONSE), query={**PAGING, "model": TEXT}))
     replayed = described(RESPONSE, query={**REPLAY, **INCLUDE}, streams=True)
     add("GET", "/{response_id}", _retrieve(impl, traffic), "Retrieve a response", replayed)
     add("DELETE", "/{response_id}", _delete(impl), "Delete a response", described(deleted("response")))
-    add("POST", "/{response_id}/cancel", _cancel(impl), "Cancel a response", described(RESPONSE))
+    add("POST", "/{response_id}/cancel", _cancel(impl, traffic), "Cancel a response", described(RESPONSE))
     listed = described(ITEMS, query={**PAGING, **INCLUDE})
     add("GET", "/{response_id}/input_items", _input_items(impl, traffic), "List a response's input items", listed)
     add_nothing(router)
@@ -82,20 +83,22 @@ def _create(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
             traffic.hold_stream(request.scope)
         made = await impl.create(body, _idempotency_key(request), traffic.bodies.hold(request))
         if isinstance(made, DetachedResponse):
-            return await _kept(impl, traffic, made, stream=bool(body.get("stream")))
+            return await _kept(impl, traffic, request.scope, made, stream=bool(body.get("stream")))
         return RunAsEvents(made) if body.get("stream") else RunAsJson(made)
 
     return create_response
 
 
-async def _kept(impl: OpenAIResponsesImpl, traffic: Traffic, made: DetachedResponse, *, stream: bool) -> Response:
+async def _kept(
+    impl: OpenAIResponsesImpl, traffic: Traffic, scope: Scope, made: DetachedResponse, *, stream: bool
+) -> Response:
     response_id = made.response["id"]
     headers = {"idempotent-replayed": "true"} if made.replayed else {}
     if stream:
         return await _followed(impl, traffic, response_id, -1, headers)
     if made.response["background"]:
         return Json(made.response, headers=headers)
-    return FinishedAsJson(impl.finish(response_id), headers)
+    return FinishedAsJson(impl.finish(response_id, traffic.hold_value(scope)), headers)
 
 
 def _idempotency_key(request: Request) -> str | None:
@@ -115,7 +118,7 @@ def _retrieve(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
         query = asked_of_items(request)
         stream, after = query.flag("stream"), query.integer("starting_after", 0, None)
         if not stream:
-            return traffic.stored(request.scope, Json(await impl.retrieve(response_id)))
+            return Json(await impl.retrieve(response_id, traffic.hold_value(request.scope)))
         traffic.hold_stream(request.scope)
         return await _followed(impl, traffic, response_id, -1 if after is None else after, {})
 
@@ -132,7 +135,7 @@ async def _followed(
     return followed(await impl.follow(response_id, after, KEEP_ALIVE_AFTER, traffic.large_answer), headers)
 
 
-def _list(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+def _list(impl: OpenAIResponsesImpl) -> Handler:
     async def list_responses(request: Request) -> Response:
         query = Query(request)
         page = await impl.list(
@@ -141,7 +144,7 @@ def _list(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
             order=query.order(),
             model=query.text("model"),
         )
-        return traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
+        return page_of(page.data, has_more=page.has_more)
 
     return list_responses
 
@@ -154,9 +157,9 @@ def _delete(impl: OpenAIResponsesImpl) -> Handler:
     return delete_response
 
 
-def _cancel(impl: OpenAIResponsesImpl) -> Handler:
-    async def cancel_response(response_id: str) -> Response:
-        return Json(await impl.cancel(response_id))
+def _cancel(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
+    async def cancel_response(response_id: str, request: Request) -> Response:
+        return Json(await impl.cancel(response_id, traffic.hold_value(request.scope)))
 
     return cancel_response
 
@@ -171,6 +174,6 @@ def _input_items(impl: OpenAIResponsesImpl, traffic: Traffic) -> Handler:
             order=query.order(),
             hold=traffic.bodies.hold(request),
         )
-        return traffic.stored(request.scope, page_of(page.data, has_more=page.has_more))
+        return page_of(page.data, has_more=page.has_more)
 
     return list_input_items

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -10,14 +11,17 @@ from typing import Any, Final
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from llama_stack_responses.admission import Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.generation.run import Run
 from llama_stack_responses.logs import get_logger
 from llama_stack_responses.service.responses import ServerClosing
 
 from . import sse
-from .json_blocks import BLOCK, dumps
+from .exchange import exchange_of
+from .json_blocks import BLOCK, blocks, dumps
 
 logger = get_logger(__name__)
 
@@ -26,24 +30,60 @@ KEEP_ALIVE_AFTER: Final = 15.0
 
 
 class Json(Response):
-    """A JSON answer."""
+    """A JSON answer.
+
+    A large one is encoded in blocks, and other tasks run in between. The blocks count for the user until they are sent;
+    if they are too many, the answer is a 429 or 503 instead.
+
+    Args:
+        content: the value.
+        status: the HTTP status.
+        headers: additional headers.
+    """
 
     media_type = "application/json"
 
     def __init__(self, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> None:
-        super().__init__(content, status, headers)
+        large = is_large(content, BLOCK)
+        self._content = content if large else None
+        super().__init__(None if large else content, status, headers)
 
     def render(self, content: Any) -> bytes:
         return dumps(content)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if len(self.body) <= BLOCK:
+        if self._content is None:
             await super().__call__(scope, receive, send)
             return
+        try:
+            encoded = await self._encoded(exchange_of(scope).answer)
+        except ApiError as error:
+            await self.refusal(error)(scope, receive, send)
+            return
+        self.headers["content-length"] = str(sum(map(len, encoded)))
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        for start in range(0, len(self.body), BLOCK):
-            await _send_more(send, bytes(self.body[start : start + BLOCK]))
+        while encoded:
+            await _send_more(send, encoded.popleft())
         await send({"type": "http.response.body", "body": b""})
+
+    def refusal(self, error: ApiError) -> Json:
+        """Return the answer that is sent instead if too much is held."""
+        return failure(error)
+
+    async def _encoded(self, lease: Reservation) -> deque[bytes]:
+        """Return the blocks of the answer, and count them; the value is no longer held."""
+        made: deque[bytes] = deque()
+        size = 0
+        for block in blocks(self._content):
+            size += len(block)
+            # A stored value counts already. An answer that alone is within the limit must not exceed it together with
+            # its value, which it replaces.
+            lease.resize(max(lease.units, size))
+            made.append(block)
+            await asyncio.sleep(0)
+        self._content = None
+        lease.resize(size)
+        return made
 
 
 def failure(error: ApiError) -> Json:
@@ -57,20 +97,42 @@ def failure(error: ApiError) -> Json:
     return Json(error.body(), error.status, headers)
 
 
+class _Made(Json):
+    """A response that was made for the request, so that a retry would make another one."""
+
+    def __init__(self, response: dict[str, Any]) -> None:
+        super().__init__(response)
+        self._id = response["id"] if response["store"] else None
+
+    def refusal(self, error: ApiError) -> Json:
+        """Return the answer that is sent instead: it says where the response is."""
+        where = f"The response was made: retrieve '{self._id}'." if self._id else "The response was made, and is lost."
+        message = f"{error.message} {where}"
+        answer = failure(ApiError(error.status, message, code=error.code, retry_after=error.retry_after))
+        answer.headers["x-should-retry"] = "false"
+        return answer
+
+
 class RunAsJson(Response):
     """Waits for a response and sends it whole."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
-        self._run = run
+        self._run: Run | None = run
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with _abandoned_with_client(self._run, receive):
+        answer = await self._answer(receive)
+        await answer(scope, receive, send)
+
+    async def _answer(self, receive: Receive) -> Json:
+        # The run holds the whole response. It is not kept for as long as a client takes to read the answer.
+        run, self._run = self._run, None
+        assert run is not None
+        with _abandoned_with_client(run, receive):
             try:
-                answer = Json(await self._run.finish())
+                return _Made(await run.finish())
             except ApiError as error:
-                answer = failure(error)
-            await answer(scope, receive, send)
+                return failure(error)
 
 
 class RunAsEvents(Response):
@@ -112,20 +174,20 @@ class FinishedAsJson(Response):
         self._extra = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if answer := await self._answer(receive):
+            await answer(scope, receive, send)
+
+    async def _answer(self, receive: Receive) -> Json | None:
+        """Return the answer; None if the client has disconnected."""
         left, finished = asyncio.ensure_future(gone(receive)), asyncio.ensure_future(self._finished)
         try:
             await asyncio.wait([left, finished], return_when=asyncio.FIRST_COMPLETED)
-            if finished.done():
-                await self._answer(finished)(scope, receive, send)
+            return Json(finished.result(), headers=self._extra) if finished.done() else None
+        except ApiError as error:
+            return failure(error)
         finally:
             left.cancel()
             finished.cancel()
-
-    def _answer(self, finished: asyncio.Future[Any]) -> Response:
-        try:
-            return Json(finished.result(), headers=self._extra)
-        except ApiError as error:
-            return failure(error)
 
 
 def followed(batches: AsyncIterator[list[Event]], headers: Mapping[str, str] | None = None) -> Response:

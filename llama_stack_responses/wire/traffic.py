@@ -13,10 +13,9 @@ from llama_stack_responses.core.owner import Owner
 
 from .bodies import Bodies
 from .exchange import exchange_of
-from .responses import Json
 
 _SMALL: Final = 65_536
-"""Bytes up to which an answer does not count."""
+"""Bytes up to which a stored value does not count."""
 
 
 class Traffic:
@@ -43,6 +42,11 @@ class Traffic:
         self._downloads = Admission(Quota("downloads", answers.downloads, answers.downloads_per_user))
         self._answers = Admission(Quota("large answers", answers.total_bytes, answers.bytes_per_user))
 
+    @property
+    def answers_held(self) -> int:
+        """Bytes that all large answers hold now."""
+        return self._answers.held
+
     def stream(self, owner: Owner | None = None) -> Reservation:
         """Reserve one open stream for a user, by default the current one. The caller must release it.
 
@@ -67,24 +71,19 @@ class Traffic:
         """
         exchange_of(scope).hold(self._downloads.lease(self._who())).take(1)
 
-    def hold_bytes(self, scope: Scope, size: int) -> None:
-        """Count the bytes of an answer as held until it has been sent, unless it is small.
+    def hold_value(self, scope: Scope) -> Callable[[int], None]:
+        """Return a function that counts the bytes of a stored value as held for the answer, unless they are few.
 
-        Raises:
-            ApiError: 429 or 503 if too much is held.
+        The function raises `ApiError` 429 or 503 if too much is held. Once a `Json` answer is encoded, only its bytes
+        count.
         """
-        if size > _SMALL:
-            exchange_of(scope).hold(self.large_answer()).take(size)
+
+        def hold(size: int) -> None:
+            if size > _SMALL:
+                exchange_of(scope).answer.take(size)
+
+        return hold
 
     def large_answer(self) -> Reservation:
         """Return an empty reservation for large answers to the current user. The caller must release it."""
         return self._answers.lease(self._who())
-
-    def stored(self, scope: Scope, answer: Json) -> Json:
-        """Return an answer that can be requested again, and count its bytes until it has been sent.
-
-        Raises:
-            ApiError: 429 or 503 if too much is held.
-        """
-        self.hold_bytes(scope, len(answer.body))
-        return answer

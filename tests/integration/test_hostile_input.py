@@ -131,6 +131,7 @@ def expose(issuer: Issuer, web: Web, config: Json) -> None:
         "output_bytes": 4 * 2**20,
         "output_events": 5_000,
         "bodies": {"seconds": 5},
+        "answers": {"bytes_per_user": answers.ANSWER_BYTES},
         "history_bytes": histories.HISTORY_BYTES,
     }
     found["fetch"] |= {"lookup_seconds": 1}

@@ -52,14 +52,15 @@ class Leaver:
         """Close the connection."""
         self._socket.close()
 
-    def read_until(self, words: bytes) -> None:
-        """Read until `words` have arrived."""
+    def read_until(self, *words: bytes) -> bytes:
+        """Read until one of `words` has arrived, and return it."""
         deadline = time.monotonic() + SECONDS
-        while words not in self._received:
+        while not (found := next((each for each in words if each in self._received), b"")):
             piece = self._socket.recv(65536)
             assert piece, f"the stack closed the connection after {self._received[-300:]!r}"
             assert time.monotonic() < deadline, f"{words!r} did not come, only {self._received!r:.2000}"
             self._received += piece
+        return found
 
     def read_all(self) -> bytes:
         """Read to the end of the answer: the last chunk of a chunked body."""

@@ -5,23 +5,44 @@ from typing import Final
 
 from tests.support.leaver import Leaver
 from tests.support.upstream import reply, text
+from tests.support.waiting import wait_until
+from tests.support.wire import Json
 
 from .attacker import Attacker, Attacks, ended
 
 ATTACKS: Final = Attacks()
 READERS: Final = 60
+INSTRUCTIONS: Final = "word " * 2_000_000
+"""Text of which the kernel's buffers, up to 4 MiB for a connection, hold a part only."""
+MANY: Final = 36
+ANSWER_BYTES: Final = 96 * 2**20
+"""The limit on large answers to one user of the attacked stack."""
+OVER_LIMIT: Final = b"HTTP/1.1 429 "
 BUFFER: Final = 32_768
 FILE: Final = 8 * 2**20
 WORDS: Final = "word " * 1_000
 CHUNKS: Final = 600
 
 
-def stall(at: Attacker, path: str, begin: bytes) -> None:
-    """Start many readers that then stall, while the other user continues."""
+def stall(
+    at: Attacker,
+    path: str,
+    begin: bytes = b"HTTP/1.1 200 ",
+    *,
+    body: Json | None = None,
+    key: str | None = None,
+    readers: int = READERS,
+) -> None:
+    """Start many readers that then stall, while the other user continues. Only those over a limit are refused."""
+    headers = {**at.headers, **({"idempotency-key": key} if key else {})}
+    served = 0
     with ExitStack() as open_all:
-        for _ in range(READERS):
-            open_all.enter_context(Leaver(at.stack, None, BUFFER, path, at.headers)).read_until(begin)
+        for _ in range(readers):
+            reader = open_all.enter_context(Leaver(at.stack, body, BUFFER, path, headers))
+            if reader.read_until(begin, OVER_LIMIT) == begin:
+                served += 1
         at.others_turn()
+    assert served
 
 
 @ATTACKS.add()
@@ -37,4 +58,16 @@ def stalled_readers_of_a_large_response(at: Attacker, case: str) -> None:
     at.upstream.script("long", reply(text(*[WORDS] * CHUNKS)))
     said = {"type": "input_text", "text": WORDS * CHUNKS}
     made = ended(at.ask(said, model="local/long"))
-    stall(at, f"/v1/responses/{made['id']}{case}", b"HTTP/1.1 200")
+    stall(at, f"/v1/responses/{made['id']}{case}")
+
+
+@ATTACKS.add(unstreamed={}, with_a_key={"idempotency-key": "k"}, canceled={"background": True})
+def stalled_readers_of_large_new_responses(at: Attacker, case: Json) -> None:
+    """The answers repeat the instructions. Those to one key, and to cancelling, have the same response."""
+    body = {"model": "local/done", "input": "x", "instructions": INSTRUCTIONS}
+    if "background" not in case:
+        stall(at, "/v1/responses", body=body, key=case.get("idempotency-key"), readers=MANY)
+        return
+    made = at.wire.create(**body, **case)
+    wait_until(lambda: at.wire.retrieve(made["id"])["status"] == "completed")
+    stall(at, f"/v1/responses/{made['id']}/cancel", body={}, readers=MANY)

@@ -10,7 +10,7 @@ import pytest
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.generation.run import Run
-from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
 from tests.unit.service.test_short_requests import Everybody, server
@@ -123,3 +123,22 @@ async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesI
     assert [len(each["input"]) for each in page.data] == [1, 1, 1]
     rest = await impl.list(limit=20, after=ids[2], order="asc", model=None)
     assert ([each["id"] for each in rest.data], rest.has_more) == (ids[3:], False)
+
+
+async def test_every_read_of_a_whole_response_counts_its_size(impl: OpenAIResponsesImpl) -> None:
+    """Retrieving, cancelling, and waiting for a detached response, also for one that a repeated key finds."""
+    body = {"model": "m", "input": "x", "instructions": WORDS}
+    made = await impl.create(body, "key")
+    assert isinstance(made, DetachedResponse)
+    response_id = made.response["id"]
+    background = await impl.create({**body, "background": True})
+    assert isinstance(background, DetachedResponse)
+    for read in (
+        lambda hold: impl.finish(response_id, hold),
+        lambda hold: impl.retrieve(response_id, hold),
+        lambda hold: impl.create(body, "key", hold),
+        lambda hold: impl.cancel(background.response["id"], hold),
+    ):
+        held: list[int] = []
+        await read(held.append)
+        assert sum(held) > len(WORDS)

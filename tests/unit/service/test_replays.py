@@ -23,7 +23,8 @@ def stored(response_id: str = "resp_1", status: str = "completed") -> StoredResp
     text = {"type": "output_text", "text": "x" * SIZE, "annotations": [], "logprobs": []}
     item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     response = new_response(parse_create({"model": "m", "input": "x"}), id=response_id, created_at=1)
-    return StoredResponse(response | {"status": status, "output": [item]}, ANONYMOUS, None, None, 1)
+    made = response | {"status": status, "output": [item]}
+    return StoredResponse(made, ANONYMOUS, None, None, 1 if status == "completed" else 2, size=SIZE + 1_000)
 
 
 @pytest.fixture
