@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
-from llama_stack_responses.admission import Admission
+from llama_stack_responses.admission import Admission, Reservation
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.process_pool.pool import Task, WorkerPool
@@ -22,6 +23,8 @@ _CHARACTERS: Final = 1_000_000
 """Maximum characters of a page's text; the rest is cut off."""
 _BYTES_A_CHARACTER: Final = 4
 """Maximum bytes of a character in UTF-8."""
+_KEPT: Final = 16
+"""Maximum number of pages that one response keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,50 @@ class Page:
     text: str
 
 
+class OpenPages:
+    """The pages that one response has opened. They count as held by its owner until they are dropped or released.
+
+    Args:
+        pages: opens pages.
+        owner: the user for whom they are opened.
+    """
+
+    def __init__(self, pages: Pages, owner: Owner) -> None:
+        self._pages = pages
+        self._owner = owner
+        self._kept: dict[str, tuple[Page, Reservation]] = {}
+
+    async def open(self, url: str) -> Page:
+        """Return a page as text; fetch it if it is not one of the last ones.
+
+        Raises:
+            Refused: as from `Pages.open`.
+        """
+        if known := self._kept.get(url):
+            return known[0]
+        held = self._pages.contents.lease(self._owner)
+        try:
+            page = await self._pages.open(url, self._owner, held)
+        except BaseException:
+            held.release()
+            raise
+        # Another call may have opened it at the same time.
+        self._drop(url)
+        while len(self._kept) >= _KEPT:
+            self._drop(next(iter(self._kept)))
+        self._kept[url] = page, held
+        return page
+
+    def release(self) -> None:
+        """Drop all pages."""
+        for url in list(self._kept):
+            self._drop(url)
+
+    def _drop(self, url: str) -> None:
+        if known := self._kept.pop(url, None):
+            known[1].release()
+
+
 class Pages:
     """Opens web pages.
 
@@ -47,28 +94,38 @@ class Pages:
         pool: extracts their text.
         seconds: time limit for extracting one.
         contents: counts the bytes held of pages.
+
+    Attributes:
+        contents: counts the bytes held of pages.
     """
 
     def __init__(self, fetcher: Fetcher, pool: WorkerPool, seconds: float, contents: Admission) -> None:
         self._fetcher = fetcher
         self._pool = pool
         self._seconds = seconds
-        self._contents = contents
+        self.contents = contents
 
-    async def open(self, url: str, owner: Owner) -> Page:
+    def of(self, owner: Owner) -> OpenPages:
+        """Return the pages of a new response of this user, none of them opened yet."""
+        return OpenPages(self, owner)
+
+    async def open(self, url: str, owner: Owner, held: Reservation) -> Page:
         """Return a page as text.
 
         Args:
             owner: the user for whom it is opened.
+            held: the owner's reservation for the text; it must be released with the page.
 
         Raises:
             Refused: the page may not be fetched, the fetch failed, it is not text, or it takes too much time or memory;
                 or this owner holds or reads too much at the moment.
         """
         try:
-            with self._contents.lease(owner) as held:
-                held.take(CONNECTION_BYTES)
-                return await self._opened(await self._fetcher.get(url, held.take), owner)
+            with self.contents.lease(owner) as reading:
+                reading.take(CONNECTION_BYTES)
+                page = await self._opened(await self._fetcher.get(url, reading.take), owner)
+            held.take(sys.getsizeof(page.text))
+            return page
         except ApiError as error:
             raise Refused(error.message) from None
 

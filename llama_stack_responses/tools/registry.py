@@ -111,8 +111,8 @@ def _web_search_maker(services: Services) -> Callable[[Json, CreateRequest], Too
 
     def made(declared: Json, request: CreateRequest) -> Tool:
         face = Browser if services.browses(request.model) else WebSearch
-        opener = partial(services.pages.open, owner=services.who()) if services.pages else None
-        return face(declared, request, SearchServices(services.runtime, opener, services.unavailable))
+        pages = partial(services.pages.of, services.who()) if services.pages else None
+        return face(declared, request, SearchServices(services.runtime, pages, services.unavailable))
 
     return made
 

@@ -198,11 +198,11 @@ class HasDueCalls(Protocol):
 
 
 @runtime_checkable
-class HoldsConnections(Protocol):
-    """A tool that keeps a connection open between calls."""
+class HoldsResources(Protocol):
+    """A tool that keeps connections or pages between calls."""
 
     def release(self) -> None:
-        """Release the connection at the end of the response."""
+        """Release them at the end of the response."""
         ...
 
 

@@ -24,7 +24,7 @@ from .tool import (
     FindsTools,
     Function,
     HasDueCalls,
-    HoldsConnections,
+    HoldsResources,
     ItemReporter,
     NeedsPreparation,
     Tool,
@@ -107,9 +107,9 @@ class Toolset:
         return calls
 
     def release(self) -> None:
-        """Release the tools' connections at the end of the response."""
+        """Release the tools' connections and pages at the end of the response."""
         for tool in self._tools:
-            if isinstance(tool, HoldsConnections):
+            if isinstance(tool, HoldsResources):
                 tool.release()
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from llama_stack_responses.core.schema.request import CreateRequest
@@ -38,6 +38,10 @@ _WIDTH: Final = 80
 _LINES_FOUND: Final = 4
 """Lines shown from each match on."""
 _MOST_FOUND: Final = 50
+_MOST_LINKS: Final = 2_000
+"""Links of a page that get an id; the others are shown as they are written."""
+_KEPT_LINKS: Final = 4
+"""Pages whose links are kept; those of an earlier page are read from the page again."""
 _SEARCHED: Final = "web-search://"
 _MATCH: Final = re.compile(rf"# {OPENS}(\d+){DAGGER}match at L(\d+){CLOSES}")
 _MARKED: Final = re.compile(rf"{OPENS}(\d+){DAGGER}([^{CLOSES}{DAGGER}]*)(?:{DAGGER}[^{CLOSES}]*)?{CLOSES}")
@@ -68,14 +72,16 @@ class _View:
 
     Attributes:
         url: URL of the page; for search results, a placeholder that cannot be opened.
-        lines: None if they are no longer known.
+        lines: None once they have been shown.
         links: links by id; None if they are no longer known.
+        is_page: whether it shows a page, and neither search results nor matches within a page.
     """
 
     url: str
     title: str
     lines: Sequence[str] | None
     links: dict[int, _Link] | None
+    is_page: bool = False
 
     @property
     def is_search(self) -> bool:
@@ -181,7 +187,7 @@ class Browser(SearchTool):
     def _shown(self, view: _View, first: int = 0, count: int = -1) -> str:
         """Assign the next cursor to a view and show its lines from `first` on: `count` of them, or as many as fit."""
         cursor = max(self._views, default=-1) + 1
-        self._views[cursor] = view
+        self._keep(cursor, view)
         assert view.lines is not None
         first = min(first, max(len(view.lines) - 1, 0))
         last, room = first, self._browsing.size.page
@@ -190,6 +196,14 @@ class Browser(SearchTool):
         shown = [f"L{number}: {view.lines[number]}" for number in range(first, last)]
         where = f"**viewing lines [{first} - {max(last - 1, first)}] of {len(view.lines) - 1}**"
         return "\n".join([f"[{cursor}] {view.title} ({view.url})", where, "", *shown])
+
+    def _keep(self, cursor: int, view: _View) -> None:
+        """Keep a view without its lines, and drop the links of old pages: a response may open many large pages."""
+        self._views[cursor] = replace(view, lines=None)
+        if view.is_page:
+            pages = [at for at, each in self._views.items() if each.is_page and each.links is not None]
+            for at in pages[:-_KEPT_LINKS]:
+                self._views[at] = replace(self._views[at], links=None)
 
     def _learn(self, told: str) -> None:
         """Restore a view from an earlier output of this tool, by its first line and its numbered lines."""
@@ -234,12 +248,14 @@ def _of_page(page: Page) -> _View:
 
     def marked(link: re.Match[str]) -> str:
         number = len(links)
+        if number >= _MOST_LINKS:
+            return link[0]
         links[number] = _Link(link[2], _named(link[1]), 0)
         return f"{OPENS}{number}{DAGGER}{_named(link[1])}{DAGGER}{web_host(link[2])}{CLOSES}"
 
     text = page.text.replace(OPENS, "[").replace(CLOSES, "]")
     lines = ["", f"URL: {page.url}", *wrapped(_LINK.sub(marked, text).splitlines(), _WIDTH)]
-    return _View(page.url, _named(page.title), lines, links)
+    return _View(page.url, _named(page.title), lines, links, is_page=True)
 
 
 def _of_matches(view: _View, pattern: str) -> _View:

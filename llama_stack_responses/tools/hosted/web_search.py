@@ -17,7 +17,7 @@ from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
 from llama_stack_responses.core.stream.calls import WEB_SEARCH_CALL, CallKind
 from llama_stack_responses.core.stream.citing import CLOSES, DAGGER, OPENS, Citation
 from llama_stack_responses.fetch.address_policy import Refused
-from llama_stack_responses.fetch.pages import Page
+from llama_stack_responses.fetch.pages import OpenPages, Page
 
 from ...core.unavailable_tools import Unavailable
 from ..tool import Function, Invocation, ItemReporter, Outcome, ToolError, chat_function
@@ -26,15 +26,11 @@ from .search_results import Result, is_within, results_of, web_host
 from .sources import Sources, sources_of, tamed, tamed_lines, url_citation
 
 Json = dict[str, Any]
-Opener = Callable[[str], Awaitable[Page]]
-"""Opens the page of a URL for one owner; raises `Refused` if it cannot be read."""
-
 _SERVICE: Final = "web_search"
 _MOST_QUERIES: Final = 5
 _MOST_MATCHES: Final = 20
 _AROUND: Final = 2
 """Lines shown before and after a match."""
-_KEPT_PAGES: Final = 16
 _LONGEST_LINE: Final = 500
 
 
@@ -56,12 +52,12 @@ class SearchServices:
 
     Attributes:
         runtime: provides the search service.
-        opener: opens pages; None if the tool cannot open pages.
+        pages: creates the pages of one response; None if the tool cannot open pages.
         unavailable: how a request for an unavailable tool is handled.
     """
 
     runtime: ToolRuntime
-    opener: Opener | None
+    pages: Callable[[], OpenPages] | None
     unavailable: Unavailable
 
 
@@ -83,13 +79,12 @@ class Browsing:
         self._runtime = services.runtime
         self._unavailable = services.unavailable
         self._live = declared.get("external_web_access") is not False
-        self._opener = services.opener if self._live else None
-        self._opened: dict[str, Page] = {}
+        self._pages = services.pages() if services.pages and self._live else None
 
     @property
     def opens(self) -> bool:
         """Whether pages can be opened."""
-        return self._opener is not None
+        return self._pages is not None
 
     async def finds(self) -> bool:
         """Whether a search service exists.
@@ -121,24 +116,24 @@ class Browsing:
         return allowed[: self.size.results * len(queries)]
 
     async def open(self, url: str) -> Page:
-        """Return a page; fetch it if it is not cached.
+        """Return a page.
 
         Raises:
             ToolError: it cannot or may not be read.
         """
-        assert self._opener
-        if (known := self._opened.get(url)) is not None:
-            return known
+        assert self._pages
         try:
             self._allow(url)
-            page = await self._opener(url)
+            page = await self._pages.open(url)
             self._allow(page.url)
         except Refused as error:
             raise ToolError(f"{url} cannot be opened. {error}") from None
-        while len(self._opened) >= _KEPT_PAGES:
-            self._opened.pop(next(iter(self._opened)))
-        self._opened[url] = page
         return page
+
+    def release(self) -> None:
+        """Drop the pages."""
+        if self._pages:
+            self._pages.release()
 
     def fields(self, action: Json, results: Sequence[Result]) -> Json:
         """Return the final fields of a search item."""
@@ -217,6 +212,10 @@ class SearchTool(ABC):
         for exchange in (item[EXCHANGE] for item in items if EXCHANGE in item):
             if exchange["name"] in names and isinstance(exchange["output"], str):
                 self._learn(exchange["output"])
+
+    def release(self) -> None:
+        """Drop the pages at the end of the response."""
+        self._browsing.release()
 
     @abstractmethod
     def _learn(self, told: str) -> None:

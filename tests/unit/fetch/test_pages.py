@@ -17,6 +17,7 @@ from tests.support.waiting import until
 from tests.support.web import Answer, Web
 
 OWNER = Owner("ada")
+POOL = WorkerPool(PoolLimits())
 OTTERS = """<html><head><title>Otters &amp;
  others</title><script>track()</script></head><body><nav><a href="/">Home</a></nav><article><h1>Otters</h1>
 <p>Otters hold hands while they sleep, so that they do not drift apart.</p>
@@ -34,11 +35,11 @@ def web() -> Iterator[Web]:
         yield web
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def pages() -> Pages:
     return Pages(
         Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3)),
-        WorkerPool(PoolLimits()),
+        POOL,
         60,
         contents(),
     )
@@ -47,7 +48,7 @@ def pages() -> Pages:
 async def test_page_is_reduced_to_main_text(web: Web, pages: Pages) -> None:
     web.answers["/old"] = Answer(status=302, headers={"location": "/otters"})
     web.say("/otters", OTTERS)
-    page = await pages.open(web.url("/old"), OWNER)
+    page = await pages.of(OWNER).open(web.url("/old"))
     assert (page.url, page.title) == (web.url("/otters"), "Otters & others")
     assert page.text.splitlines() == [
         "Otters",
@@ -59,7 +60,7 @@ async def test_page_is_reduced_to_main_text(web: Web, pages: Pages) -> None:
 @pytest.mark.parametrize("media_type", ["text/plain", "text/markdown", "application/json", "application/ld+json"])
 async def test_plain_text_stays_unchanged(web: Web, pages: Pages, media_type: str) -> None:
     web.say("/a", "{\n\n\n\n}", media_type)
-    assert await pages.open(web.url("/a"), OWNER) == Page(web.url("/a"), "127.0.0.1", "{\n\n}")
+    assert await pages.of(OWNER).open(web.url("/a")) == Page(web.url("/a"), "127.0.0.1", "{\n\n}")
 
 
 @pytest.mark.parametrize(
@@ -74,12 +75,12 @@ async def test_plain_text_stays_unchanged(web: Web, pages: Pages, media_type: st
 )
 async def test_page_is_decoded_by_charset(web: Web, pages: Pages, content_type: str, body: bytes) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": content_type} if content_type else {})
-    assert (await pages.open(web.url("/a"), OWNER)).text.strip() == "flügge"
+    assert (await pages.of(OWNER).open(web.url("/a"))).text.strip() == "flügge"
 
 
 async def test_unknown_charset_is_ignored(web: Web, pages: Pages) -> None:
     web.say("/a", "otters", "text/plain; charset=klingon")
-    assert (await pages.open(web.url("/a"), OWNER)).text == "otters"
+    assert (await pages.of(OWNER).open(web.url("/a"))).text == "otters"
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ async def test_unknown_charset_is_ignored(web: Web, pages: Pages) -> None:
 async def test_page_without_text_is_refused(web: Web, pages: Pages, media_type: str, body: bytes, why: str) -> None:
     web.answers["/a"] = Answer(body, headers={"content-type": media_type})
     with pytest.raises(Refused, match=why):
-        await pages.open(web.url("/a"), OWNER)
+        await pages.of(OWNER).open(web.url("/a"))
 
 
 @pytest.mark.parametrize("media_type", ["text/plain", "text/html"])
@@ -103,19 +104,19 @@ async def test_charset_outside_encoding_standard_is_ignored(web: Web, pages: Pag
     # Decoding these as punycode takes minutes.
     body = b"<html><body><p>Otters hold hands.</p><!--" + b"9" * 2_000_000
     web.answers["/a"] = Answer(body, headers={"content-type": f"{media_type}; charset=punycode"})
-    assert "Otters hold hands." in (await pages.open(web.url("/a"), OWNER)).text
+    assert "Otters hold hands." in (await pages.of(OWNER).open(web.url("/a"))).text
 
 
 async def test_slow_extraction_times_out(web: Web) -> None:
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     web.say("/a", "<html><body>" + "<p>Otters hold <b>hands</b> while they sleep.</p>" * 100_000)
     with pytest.raises(Refused, match=r"within 0\.001 seconds"):
-        await Pages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).open(web.url("/a"), OWNER)
+        await Pages(fetcher, WorkerPool(PoolLimits()), 0.001, contents()).of(OWNER).open(web.url("/a"))
 
 
 async def test_long_page_is_cut(web: Web, pages: Pages) -> None:
     web.say("/a", "x" * 1_000_001, "text/plain")
-    assert len((await pages.open(web.url("/a"), OWNER)).text) == 1_000_000
+    assert len((await pages.of(OWNER).open(web.url("/a"))).text) == 1_000_000
 
 
 async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
@@ -124,16 +125,17 @@ async def test_pages_being_read_count_against_user_quota(web: Web) -> None:
     pages = Pages(fetcher, WorkerPool(PoolLimits()), 60, held)
     web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on, b"x"], headers={"content-type": "text/plain"})
     web.say("/a", "x" * 1_500_000, "text/plain")
-    first = asyncio.create_task(pages.open(web.url("/slow"), OWNER))
+    opened = pages.of(OWNER)
+    first = asyncio.create_task(opened.open(web.url("/slow")))
     # All of the first piece except the rest of a chunk, and the connection.
     await until(lambda: held.held >= 2_450_000)
     with pytest.raises(Refused, match="You have too many files and pages open at the same time"):
-        await pages.open(web.url("/a"), OWNER)
-    await pages.open(web.url("/a"), Owner("bob"))
+        await pages.of(OWNER).open(web.url("/a"))
+    await pages.of(Owner("bob")).open(web.url("/a"))
     going_on.set()
     await first
-    await pages.open(web.url("/a"), OWNER)
-    assert held.held == 0
+    opened.release()
+    await pages.of(OWNER).open(web.url("/a"))
 
 
 async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
@@ -141,9 +143,56 @@ async def test_cancelled_page_is_no_longer_counted(web: Web) -> None:
     fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
     pages, going_on = Pages(fetcher, WorkerPool(PoolLimits()), 60, held), Event()
     web.answers["/slow"] = Answer([b"x" * 2_000_000, going_on], headers={"content-type": "text/plain"})
-    reading = asyncio.create_task(pages.open(web.url("/slow"), OWNER))
+    reading = asyncio.create_task(pages.of(OWNER).open(web.url("/slow")))
     await until(lambda: held.held >= 1_900_000)
     reading.cancel()
     await asyncio.wait([reading])
     going_on.set()
     assert held.held == 0
+
+
+async def test_kept_pages_count_until_they_are_released(web: Web, pages: Pages) -> None:
+    web.say("/a", "x" * 500_000, "text/plain")
+    web.say("/b", "y" * 300_000, "text/plain")
+    opened = pages.of(OWNER)
+    await opened.open(web.url("/a"))
+    assert 500_000 <= pages.contents.held < 510_000
+    assert await opened.open(web.url("/a")) is await opened.open(web.url("/a"))
+    await asyncio.gather(opened.open(web.url("/b")), opened.open(web.url("/b")))
+    assert 800_000 <= pages.contents.held < 810_000
+    opened.release()
+    assert pages.contents.held == 0
+
+
+async def test_kept_pages_count_against_user_quota(web: Web) -> None:
+    fetcher = Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(10_000_000, 20, 3))
+    pages = Pages(fetcher, WorkerPool(PoolLimits()), 60, contents(1_500_000))
+    web.say("/a", "x" * 800_000, "text/plain")
+    first, second = pages.of(OWNER), pages.of(OWNER)
+    await first.open(web.url("/a"))
+    with pytest.raises(Refused, match="You have too many files and pages open at the same time"):
+        await second.open(web.url("/a"))
+    first.release()
+    await second.open(web.url("/a"))
+    second.release()
+    assert pages.contents.held == 0
+
+
+async def test_oldest_kept_page_is_dropped(web: Web, pages: Pages) -> None:
+    opened = pages.of(OWNER)
+    for number in range(17):
+        web.say(f"/{number}", "x" * 10_000, "text/plain")
+        await opened.open(web.url(f"/{number}"))
+    assert 160_000 <= pages.contents.held < 170_000
+    await opened.open(web.url("/16"))
+    assert len(web.seen) == 17
+    await opened.open(web.url("/0"))
+    assert len(web.seen) == 18
+    opened.release()
+
+
+async def test_refused_page_is_not_counted(web: Web, pages: Pages) -> None:
+    web.answers["/a"] = Answer(b"", headers={"content-type": "text/html"})
+    with pytest.raises(Refused):
+        await pages.of(OWNER).open(web.url("/a"))
+    assert pages.contents.held == 0

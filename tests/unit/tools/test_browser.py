@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from ipaddress import ip_network
@@ -15,6 +16,7 @@ from llama_stack_responses.fetch.fetcher import Fetcher, FetchLimits
 from llama_stack_responses.fetch.pages import Pages
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
 from tests.support.inference import Round, finish, text
+from tests.support.waiting import until
 from tests.support.web import Web
 from tests.unit.tools.setting import Setting, calls
 
@@ -26,7 +28,7 @@ OTTERS = """<html><head><title>All about otters</title></head><body><article><p>
 <p>They eat <a href="/fish">fish</a> and crabs, and they crack shells with stones that they carry.</p></article></body>
 </html>"""
 PAGES = Pages(
-    Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(100_000, 20, 3)),
+    Fetcher(AddressPolicy([ip_network("127.0.0.1/32")]), FetchLimits(200_000, 20, 3)),
     WorkerPool(PoolLimits()),
     60,
     Admission(Quota("files and pages", 2**30, 2**30)),
@@ -182,3 +184,35 @@ async def test_other_models_get_plain_functions() -> None:
     other = Setting(services, [ANSWER], tools=[{"type": "web_search"}])
     await other.run()
     assert set(other.offered()) == {"web_search", "open_page", "find_in_page"}
+
+
+async def test_pages_count_until_response_ends(web: Web) -> None:
+    ends = asyncio.Event()
+    setting = browsing(web, calls(("browser.open", {"id": web.url("/otters")})), [ends, text("Done."), finish()])
+    running = asyncio.create_task(setting.run())
+    await until(lambda: len(setting.inference.requests) == 2)
+    assert PAGES.contents.held > 0
+    ends.set()
+    await running
+    assert PAGES.contents.held == 0
+
+
+async def test_links_beyond_limit_are_shown_as_written(web: Web) -> None:
+    links = "".join(f'<p>Otters like <a href="/{number}">river {number}</a> very much.</p>' for number in range(2_100))
+    web.say("/links", f"<html><body><article>{links}</article></body></html>")
+    setting = browsing(web, calls(("browser.open", {"id": web.url("/links"), "loc": 1990})), ANSWER)
+    await setting.run()
+    [output] = setting.inference.requests[1]["messages"][-1:]
+    assert "【1999†river 1999†127.0.0.1】" in output["content"]
+    assert f"[river 2000]({web.url('/2000')})" in output["content"]
+
+
+async def test_links_of_earlier_page_are_followed(web: Web) -> None:
+    for number in range(6):
+        web.say(f"/{number}", OTTERS.replace("/fish", f"/fish-{number}"))
+        web.say(f"/fish-{number}", f"Fish {number}.", "text/plain")
+    opening = [calls(("browser.open", {"id": web.url(f"/{number}")})) for number in range(6)]
+    setting = browsing(web, *opening, calls(("browser.open", {"cursor": 0, "id": 0})), ANSWER)
+    await setting.run()
+    assert "Fish 0." in setting.inference.requests[-1]["messages"][-1]["content"]
+    assert [asked.path for asked in web.seen].count("/0") == 1
