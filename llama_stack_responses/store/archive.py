@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from itertools import batched
+from itertools import batched, zip_longest
 from typing import Any, Final
 
 from ..core.errors import bad_request
@@ -24,13 +24,15 @@ from . import codec
 from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
 from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_input, unsettled
+from .list_rows import first_words, list_row
+from .listing import Listing
 from .nodes import read_chain
 from .pages import Shared, first_decoded, own_inputs
 from .reading import PAGE_BYTES, Room, computed, decoded
 from .reclaim import Reclaim
 from .records import Condition, Conflict, Delete, Empty, Op, Record, Records, VersionIs, after_prefix, committed
 from .retry import Retry
-from .saving import Saving
+from .saving import Recording, Saving
 from .vouched import Vouched, find_vouched
 
 logger = get_logger(__name__)
@@ -41,6 +43,9 @@ _SCAN: Final = 100
 
 _JOINS: Final = ("completed", "incomplete")
 """Statuses with which a response's input and output are added to its conversation."""
+
+
+NOTHING_RECORDED: Final = Recording()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,8 @@ class StoredResponse:
         version: the version of the record; it grows with each save.
         transcript: how its stream was cut into events; None if this was not recorded.
         size: the size of the records that hold it, as `codec.size` counts.
+        timing: when its rounds, tool calls and events came; None if this was not recorded.
+        recorded: the number of its recorded chat requests.
     """
 
     response: Json
@@ -64,6 +71,8 @@ class StoredResponse:
     version: int
     transcript: Sequence[Mark] | None = None
     size: int = 0
+    timing: Json | None = None
+    recorded: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,8 @@ class Archive:
         self._reclaim = Reclaim(records, page_bytes)
         self.conversations = ConversationStore(records)
         """The store of the conversations."""
+        self.listing = Listing(records, self._oldest, self._rows_of)
+        """The lists of owners, without the responses themselves."""
 
     async def save(
         self,
@@ -122,6 +133,7 @@ class Archive:
         version: int | None = None,
         transcript: Sequence[Mark] | None = None,
         exchanges: Mapping[str, Json] | None = None,
+        recording: Recording = NOTHING_RECORDED,
         extra_ops: Sequence[Op] = (),
         conditions: Sequence[Condition] = (),
     ) -> int:
@@ -143,6 +155,7 @@ class Archive:
             transcript: how the response's stream was cut into events.
             exchanges: the calls that the model made and their results, by the id of the output item that shows them.
                 They are stored only in the history, as the item's `exchange`.
+            recording: what was recorded while it was made.
 
         Returns:
             The version that was stored.
@@ -154,7 +167,8 @@ class Archive:
         joining = await self._joining(response, owner, base, input_items, exchanges)
         new = (input_items, response)
         saving = await computed(
-            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining), *new
+            lambda: Saving(response, owner, base, input_items, base_items, transcript, exchanges, joining, recording),
+            *new,
         )
         retry = Retry()
         while True:
@@ -243,6 +257,20 @@ class Archive:
                 hold(stored.size)
             return stored
         return None
+
+    async def _rows_of(self, response_ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the values of the list's rows of these responses, as far as these are stored."""
+        rows: dict[str, bytes] = {}
+        while response_ids:
+            found, seen = await self._entries(response_ids)
+            page = await self._page(found, len(found))
+            inputs = await self.own_inputs(page.items)
+            for stored, items in zip_longest(page.items, inputs):
+                rows[stored.response["id"]] = list_row(stored.response, first_words(items or ()), stored.timing)
+            if page.has_more:
+                seen = response_ids.index(page.items[-1].response["id"]) + 1
+            response_ids = response_ids[seen:]
+        return rows
 
     async def under_way(self, response_id: str) -> Vouched | None:
         """Return the foreground response that any server of the store is running; None if there is none."""
@@ -387,7 +415,7 @@ class Archive:
             released = entry.references().values()
             ops: Sequence[Op] = [
                 Delete(key),
-                *map(Delete, entry.rows()),
+                *map(Delete, entry.keys()),
                 *(unsettled(content, entry.owner) for content in released),
             ]
             try:
@@ -502,7 +530,18 @@ def _stored(found: _Found, content: Mapping[str, tuple[Record, Any, int]], size:
     if content.keys() < set(_content_of(entry)):
         return ()
     response = _response(entry, {key: value for key, (_, value, _) in content.items()})
-    return (StoredResponse(response, entry.owner, entry.history, entry.input, found.version, entry.transcript, size),)
+    stored = StoredResponse(
+        response,
+        entry.owner,
+        entry.history,
+        entry.input,
+        found.version,
+        entry.transcript,
+        size,
+        entry.timing,
+        entry.recorded,
+    )
+    return (stored,)
 
 
 def _response(entry: Entry, content: Mapping[str, Any]) -> Json:

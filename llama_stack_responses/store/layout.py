@@ -7,7 +7,10 @@
     b/<name>                     a big field that many responses share
     f/<name>/<source>            a reference to that node or big field; its source is a child node or a response
     i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there
-    l/<of>/<order>/<response>    the owner's responses in the order of their creation
+    l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
+                                 one (`list_rows.py`), or empty if an earlier version wrote it
+    y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
+    cr/<response>/<number>       a chat request that the response sent to its model server, if these are recorded
     x/<bucket>/<of>              the owner has responses whose order begins with the bucket
     g/<key>                      this content lost a reference and may be garbage; the value is its owner
     c/<conversation>             a conversation (`conversations.py`)
@@ -49,6 +52,9 @@ class Entry:
         order: the position among the owner's responses.
         transcript: how the response's stream was cut into events.
         joined: whether its items were added to its conversation.
+        words: the first words of the input of a response that has not ended, for the row that its end writes.
+        timing: when its rounds, tool calls and events came; None if this was not recorded.
+        recorded: the number of its recorded chat requests.
     """
 
     response: Json
@@ -59,6 +65,9 @@ class Entry:
     order: str
     transcript: Sequence[Mark] | None = None
     joined: bool = False
+    words: str | None = None
+    timing: Json | None = None
+    recorded: int = 0
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -72,6 +81,9 @@ class Entry:
                 "order": self.order,
                 "transcript": self.transcript,
                 "joined": self.joined,
+                "words": self.words,
+                "timing": self.timing,
+                "recorded": self.recorded,
             }
         )
 
@@ -101,13 +113,23 @@ class Entry:
         held = {reference(self.history, self.id): f"n/{self.history}"} if self.history else {}
         return held | {reference(name, self.id): f"b/{name}" for name in self.fields.values()}
 
+    @property
+    def listed(self) -> str:
+        """The key of the response in its owner's list."""
+        return listing(Hasher(self.owner).owner, self.order, self.id)
+
     def rows(self) -> dict[str, Op]:
-        """Return the ops that write the response's rows besides its record, by key."""
+        """Return the ops that write the response's rows besides its record and its row in the list, by key."""
         hasher = Hasher(self.owner)
         rows: dict[str, Op] = {key: Put(key, b"") for key in self.references()}
-        listed = listing(hasher.owner, self.order, self.id)
-        rows[listed] = Put(listed, b"")
+        if previous := self.response.get("previous_response_id"):
+            key = f"{branches(hasher.owner, previous)}{self.order}/{self.id}"
+            rows[key] = Put(key, b"")
         return rows | pointers(hasher, f"r/{self.id}", self.response["output"])
+
+    def keys(self) -> list[str]:
+        """Return the keys of all rows of the response besides its record."""
+        return [*self.rows(), self.listed, *(chat_request(self.id, number) for number in range(self.recorded))]
 
 
 def imported(owner_key: str) -> Put:
@@ -132,6 +154,16 @@ def split_input(name: str) -> tuple[str, int]:
 def listing(owner_key: str, order: str, response_id: str) -> str:
     """Return the key of a response in its owner's list."""
     return f"l/{owner_key}/{order}/{response_id}"
+
+
+def branches(owner_key: str, previous: str) -> str:
+    """Return the prefix of the keys of the owner's responses that continue the response `previous`."""
+    return f"y/{owner_key}/{previous}/"
+
+
+def chat_request(response_id: str, number: int) -> str:
+    """Return the key of a recorded chat request of a response."""
+    return f"cr/{response_id}/{number:04d}"
 
 
 def bucket(owner_key: str, order: str) -> str:

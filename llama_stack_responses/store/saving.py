@@ -13,13 +13,15 @@ from ..core.stream.transcript import Mark
 from . import codec, nodes
 from .conversations import Joining, begins_with_stand_in
 from .hashing import Hasher
-from .layout import Entry, Json, bucket, order_of, pointers, reference, second, unsettled
+from .layout import Entry, Json, bucket, chat_request, order_of, pointers, reference, second, unsettled
+from .list_rows import first_words, list_row
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
 _FIELDS: Final = ("tools", "instructions", "text")
 _BIG: Final = 256
 _SHORT: Final = 2048
 _RECENT: Final = 32
+_UNFINISHED: Final = ("queued", "in_progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,19 @@ class Plan:
     conditions: list[Condition]
     released: list[str]
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was recorded while a response was made.
+
+    Attributes:
+        timing: when its rounds, tool calls and events came; None if this was not recorded.
+        requests: its chat requests, encoded; empty if these are not recorded.
+    """
+
+    timing: Json | None = None
+    requests: Sequence[bytes] = ()
 
 
 class Saving:
@@ -55,8 +70,11 @@ class Saving:
         transcript: Sequence[Mark] | None,
         exchanges: Mapping[str, Json],
         joining: Joining | None,
+        recording: Recording,
     ) -> None:
         self._response = response
+        self._recording = recording
+        self._words = first_words([*base_items, *input_items]) if base is None else first_words(input_items)
         self._joining = joining
         self._transcript = transcript
         self._output = with_exchanges(response["output"], exchanges)
@@ -109,12 +127,10 @@ class Saving:
         once = None if old and old.joined else self._joining
         joins, as_it_is = once.plan(known) if once else ([], [])
         new = self._entry(
-            known,
-            order=old.order if old else order_of(self._response["created_at"], now),
-            joined=bool(joins or (old and old.joined)),
+            known, old, order_of(self._response["created_at"], now), joined=bool(joins or (old and old.joined))
         )
         released = self._released(old, new, content) if old else {}
-        ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new)]
+        ops = [*content.ops, Put(self._key, new.encode()), *_changes(old, new), *self._shown(old, new)]
         ops += [unsettled(key, self._owner) for key in released.values()]
         ops += joins
         conditions = [unchanged, *content.conditions, *as_it_is]
@@ -174,7 +190,15 @@ class Saving:
         continues = self._base is not None or begins_with_stand_in(self._items)
         return continues and len(codec.dumps(list(rest))) <= _SHORT
 
-    def _entry(self, known: Mapping[str, Record], *, order: str, joined: bool) -> Entry:
+    def _shown(self, old: Entry | None, new: Entry) -> list[Op]:
+        """Return the ops that write the row in the owner's list, and the recorded chat requests."""
+        recorded = enumerate(self._recording.requests)
+        requests: list[Op] = [Put(chat_request(new.id, number), request) for number, request in recorded]
+        words = self._words or (old.words if old else None) or ""
+        return [Put(new.listed, list_row(self._response, words, new.timing)), *requests]
+
+    def _entry(self, known: Mapping[str, Record], old: Entry | None, order: str, *, joined: bool) -> Entry:
+        unfinished = self._response["status"] in _UNFINISHED
         found = known.get(f"n/{self._history}") if self._output else None
         own = found is not None and list(nodes.decode(found.value).items[-len(self._output) :]) != self._output
         kept = {**self._response, **dict.fromkeys(self._field_names), "output": self._output if own else []}
@@ -184,9 +208,12 @@ class Saving:
             history=self._history,
             outputs=len(self._output),
             fields=self._field_names,
-            order=order,
+            order=old.order if old else order,
             transcript=self._transcript,
             joined=joined,
+            words=self._words if unfinished else None,
+            timing=self._recording.timing or (old.timing if old else None),
+            recorded=len(self._recording.requests) or (old.recorded if old else 0),
         )
 
 

@@ -277,7 +277,7 @@ def rewritten(item: Json) -> Json:
 
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("sent", "bound"), [(as_it_was, 1.0), (in_fewer_words, 1.0), (without_id, 1.0), (rewritten, 1.8)]
+    ("sent", "bound"), [(as_it_was, 1.1), (in_fewer_words, 1.1), (without_id, 1.1), (rewritten, 1.9)]
 )
 async def test_resent_history_is_stored_once(archive: Archive, counting: Counting, sent: Any, bound: float) -> None:
     prose = Prose()

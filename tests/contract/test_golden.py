@@ -17,6 +17,9 @@ from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
 from tests.contract.golden import clean_up, fill, open_seals, read
 
+ADDED: Final = ("y/",)
+"""Beginnings of the keys that the first format does not have."""
+
 FILES: Final = sorted((Path(__file__).parent / "golden").glob("*.json"))
 
 
@@ -58,7 +61,7 @@ async def test_rows_have_keys_and_fields_of_earlier_versions(golden: Any) -> Non
     rows = await records.range("!", "~", limit=10_000)
     before = {key: fields(b64decode(value)) for key, value in golden["rows"].items()}
     now = {key: fields(record.value) for key, record in rows}
-    assert now.keys() == before.keys()
+    assert {key for key in before.keys() ^ now.keys() if key[:2] not in ADDED} == set()
     assert {key: before[key] - now[key] for key in before if before[key] - now[key]} == {}
 
 

@@ -1,0 +1,147 @@
+"""The rows of an owner's list: what a list shows of a response, so that no response is read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ..core.stream.calls import FORMS
+from . import codec
+
+type Json = dict[str, Any]
+type Row = Json
+"""What a list shows of a response: the fields of `_BLANK`, its `id`, and the `version` of the row."""
+
+WORDS: Final = 120
+"""Characters of a text that a row holds."""
+
+METADATA_BYTES: Final = 2048
+"""Bytes of metadata that a row holds, as JSON."""
+
+_READ: Final = 1024
+"""Characters of a text that are read for its first words."""
+
+_NO_CALLS: Final = frozenset(
+    {"compaction", "mcp_approval_request", "mcp_list_tools", "shell_call_output", "tool_search_output"}
+)
+_CALLS: Final = FORMS.keys() - _NO_CALLS
+
+_ALWAYS: Final = object()
+
+_BLANK: Final[Mapping[str, Any]] = {
+    "status": "completed",
+    "model": "",
+    "created_at": 0,
+    "seconds": None,
+    "words": "",
+    "answer": "",
+    "input_tokens": None,
+    "output_tokens": None,
+    "cached_tokens": None,
+    "reasoning_tokens": None,
+    "tool_calls": 0,
+    "failed_tool_calls": 0,
+    "error": None,
+    "conversation": None,
+    "previous_response_id": None,
+    "background": False,
+    "metadata": {},
+}
+"""The fields of a row; a row leaves out those that have these values."""
+
+
+def first_words(items: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first words of the last user message; an empty string if there is none with text."""
+    for item in reversed(items):
+        if item.get("role") == "user" and (words := _words(item.get("content"))):
+            return words
+    return ""
+
+
+def list_row(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | None) -> bytes:
+    """Return the value of a response's row.
+
+    Args:
+        response: the whole response.
+        words: the first words of its input.
+        timing: the recorded times of the response, if there are any.
+    """
+    calls = [item for item in response["output"] if item["type"] in _CALLS]
+    error, conversation = response.get("error"), response.get("conversation")
+    row: Json = {
+        "status": response["status"],
+        "model": response["model"],
+        "created_at": response["created_at"],
+        "seconds": _seconds(response, timing),
+        "words": words,
+        "answer": _answer(response["output"]),
+        **_tokens(response.get("usage")),
+        "tool_calls": len(calls),
+        "failed_tool_calls": sum(map(_failed, calls)),
+        "error": error["code"] if error else None,
+        "conversation": conversation["id"] if conversation else None,
+        "previous_response_id": response.get("previous_response_id"),
+        "background": bool(response.get("background")),
+        "metadata": _metadata(response.get("metadata") or {}),
+    }
+    return codec.encode({name: value for name, value in row.items() if value != _BLANK.get(name, _ALWAYS)})
+
+
+def read_list_row(key: str, value: Json, version: int) -> Row:
+    """Return what a row shows of its response.
+
+    Args:
+        key: the key of the row.
+        value: its decoded value.
+        version: the version of its record.
+    """
+    return {"id": key.rpartition("/")[2], **_BLANK, **value, "version": version}
+
+
+def _words(content: Any) -> str:
+    if isinstance(content, str):
+        return " ".join(content[:_READ].split())[:WORDS]
+    for part in content or ():
+        text = part.get("text") or part.get("refusal")
+        if isinstance(text, str) and (words := " ".join(text[:_READ].split())):
+            return words[:WORDS]
+    return ""
+
+
+def _answer(output: Sequence[Mapping[str, Any]]) -> str:
+    for item in reversed(output):
+        if item["type"] == "message" and (words := _words(item.get("content"))):
+            return words
+    return ""
+
+
+def _seconds(response: Mapping[str, Any], timing: Mapping[str, Any] | None) -> float | None:
+    if timing and timing.get("total_ms") is not None:
+        return float(timing["total_ms"]) / 1000
+    ended = response.get("completed_at")
+    return float(ended - response["created_at"]) if ended else None
+
+
+def _tokens(usage: Mapping[str, Any] | None) -> Json:
+    if not usage:
+        return dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"))
+    return {
+        "input_tokens": usage["input_tokens"],
+        "output_tokens": usage["output_tokens"],
+        "cached_tokens": (usage.get("input_tokens_details") or {}).get("cached_tokens", 0),
+        "reasoning_tokens": (usage.get("output_tokens_details") or {}).get("reasoning_tokens", 0),
+    }
+
+
+def _failed(call: Mapping[str, Any]) -> bool:
+    return call.get("status") == "failed" or bool(call.get("error"))
+
+
+def _metadata(metadata: Mapping[str, Any]) -> Mapping[str, Any]:
+    kept, left = {}, METADATA_BYTES
+    for name, value in metadata.items():
+        left -= len(codec.dumps([name, value]))
+        if left < 0:
+            break
+        kept[name] = value
+    return kept

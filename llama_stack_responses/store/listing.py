@@ -1,0 +1,160 @@
+"""Pages of an owner's list, read from its rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ..core.errors import ApiError
+from ..core.owner import Owner
+from .hashing import Hasher
+from .layout import branches, listing, second
+from .list_rows import Row, read_list_row
+from .reading import decoded
+from .records import Conflict, Op, Put, Record, Records, VersionIs, after_prefix
+
+type Json = dict[str, Any]
+type Fill = Callable[[Sequence[str]], Awaitable[dict[str, bytes]]]
+"""Returns the values of the rows of these responses; those of responses that are gone are left out."""
+
+_BLOCK: Final = 500
+"""Rows that one read of a filtered list takes."""
+
+_SCANNED: Final = 10_000
+"""Most rows that one page of a filtered list reads."""
+
+_FILLED: Final = 100
+"""Most responses that one page reads, because an earlier version stored them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A part of a list.
+
+    Attributes:
+        since: the first second of creation; None for no bound.
+        until: the second of creation that ends it, exclusive; None for no bound.
+        after: the cursor of the last row that is known, `(order, response id)`.
+    """
+
+    since: float | None = None
+    until: float | None = None
+    after: tuple[str, str] | None = None
+
+
+@dataclass(slots=True)
+class Rows:
+    """A page of a list, newest first.
+
+    Attributes:
+        rows: the rows.
+        next: the cursor of the last row that was read; None if the list has ended.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    next: tuple[str, str] | None = None
+
+
+class Listing:
+    """Reads the lists of owners.
+
+    Args:
+        records: the store.
+        oldest: returns the least order of a response that has not expired.
+        fill: makes the rows of responses that an earlier version stored.
+    """
+
+    def __init__(self, records: Records, oldest: Callable[[], str], fill: Fill) -> None:
+        self._records = records
+        self._oldest = oldest
+        self._fill = fill
+
+    async def page(self, owner: Owner, span: Span, limit: int, wanted: Callable[[Row], bool] | None = None) -> Rows:
+        """Return at most `limit` rows, newest first.
+
+        Args:
+            wanted: returns whether a row is part of the page. The page may then be empty although more follow.
+        """
+        start, end = self._bounds(owner, span)
+        page, scanned, filled = Rows(), 0, 0
+        size = limit + 1 if wanted is None else _BLOCK
+        while True:
+            found = await self._records.range(start, end, limit=size, reverse=True)
+            rows, read = await self._read(found, _FILLED - filled)
+            filled += sum(not record.value for _, record in found[:read])
+            for key, _ in found[:read]:
+                row = rows.get(key)
+                if row and (wanted is None or wanted(row)):
+                    if len(page.rows) == limit:
+                        return page
+                    page.rows.append(row)
+                page.next, end = _cursor(key), key
+            scanned += read
+            if read == len(found) < size:
+                page.next = None
+                return page
+            if read < len(found) or scanned >= _SCANNED:
+                return page
+
+    async def head(self, owner: Owner, limit: int) -> list[tuple[str, Record]]:
+        """Return the keys and records of the newest rows, not decoded."""
+        start, end = self._bounds(owner, Span())
+        return await self._records.range(start, end, limit=limit, reverse=True)
+
+    async def rows(self, found: Sequence[tuple[str, Record]]) -> list[Row]:
+        """Decode rows that `head` returned."""
+        rows, _ = await self._read(found, _FILLED)
+        return [rows[key] for key, _ in found if key in rows]
+
+    async def row(self, owner: Owner, order: str, response_id: str) -> Row | None:
+        """Return the row of one response."""
+        key = listing(Hasher(owner).owner, order, response_id)
+        record = (await self._records.get_many([key])).get(key)
+        rows = await self.rows([(key, record)]) if record else []
+        return rows[0] if rows else None
+
+    async def branches(self, owner: Owner, previous: str, limit: int) -> list[Row]:
+        """Return the rows of the owner's responses that continue `previous`, oldest first."""
+        of = Hasher(owner).owner
+        prefix = branches(of, previous)
+        found = await self._records.range(prefix, after_prefix(prefix), limit=limit)
+        keys = [listing(of, *key.removeprefix(prefix).split("/", 1)) for key, _ in found]
+        records = await self._records.get_many(keys) if keys else {}
+        return await self.rows([(key, records[key]) for key in keys if key in records])
+
+    def _bounds(self, owner: Owner, span: Span) -> tuple[str, str]:
+        of = Hasher(owner).owner
+        since = self._oldest() if span.since is None else max(self._oldest(), second(span.since))
+        end = after_prefix(f"l/{of}/") if span.until is None else f"l/{of}/{second(span.until)}"
+        if span.after:
+            end = min(end, listing(of, *span.after))
+        start = f"l/{of}/{since}"
+        return start, max(start, end)
+
+    async def _read(self, found: Sequence[tuple[str, Record]], most: int) -> tuple[dict[str, Row], int]:
+        """Decode rows; return them by key, and how many of `found` they cover."""
+        empty = [(number, key, record) for number, (key, record) in enumerate(found) if not record.value]
+        covered = empty[most][0] if len(empty) > most else len(found)
+        values = await self._filled([(key, record) for number, key, record in empty if number < covered])
+        values |= {key: record.value for key, record in found[:covered] if record.value}
+        versions = {key: record.version for key, record in found[:covered]}
+        rows = await decoded(list(values.values()))
+        return {key: read_list_row(key, row, versions[key]) for key, row in zip(values, rows, strict=True)}, covered
+
+    async def _filled(self, empty: Sequence[tuple[str, Record]]) -> dict[str, bytes]:
+        """Make the values of rows of an earlier version, and store them."""
+        if not empty:
+            return {}
+        made = await self._fill([key.rpartition("/")[2] for key, _ in empty])
+        values = {key: made[response_id] for key, _ in empty if (response_id := key.rpartition("/")[2]) in made}
+        ops: list[Op] = [Put(key, value) for key, value in values.items()]
+        with suppress(Conflict, ApiError):
+            await self._records.commit(ops, [VersionIs(key, record.version) for key, record in empty if key in values])
+        return values
+
+
+def _cursor(key: str) -> tuple[str, str]:
+    _, _, order, response_id = key.split("/")
+    return order, response_id

@@ -1,0 +1,151 @@
+"""Parts of a view: texts, code, images, files and links, each bounded."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..store.codec import dumps
+
+type Json = dict[str, Any]
+
+MARKDOWN: Final = 200_000
+"""Most characters of a text that is rendered; a longer one is shown as it is."""
+
+_TEXT: Final = 1_000_000
+_CODE: Final = 200_000
+_SHORT: Final = 500
+_LISTED: Final = 200
+_LINK: Final = 2048
+_IMAGE: Final = 2**20
+_PICTURE: Final = re.compile("data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/=]*")
+
+
+@dataclass(slots=True)
+class Budget:
+    """The characters that a view may still hold; texts past them are cut.
+
+    Attributes:
+        left: characters.
+    """
+
+    left: int = 4_000_000
+
+    def take(self, text: str, most: int) -> tuple[str, bool]:
+        """Return the text's beginning, and whether it was cut."""
+        kept = text[: min(most, self.left)]
+        self.left -= len(kept)
+        return kept, len(kept) < len(text)
+
+
+def words(text: str, budget: Budget, citations: Sequence[Json] = ()) -> Json:
+    """Return the block of a text: Markdown, to be rendered, or plain text if it is too long for that."""
+    kept, cut = budget.take(text, _TEXT)
+    if len(kept) > MARKDOWN:
+        return {"kind": "text", "text": kept, "truncated": cut}
+    return {"kind": "markdown", "html": None, "text": kept, "truncated": cut, "citations": list(citations)}
+
+
+def plain(text: str, budget: Budget) -> Json:
+    """Return the block of a text that is shown as it is."""
+    kept, cut = budget.take(text, _TEXT)
+    return {"kind": "text", "text": kept, "truncated": cut}
+
+
+def code(text: str, language: str, budget: Budget) -> Json:
+    """Return the block of code, or of what a program printed."""
+    kept, cut = budget.take(text, _CODE)
+    return {"kind": "code", "text": kept, "language": language, "truncated": cut}
+
+
+def as_json(value: Any, budget: Budget, kind: str = "code") -> Json:
+    """Return the block of a JSON value, given as such or as text."""
+    return {**code(indented(value), "json", budget), "kind": kind}
+
+
+def indented(value: Any) -> str:
+    """Return a JSON value with indents; a text that is no JSON, or a long one, as it is."""
+    if not isinstance(value, str):
+        text = dumps(value).decode("utf-8", "replace")
+        return text if len(text) > _CODE else json.dumps(value, indent=2, ensure_ascii=False)
+    if len(value) > _CODE:
+        return value
+    try:
+        return json.dumps(json.loads(value), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return value
+
+
+def is_json(text: str) -> bool:
+    """Return whether a text of bounded length is a JSON object or array."""
+    if len(text) > _CODE or text.lstrip()[:1] not in ("{", "["):
+        return False
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def image(url: Any, file_id: Any, detail: Any, budget: Budget) -> Json:
+    """Return the block of an image. Only small pictures in data URLs are shown; others are links."""
+    shown = url if isinstance(url, str) and len(url) <= _IMAGE and _PICTURE.fullmatch(url) else None
+    if shown and len(shown) > budget.left:
+        shown = None
+    budget.left -= len(shown or "")
+    return {"kind": "image", "url": shown, "link": web_link(url), "file_id": short(file_id), "detail": short(detail)}
+
+
+def file(part: Mapping[str, Any]) -> Json:
+    """Return the block of a file of a message."""
+    data = part.get("file_data")
+    size = len(data) * 3 // 4 if isinstance(data, str) else None
+    link = web_link(part.get("file_url"))
+    name, file_id = short(part.get("filename")), short(part.get("file_id"))
+    return {"kind": "file", "name": name, "file_id": file_id, "link": link, "bytes": size}
+
+
+def link(url: Any, title: Any, text: Any, budget: Budget) -> Json:
+    """Return the block of a page or a file that a search found."""
+    kept, _ = budget.take(text if isinstance(text, str) else "", 2000)
+    return {"kind": "link", "link": web_link(url), "title": short(title), "text": kept}
+
+
+def web_link(url: Any) -> str | None:
+    """Return an address of the web; None for any other, which a page must not open."""
+    if isinstance(url, str) and len(url) <= _LINK and url.lower().startswith(("http://", "https://")):
+        return url
+    return None
+
+
+def short(value: Any) -> str | None:
+    """Return a value as a short text; None if there is none."""
+    return None if value is None else str(value)[:_SHORT] if isinstance(value, str | int | float) else None
+
+
+def citations(annotations: Any) -> list[Json]:
+    """Return what the annotations of a text cite."""
+    return [
+        {
+            "title": short(each.get("title")),
+            "link": web_link(each.get("url")),
+            "file_id": short(each.get("file_id")),
+            "name": short(each.get("filename")),
+            "start": _place(each.get("start_index")),
+            "end": _place(each.get("end_index")),
+        }
+        for each in objects(annotations)
+    ]
+
+
+def objects(values: Any) -> Iterable[Mapping[str, Any]]:
+    """Return the first objects of a list; none if it is no list."""
+    found = values[:_LISTED] if isinstance(values, list) else []
+    return [each for each in found if isinstance(each, dict)]
+
+
+def _place(value: Any) -> int | None:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,269 @@
+"""Items of responses and conversations as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from . import blocks
+from .blocks import Budget, Json
+
+MOST_ITEMS: Final = 1000
+"""Most items of a view's input, and of its output."""
+
+_TITLE: Final = 160
+
+type Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What the reading of a view's items shares.
+
+    Attributes:
+        budget: the characters that are left.
+        structured: whether messages of the assistant are JSON.
+        durations: milliseconds that tools ran, by the id of their item.
+    """
+
+    budget: Budget
+    structured: bool = False
+    durations: Mapping[str, float] = field(default_factory=dict)
+
+
+def shown(items: Sequence[Item], reading: Reading) -> list[Json]:
+    """Return the first items as a page shows them. Markdown is not rendered yet."""
+    return [_shown(item, reading) for item in items[:MOST_ITEMS]]
+
+
+def markdown_blocks(items: Sequence[Json]) -> Iterator[Json]:
+    """Yield the blocks whose Markdown is to be rendered."""
+    for item in items:
+        for block in (*item.get("blocks", ()), *item.get("results", ())):
+            if block["kind"] == "markdown":
+                yield block
+
+
+def _shown(item: Item, reading: Reading) -> Json:
+    kind, make = _KINDS.get(item["type"], ("other", _other))
+    head = {"type": item["type"], "id": blocks.short(item.get("id")), "kind": kind}
+    return {**head, "status": blocks.short(item.get("status")), **make(item, reading)}
+
+
+def _message(item: Item, reading: Reading) -> Json:
+    content = item.get("content")
+    parts = [{"type": "input_text", "text": content}] if isinstance(content, str) else content
+    structured = reading.structured and item.get("role") == "assistant"
+    shown = [_part(part, reading.budget, structured=structured) for part in blocks.objects(parts)]
+    return {"role": blocks.short(item.get("role")), "phase": blocks.short(item.get("phase")), "blocks": shown}
+
+
+def _part(part: Item, budget: Budget, *, structured: bool) -> Json:
+    text = part.get("text")
+    match part.get("type"):
+        case "refusal":
+            return {**blocks.plain(str(part.get("refusal", "")), budget), "kind": "refusal"}
+        case "input_image" | "computer_screenshot":
+            return blocks.image(part.get("image_url"), part.get("file_id"), part.get("detail"), budget)
+        case "input_file":
+            return blocks.file(part)
+        case "input_audio" | "output_audio":
+            return {**blocks.plain(str(part.get("transcript") or ""), budget), "kind": "audio"}
+        case _ if isinstance(text, str) and structured and blocks.is_json(text):
+            return blocks.as_json(text, budget, "json")
+        case _ if isinstance(text, str):
+            return blocks.words(text, budget, blocks.citations(part.get("annotations")))
+    return blocks.as_json(part, budget)
+
+
+def _reasoning(item: Item, reading: Reading) -> Json:
+    parts = [*blocks.objects(item.get("summary")), *blocks.objects(item.get("content"))]
+    shown = [_part(part, reading.budget, structured=False) for part in parts]
+    return {"blocks": shown, "sealed": not shown and bool(item.get("encrypted_content"))}
+
+
+def _tool(item: Item, reading: Reading) -> Json:
+    """Return a call of a tool, whoever runs it."""
+    made = _CALLS[item["type"]](item, reading.budget)
+    arguments, error = made.get("arguments"), _error(item)
+    name = str(made.get("name") or item["type"].removesuffix("_call"))[:_TITLE]
+    told = " ".join(str(made.get("told", arguments["text"] if arguments else ""))[:1000].split())
+    return {
+        "title": f"{name} {told}"[:_TITLE],
+        "name": name,
+        "server": blocks.short(item.get("server_label")),
+        "run_by": made.get("run_by", "server"),
+        "arguments": arguments,
+        "results": made.get("results", []),
+        "failed": item.get("status") == "failed" or error is not None,
+        "error": error,
+        "duration_ms": reading.durations.get(str(item.get("id"))),
+        "call_id": blocks.short(item.get("call_id")),
+    }
+
+
+def _error(item: Item) -> str | None:
+    error = item.get("error")
+    if isinstance(error, dict):
+        return blocks.short(error.get("message")) or blocks.indented(error)[:_TITLE]
+    return str(error)[:2000] if error else None
+
+
+def _function(item: Item, budget: Budget) -> Json:
+    return {"name": item.get("name"), "arguments": _arguments(item.get("arguments"), budget), "run_by": "client"}
+
+
+def _custom(item: Item, budget: Budget) -> Json:
+    given = blocks.code(str(item.get("input", "")), "text", budget)
+    return {"name": item.get("name"), "arguments": _of(given), "run_by": "client"}
+
+
+def _mcp(item: Item, budget: Budget) -> Json:
+    output = item.get("output")
+    results = [_result(output, budget)] if isinstance(output, str) and output else []
+    return {"name": item.get("name"), "arguments": _arguments(item.get("arguments"), budget), "results": results}
+
+
+def _web_search(item: Item, budget: Budget) -> Json:
+    action: Any = item.get("action") if isinstance(item.get("action"), dict) else {}
+    told = action.get("query") or action.get("url") or action.get("pattern") or ""
+    found = [*blocks.objects(item.get("results")), *blocks.objects(action.get("sources"))]
+    results = [blocks.link(each.get("url"), each.get("title"), each.get("snippet"), budget) for each in found]
+    given = {name: value for name, value in action.items() if name != "sources"}
+    return {"name": "web_search", "told": told, "arguments": _arguments(given, budget), "results": results}
+
+
+def _file_search(item: Item, budget: Budget) -> Json:
+    queries = item.get("queries") or []
+    results = [
+        blocks.link(None, each.get("filename") or each.get("file_id"), each.get("text"), budget)
+        for each in blocks.objects(item.get("results"))
+    ]
+    told = queries[0] if isinstance(queries, list) and queries else ""
+    return {"name": "file_search", "told": told, "arguments": _arguments(queries, budget), "results": results}
+
+
+def _interpreter(item: Item, budget: Budget) -> Json:
+    results = [
+        blocks.image(each.get("url"), None, None, budget)
+        if each.get("type") == "image"
+        else blocks.code(str(each.get("logs", "")), "text", budget)
+        for each in blocks.objects(item.get("outputs"))
+    ]
+    given = blocks.code(str(item.get("code") or ""), "python", budget)
+    return {"name": "code_interpreter", "arguments": _of(given), "results": results}
+
+
+def _shell(item: Item, budget: Budget) -> Json:
+    action = item.get("action")
+    commands = (action.get("commands") or action.get("command")) if isinstance(action, dict) else None
+    text = "\n".join(map(str, commands[:200])) if isinstance(commands, list) else str(commands or "")
+    return {"name": "shell", "arguments": _of(blocks.code(text, "shell", budget)), "run_by": "client"}
+
+
+def _patch(item: Item, budget: Budget) -> Json:
+    operation: Any = item.get("operation") if isinstance(item.get("operation"), dict) else {}
+    told = f"{operation.get('type', '')} {operation.get('path', '')}"
+    given = blocks.code(str(operation.get("diff") or ""), "diff", budget)
+    return {"name": "apply_patch", "told": told, "arguments": _of(given), "run_by": "client"}
+
+
+def _any_call(item: Item, budget: Budget) -> Json:
+    given = item.get("action") or item.get("actions") or item.get("arguments") or {}
+    return {"name": item.get("name"), "arguments": _arguments(given, budget), "run_by": "client"}
+
+
+def _output(item: Item, reading: Reading) -> Json:
+    """Return the answer to a call that the client ran."""
+    output, budget = item.get("output", item.get("tools")), reading.budget
+    if isinstance(output, str):
+        results = [_result(output, budget)]
+    elif isinstance(output, dict):
+        results = [_part(output, budget, structured=False)]
+    else:
+        results = [_printed(part, budget) for part in blocks.objects(output)]
+    return {"call_id": blocks.short(item.get("call_id")), "results": results}
+
+
+def _printed(part: Item, budget: Budget) -> Json:
+    if "stdout" in part:
+        return blocks.code(f"{part.get('stdout') or ''}{part.get('stderr') or ''}", "text", budget)
+    if isinstance(text := part.get("text"), str):
+        return _result(text, budget)
+    return _part(part, budget, structured=False)
+
+
+def _result(text: str, budget: Budget) -> Json:
+    return blocks.as_json(text, budget) if blocks.is_json(text) else blocks.code(text, "text", budget)
+
+
+def _arguments(value: Any, budget: Budget) -> Json:
+    return _of(blocks.as_json({} if value is None else value, budget))
+
+
+def _of(block: Json) -> Json:
+    return {name: block[name] for name in ("text", "language", "truncated")}
+
+
+def _compaction(_: Item, __: Reading) -> Json:
+    return {"title": "The conversation before this was replaced by a summary."}
+
+
+def _listed_tools(item: Item, _: Reading) -> Json:
+    names = [str(tool.get("name", ""))[:_TITLE] for tool in blocks.objects(item.get("tools"))]
+    title = f"{item.get('server_label') or 'tools'}: {len(names)} tools"
+    return {"title": title[:_TITLE], "names": names, "error": _error(item)}
+
+
+def _approval(item: Item, reading: Reading) -> Json:
+    asked = item["type"] == "mcp_approval_request"
+    return {
+        "title": "Approval requested" if asked else "Approved" if item.get("approve") else "Refused",
+        "name": blocks.short(item.get("name")),
+        "server": blocks.short(item.get("server_label")),
+        "arguments": _arguments(item.get("arguments"), reading.budget) if asked else None,
+        "approve": None if asked else bool(item.get("approve")),
+    }
+
+
+def _other(item: Item, reading: Reading) -> Json:
+    return {"json": _of(blocks.as_json(dict(item), reading.budget))}
+
+
+_CALLS: Final[Mapping[str, Callable[[Item, Budget], Json]]] = {
+    "function_call": _function,
+    "custom_tool_call": _custom,
+    "mcp_call": _mcp,
+    "web_search_call": _web_search,
+    "file_search_call": _file_search,
+    "code_interpreter_call": _interpreter,
+    "shell_call": _shell,
+    "local_shell_call": _shell,
+    "apply_patch_call": _patch,
+    "computer_call": _any_call,
+    "tool_search_call": _any_call,
+}
+
+_OUTPUTS: Final = (
+    "function_call_output",
+    "custom_tool_call_output",
+    "shell_call_output",
+    "local_shell_call_output",
+    "apply_patch_call_output",
+    "computer_call_output",
+    "tool_search_output",
+)
+
+_KINDS: Final[Mapping[str, tuple[str, Callable[[Item, Reading], Json]]]] = {
+    "message": ("message", _message),
+    "reasoning": ("reasoning", _reasoning),
+    "compaction": ("compaction", _compaction),
+    "mcp_list_tools": ("tools", _listed_tools),
+    "additional_tools": ("tools", _listed_tools),
+    "mcp_approval_request": ("approval", _approval),
+    "mcp_approval_response": ("approval", _approval),
+    **dict.fromkeys(_CALLS, ("tool", _tool)),
+    **dict.fromkeys(_OUTPUTS, ("tool_output", _output)),
+}
+"""The kind of an item in a view, and what makes its fields, by the item's type."""

@@ -1,0 +1,167 @@
+"""The rows of an owner's list, on every backend."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store.archive import Archive
+from llama_stack_responses.store.listing import Span
+from llama_stack_responses.store.records import Put, Records
+from llama_stack_responses.store.saving import Recording
+from tests.contract.backends import Clock
+from tests.contract.conversations import CREATED, Json, assistant, response, user
+from tests.contract.test_archive import Counting
+
+pytestmark = pytest.mark.needs("bulk")
+
+ALICE = Owner("alice", {"teams": ["search"]})
+BOB = Owner("bob")
+
+
+@pytest.fixture
+def counting(records: Records) -> Counting:
+    return Counting(records)
+
+
+@pytest.fixture
+def archive(counting: Counting, clock: Clock) -> Archive:
+    return Archive(counting, clock=clock)
+
+
+async def save(archive: Archive, number: int, owner: Owner = ALICE, **fields: Any) -> Json:
+    made = response(
+        assistant(f"answer {number}"), created_at=CREATED + number, completed_at=CREATED + number + 3, **fields
+    )
+    await archive.save(made, owner=owner, base=None, input_items=[user(f"question\n {number}")])
+    return made
+
+
+async def empty_rows(records: Records) -> None:
+    """Write the list's rows as versions without summaries did."""
+    await records.commit([Put(key, b"") for key, _ in await records.range("l/", "l0", limit=1000)])
+
+
+async def test_row_shows_what_the_response_is(archive: Archive) -> None:
+    call = {"id": "fc_1", "type": "function_call", "name": "f", "call_id": "c", "arguments": "{}", "status": "failed"}
+    made = response(call, assistant("An answer."), metadata={"team": "search"}, conversation=None)
+    recording = Recording(timing={"total_ms": 4210})
+    await archive.save(made, owner=ALICE, base=None, input_items=[user("Why?")], recording=recording)
+    [row] = (await archive.listing.page(ALICE, Span(), 9)).rows
+    assert row == {
+        "id": made["id"],
+        "status": "completed",
+        "model": made["model"],
+        "created_at": CREATED,
+        "seconds": 4.21,
+        "words": "Why?",
+        "answer": "An answer.",
+        "input_tokens": made["usage"]["input_tokens"],
+        "output_tokens": made["usage"]["output_tokens"],
+        "cached_tokens": made["usage"]["input_tokens_details"]["cached_tokens"],
+        "reasoning_tokens": made["usage"]["output_tokens_details"]["reasoning_tokens"],
+        "tool_calls": 1,
+        "failed_tool_calls": 1,
+        "error": None,
+        "conversation": None,
+        "previous_response_id": None,
+        "background": False,
+        "metadata": {"team": "search"},
+        "version": 1,
+    }
+
+
+async def test_page_of_a_list_is_one_read(archive: Archive, counting: Counting) -> None:
+    made = [await save(archive, number) for number in range(7)]
+    counting.reads = 0
+    first = await archive.listing.page(ALICE, Span(), 3)
+    assert counting.reads == 1
+    second = await archive.listing.page(ALICE, Span(after=first.next), 9)
+    assert [row["id"] for row in [*first.rows, *second.rows]] == [each["id"] for each in reversed(made)]
+    assert second.next is None
+    assert [row["words"] for row in first.rows] == ["question 6", "question 5", "question 4"]
+
+
+async def test_list_holds_only_the_owners_responses(archive: Archive) -> None:
+    theirs = await save(archive, 1, BOB)
+    made = await save(archive, 2, previous_response_id=theirs["id"])
+    assert [row["id"] for row in (await archive.listing.page(ALICE, Span(), 9)).rows] == [made["id"]]
+    assert [row["id"] for row in (await archive.listing.page(BOB, Span(), 9)).rows] == [theirs["id"]]
+    assert await archive.listing.branches(BOB, theirs["id"], 9) == []
+
+
+async def test_span_bounds_the_list(archive: Archive) -> None:
+    made = [await save(archive, number) for number in range(5)]
+    page = await archive.listing.page(ALICE, Span(since=CREATED + 1, until=CREATED + 3), 9)
+    assert [row["id"] for row in page.rows] == [made[2]["id"], made[1]["id"]]
+
+
+async def test_filtered_pages_cover_the_list_once(archive: Archive) -> None:
+    made = [await save(archive, number) for number in range(9)]
+    found: list[str] = []
+    span = Span()
+    while True:
+        page = await archive.listing.page(ALICE, span, 2, lambda row: row["words"][-1] in "13578")
+        found += [row["id"] for row in page.rows]
+        if page.next is None:
+            break
+        span = Span(after=page.next)
+    assert found == [made[number]["id"] for number in (8, 7, 5, 3, 1)]
+
+
+async def test_rows_of_an_earlier_version_are_filled_once(archive: Archive, counting: Counting) -> None:
+    made = [await save(archive, number) for number in range(130)]
+    expected = (await archive.listing.page(ALICE, Span(), 200)).rows
+    await empty_rows(counting)
+    first = await archive.listing.page(ALICE, Span(), 200)
+    assert len(first.rows) == 100
+    rest = await archive.listing.page(ALICE, Span(after=first.next), 200)
+    assert without_version([*first.rows, *rest.rows]) == without_version(expected)
+    assert len(expected) == len(made)
+    counting.reads = 0
+    await archive.listing.page(ALICE, Span(), 200)
+    assert counting.reads == 1
+
+
+def without_version(rows: list[Json]) -> list[Json]:
+    return [{**row, "version": 0} for row in rows]
+
+
+async def test_changed_response_has_a_changed_row(archive: Archive) -> None:
+    queued = response(status="queued", background=True, completed_at=None, usage=None)
+    version = await archive.save(queued, owner=ALICE, base=None, input_items=[user("Long work")])
+    [before] = (await archive.listing.page(ALICE, Span(), 9)).rows
+    stored = await archive.load(queued["id"])
+    assert stored is not None
+    ended = queued | {"status": "completed", "output": [assistant("Done")], "completed_at": CREATED + 9}
+    await archive.save(ended, owner=ALICE, base=stored.input, input_items=[], version=version)
+    [after] = (await archive.listing.page(ALICE, Span(), 9)).rows
+    assert (before["status"], after["status"]) == ("queued", "completed")
+    assert (before["words"], after["words"]) == ("Long work", "Long work")
+    assert after["version"] > before["version"]
+
+
+async def test_branches_are_the_responses_that_continue_one(archive: Archive) -> None:
+    root = await save(archive, 0)
+    made = [await save(archive, number, previous_response_id=root["id"]) for number in (1, 2)]
+    assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [each["id"] for each in made]
+    await archive.delete(made[0]["id"])
+    assert [row["id"] for row in await archive.listing.branches(ALICE, root["id"], 9)] == [made[1]["id"]]
+
+
+async def test_recorded_requests_are_deleted_with_the_response(archive: Archive, counting: Counting) -> None:
+    made = response(assistant("Hi"), previous_response_id="resp_0")
+    recording = Recording(requests=[b"one", b"two"])
+    await archive.save(made, owner=ALICE, base=None, input_items=[user("Hi")], recording=recording)
+    keys = [key for key, _ in await counting.range("cr/", "cr0", limit=9)]
+    assert keys == [f"cr/{made['id']}/0000", f"cr/{made['id']}/0001"]
+    await archive.delete(made["id"])
+    assert [key for key, _ in await counting.range("!", "~", limit=99) if key[0] != "x"] == []
+
+
+async def test_hostile_metadata_does_not_grow_the_row(archive: Archive, counting: Counting) -> None:
+    await save(archive, 0, metadata={f"{number:064}": "\ud83d" * 512 for number in range(16)})
+    [(_, record)] = await counting.range("l/", "l0", limit=9)
+    assert len(record.value) < 4096
