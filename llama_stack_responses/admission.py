@@ -36,6 +36,20 @@ class Quota:
         return self.total if self.authenticated_only and owner.is_anonymous else self.per_user
 
 
+class Level:
+    """Counts the blocks that are being run."""
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def __enter__(self) -> Self:
+        self.value += 1
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.value -= 1
+
+
 class Admission:
     """Counts the held units of a resource and refuses requests that exceed its quota."""
 

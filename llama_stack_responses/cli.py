@@ -38,11 +38,11 @@ def templates_folder() -> Path:
 
 def template_names() -> list[str]:
     """Return the names of all templates that `init` can write."""
-    return sorted(path.parent.name for path in templates_folder().glob("*/config.yaml"))
+    return sorted(path.name for path in templates_folder().iterdir() if path.is_dir())
 
 
 def write_template(name: str, folder: Path, *, force: bool) -> list[Path]:
-    """Write the template's files into `folder`, creating it if necessary. Return their paths, config.yaml first."""
+    """Write the template's files into `folder`, creating it if necessary. Return their paths."""
     if name not in template_names():
         raise CommandError(f"There is no template {name!r}; choose one of: {', '.join(template_names())}.")
     sources = sorted((templates_folder() / name).iterdir())
@@ -60,8 +60,12 @@ def write_template(name: str, folder: Path, *, force: bool) -> list[Path]:
 
 def init(arguments: argparse.Namespace) -> None:
     """Run `llama-stack-responses init`."""
-    config, *others = write_template(arguments.template, arguments.dir, force=arguments.force)
-    print(f"Wrote {', '.join(map(str, [config, *others]))}. The first lines say what can be set.")
+    written = write_template(arguments.template, arguments.dir, force=arguments.force)
+    config = arguments.dir / "config.yaml"
+    if config not in written:
+        print(f"Wrote {', '.join(map(str, written))}.")
+        return
+    print(f"Wrote {', '.join(map(str, written))}. The first lines say what can be set.")
     host = installed_host()
     missing = [*_missing_provider(config), *_missing_host(host)]
     for sentence in missing:

@@ -246,6 +246,11 @@ class Limits(BaseModel):
         return Quota("running responses", self.responses, self.responses_per_user, authenticated_only=True)
 
     @property
+    def of_streams(self) -> Quota:
+        """The limits on open event streams and WebSockets."""
+        return Quota("streams", self.answers.streams, self.answers.streams_per_user)
+
+    @property
     def history_of_one(self) -> int:
         """`history_bytes`, capped by the body limits on what one user may hold."""
         return min(self.history_bytes, self.bodies.bytes_per_user, self.bodies.total_bytes)

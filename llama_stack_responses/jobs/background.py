@@ -176,6 +176,10 @@ class BackgroundJobs:
         """Return the response's job; None if the job has ended or the response never had one."""
         return await self._jobs.find(response_id)
 
+    async def waiting(self) -> tuple[int, float]:
+        """Return how many jobs wait for a worker of any server, and for how many seconds the longest has waited."""
+        return await self._jobs.waiting()
+
     async def cancel(self, response_id: str) -> None:
         """Cancel a response, whichever server runs it, and keep its output so far. Do nothing if it has ended."""
         lease = await certain(

@@ -62,7 +62,7 @@ def taken(order: str, found: Mapping[str, Record]) -> Put:
     turn = int(order[:_DIGITS], 16) / 1000
     present = _read(found, PRESENT) or turn
     present = max(present, min(max(present, turn) + _STEP, turn + _FAIR_SHARE_SECONDS))
-    return Put(PRESENT, _written(present), expires_at=_queued_at(order) + _KEPT)
+    return Put(PRESENT, _written(present), expires_at=queued_at(order) + _KEPT)
 
 
 def last_of(owner_key: str) -> str:
@@ -75,7 +75,7 @@ def at(turn: float) -> str:
     return f"{int(turn * 1000):0{_DIGITS}x}"
 
 
-def _queued_at(order: str) -> float:
+def queued_at(order: str) -> float:
     """Return when the job of this order was queued, in seconds since the epoch.
 
     An order of an earlier version consists of that time alone.

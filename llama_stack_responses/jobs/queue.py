@@ -18,6 +18,7 @@ import random
 from collections.abc import AsyncIterator, Mapping, Sequence, Set
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from typing import Any, Final, Literal
 
 from ..core.owner import Owner
@@ -310,6 +311,14 @@ class JobQueue:
         living = await self._records.get_many([f"p/{worker}" for worker in dict.fromkeys(job.lost)])
         lost = [worker for worker in job.lost if f"p/{worker}" not in living]
         return replace(job, lost=lost, tries=job.tries - (len(job.lost) - len(lost)))
+
+    async def waiting(self) -> tuple[int, float]:
+        """Return how many jobs wait, and for how many seconds the longest has waited; 0 without any."""
+        count, oldest = 0, inf
+        async for rows in pages_of(self._records, "q/", self._page_rows):
+            count += len(rows)
+            oldest = min(oldest, *(turns.queued_at(key.split("/")[1]) for key, _ in rows))
+        return count, max(await self._records.now() - oldest, 0.0) if count else 0.0
 
     async def noted(self) -> None:
         """Wait until the hints about turns assigned and claimed here are written."""

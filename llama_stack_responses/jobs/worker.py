@@ -105,6 +105,11 @@ class Worker:
         }
         self._tasks = [asyncio.create_task(duty, name=f"worker {name}") for name, duty in duties.items()]
 
+    @property
+    def running(self) -> int:
+        """Number of jobs that run here."""
+        return len(self._runners)
+
     async def check(self) -> None:
         """Return if the worker runs and holds its lease, or was not started.
 

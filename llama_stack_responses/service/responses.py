@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
-from ..admission import Admission, Reservation
+from ..admission import Admission, Level, Reservation
 from ..config import Limits, ResponsesConfig
 from ..core.access import Access, Action
 from ..core.errors import ApiError, OutcomeUnknown, bad_request, not_found
@@ -40,6 +40,7 @@ from ..store.archive import Archive, StoredResponse
 from ..store.outcome import certain
 from ..store.records import Conflict, Put, Records, VersionIs
 from ..store.vouched import Vouched
+from ..telemetry.gauges import Load, StoreLoad
 from ..telemetry.loop_monitor import LoopMonitor
 from .compaction import Compaction
 from .conversations import Conversations
@@ -85,6 +86,10 @@ class OpenAIResponsesImpl:
         dependencies: the services of the stack.
         access: the identity and permissions of the caller.
         intervals: intervals and timeouts of this server.
+
+    Attributes:
+        streams: counts the open event streams and WebSockets.
+        sockets: counts the WebSockets among them.
     """
 
     def __init__(
@@ -99,6 +104,8 @@ class OpenAIResponsesImpl:
         self.intervals = intervals
         self.access = access
         self.shutdown_coordinator = ShutdownCoordinator()
+        self.streams, self.sockets = Admission(config.limits.of_streams), Level()
+        self._records = records
         self.containers = dependencies.services.containers
         self._dependencies = dependencies
         self._archive = archive = Archive(records, retention=config.retention_seconds)
@@ -159,8 +166,22 @@ class OpenAIResponsesImpl:
             self.containers.start()
         if threshold := self.config.loop_hold_seconds:
             self._monitor = self._factory.telemetry.monitor_loop(threshold)
+        self._factory.telemetry.show(Load(self._counts, self._store_load))
         self._connections = install_signal_handlers(self._hear_end, self.config.drain_seconds)
         return True
+
+    def _counts(self) -> dict[tuple[str, str], int]:
+        sockets = self.sockets.value
+        return {
+            ("responses.running", "foreground"): len(self._runs),
+            ("responses.running", "detached"): self._jobs.worker.running,
+            ("connections.open", "websocket"): sockets,
+            ("connections.open", "stream"): self.streams.held - sockets,
+        }
+
+    async def _store_load(self) -> StoreLoad:
+        length, age = await self._jobs.waiting()
+        return StoreLoad(length, age, await self._records.size())
 
     def _hear_end(self) -> asyncio.Future[None] | None:
         for run in self._runs:

@@ -52,6 +52,10 @@ class MeasuredRecords:
         with self._telemetry.storing("sweep"):
             return await self._records.sweep(now)
 
+    async def size(self) -> int | None:
+        """Return the size, without timing: only exporters ask."""
+        return await self._records.size()
+
     async def close(self) -> None:
         """Close the wrapped records."""
         await self._records.close()

@@ -189,6 +189,9 @@ class KeyValueRecords:
                 await self._make(store, self._changes(lines, expired, now))
         return len(expired)
 
+    async def size(self) -> None:
+        """Return None: the backends cannot tell."""
+
     async def close(self) -> None:
         opening, self._opening = self._opening, None
         if opening is None or opening.get_loop() is not asyncio.get_running_loop():

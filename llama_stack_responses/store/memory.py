@@ -81,6 +81,9 @@ class MemoryRecords:
             self._remove(key)
         return len(expired)
 
+    async def size(self) -> int | None:
+        return self._bytes
+
     async def close(self) -> None:
         """Do nothing: the records live as long as the object."""
 

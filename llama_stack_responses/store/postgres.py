@@ -158,6 +158,8 @@ WITH swept AS (
 SELECT count(*) FROM swept
 """
 
+_SIZE: Final = "SELECT pg_total_relation_size('$schema.records')"
+
 _PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 0.8, 0.8)
 """Seconds before each retry while the server is unreachable."""
 
@@ -281,6 +283,11 @@ class PostgresRecords:
         rows = await self._try(lambda pool: pool.fetch(self._sql(_SWEEP), now))
         swept: int = rows[0][0]
         return swept
+
+    async def size(self) -> int | None:
+        rows = await self._try(lambda pool: pool.fetch(self._sql(_SIZE)))
+        size: int = rows[0][0]
+        return size
 
     async def close(self) -> None:
         await self._waker.close()

@@ -178,6 +178,9 @@ class Records(Protocol):
     async def sweep(self, now: float) -> int:
         """Delete a bounded number of records that expired by `now` (seconds since the epoch); return that number."""
 
+    async def size(self) -> int | None:
+        """Return the bytes that the store takes, roughly; None if that is unknown."""
+
     async def close(self) -> None:
         """Release threads, files and connections. The next call opens them again."""
 

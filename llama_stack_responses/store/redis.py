@@ -20,7 +20,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.commands.core import AsyncScript
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from ..core.errors import ApiError
 from .records import (
@@ -302,6 +302,11 @@ class RedisRecords:
         swept: int = await self._call(lambda scripts: scripts.sweep, [now])
         return swept
 
+    async def size(self) -> int | None:
+        """Return the memory of the whole server: it does not count that of some keys. None if this user may not ask."""
+        with trouble_as_503():
+            return await self._ready().memory()
+
     async def close(self) -> None:
         scripts, self._scripts = self._scripts, None
         if scripts is not None and scripts.loop is asyncio.get_running_loop():
@@ -345,6 +350,13 @@ class _Scripts:
         self.made = self._redis.register_script(_MADE)
         self.now = self._redis.register_script(_NOW)
         self.sweep = self._redis.register_script(_SWEEP)
+
+    async def memory(self) -> int | None:
+        """Return the bytes of the server's data; None if this user may not ask."""
+        try:
+            return int((await self._redis.info("memory"))["used_memory"])
+        except NoPermissionError:
+            return None
 
     async def close(self) -> None:
         with suppress(RedisError):

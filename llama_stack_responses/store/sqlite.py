@@ -154,11 +154,21 @@ class SqliteRecords:
         swept: int = await self._writer.submit(partial(_sweep, now))
         return swept
 
+    async def size(self) -> int | None:
+        size: int = await self._readers.submit(_file_size)
+        return size
+
     async def close(self) -> None:
         self._inline.close()
         # The last connection to close moves the WAL into the file and deletes it: that should be the writer's.
         await self._readers.stop()
         await self._writer.stop()
+
+
+def _file_size(connection: sqlite3.Connection) -> int:
+    """Return the bytes of the file, without the WAL."""
+    [(size,)] = connection.execute("SELECT page_count * page_size FROM pragma_page_count, pragma_page_size").fetchall()
+    return int(size)
 
 
 def _size(writes: Sequence[Write]) -> int:

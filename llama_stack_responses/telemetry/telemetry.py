@@ -7,6 +7,7 @@ quote messages.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -23,6 +24,7 @@ from llama_stack_responses.core.stream.calls import ServerCall
 from llama_stack_responses.core.stream.deltas import Finish
 
 from . import content
+from .gauges import Gauges, Load
 from .instruments import Instruments
 from .loop_monitor import LoopMonitor
 
@@ -184,7 +186,8 @@ class Telemetry:
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self._tracer = trace.get_tracer(_SCOPE, tracer_provider=tracers, schema_url=_SCHEMA)
-        self._instruments = Instruments(metrics.get_meter(_SCOPE, meter_provider=meters, schema_url=_SCHEMA))
+        self._meter = metrics.get_meter(_SCOPE, meter_provider=meters, schema_url=_SCHEMA)
+        self._instruments = Instruments(self._meter)
         self._wants_content = content.is_wanted(environment)
 
     def response(self, response: Json) -> AbstractContextManager[ResponseOperation]:
@@ -239,6 +242,10 @@ class Telemetry:
     def waited(self, seconds: float) -> None:
         """Record how long a background response waited in the queue."""
         self._instruments.queue.record(max(0.0, seconds))
+
+    def show(self, load: Load) -> None:
+        """Let exporters read the load of the server that runs in this event loop. Without one, it is never read."""
+        Gauges(self._meter, load, asyncio.get_running_loop())
 
     def monitor_loop(self, threshold: float) -> LoopMonitor:
         """Start to monitor the running event loop; holds of more than `threshold` seconds are logged.

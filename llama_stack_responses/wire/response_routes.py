@@ -47,7 +47,7 @@ def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, public_
 
     router = APIRouter(lifespan=lifespan)
     # These come first: the names of their routes would match as ids of responses.
-    traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off)
+    traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off, impl.streams)
     add_ready_route(router, impl, traffic, public_key)
     router.include_router(context_router(impl.counting, impl.compaction, traffic))
     router.include_router(_responses(impl, traffic))

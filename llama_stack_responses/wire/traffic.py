@@ -29,16 +29,19 @@ class Traffic:
 
     Args:
         who: returns the user of the current request.
+        streams: counts the open event streams and WebSockets.
     """
 
-    def __init__(self, limits: Limits, who: Callable[[], Owner], break_off: Callable[[Scope], None]) -> None:
+    def __init__(
+        self, limits: Limits, who: Callable[[], Owner], break_off: Callable[[Scope], None], streams: Admission
+    ) -> None:
         answers = limits.answers
         self.bodies = Bodies(limits, who)
         self.request_bytes = limits.request_bytes
         self.unread_seconds = answers.unread_seconds
         self.break_off = break_off
         self._who = who
-        self._streams = Admission(Quota("streams", answers.streams, answers.streams_per_user))
+        self._streams = streams
         self._downloads = Admission(Quota("downloads", answers.downloads, answers.downloads_per_user))
         self._answers = Admission(Quota("large answers", answers.total_bytes, answers.bytes_per_user))
 

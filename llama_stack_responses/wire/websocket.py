@@ -92,7 +92,7 @@ def socket_route(
             await websocket.send_denial_response(failure(error))
             return
         own_id = request_id(websocket.scope)
-        with known(websocket.scope, own_id), lease:
+        with known(websocket.scope, own_id), lease, impl.sockets:
             await websocket.accept(headers=[(b"x-request-id", own_id.encode())])
             await _Talk(impl, gate, traffic.bodies, websocket, caller).run()
 

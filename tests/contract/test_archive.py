@@ -79,6 +79,9 @@ class Counting:
     def watch(self) -> None:
         """Return None: no test here waits for notifications."""
 
+    async def size(self) -> int | None:
+        return await self._records.size()
+
     async def sweep(self, now: float) -> int:
         return await self._records.sweep(now)
 

@@ -77,9 +77,14 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def listed(host: Host) -> dict[str, list[str]]:
     """The output lines of the host's command by template."""
     module, command = COMMANDS[host]
-    configs = {name: str(REPOSITORY / "templates" / name / "config.yaml") for name in template_names()}
+    configs = {name: str(REPOSITORY / "templates" / name / "config.yaml") for name in stack_names()}
     found = python(LISTED.format(module=module, command=command), *configs.values())
     return {name: found[config] for name, config in configs.items()}
+
+
+def stack_names() -> list[str]:
+    """Return the names of the templates of a stack."""
+    return [name for name in template_names() if (REPOSITORY / "templates" / name / "config.yaml").exists()]
 
 
 def external(config: Json) -> dict[str, set[str]]:

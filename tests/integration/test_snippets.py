@@ -276,4 +276,4 @@ def test_documented_commands_that_are_not_run_are_valid(name: str) -> None:
             assert words[words.index("make") + 1] in targets
         assert all((REPOSITORY / word).exists() for word in words if word.startswith("tests/"))
         if "init" in words:
-            assert (REPOSITORY / "templates" / words[words.index("init") + 1] / "config.yaml").exists()
+            assert (REPOSITORY / "templates" / words[words.index("init") + 1]).is_dir()

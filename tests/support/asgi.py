@@ -11,6 +11,7 @@ import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.types import ASGIApp, Message, Scope
 
+from llama_stack_responses.admission import Admission
 from llama_stack_responses.config import Limits
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.wire.requests import Handler, routes_within
@@ -111,7 +112,7 @@ class App:
         given = Limits.model_validate(limits or {})
         self._owners = list(owners)
         self.broken_off: list[Scope] = []
-        self.traffic = Traffic(given, self._who, self._break_off)
+        self.traffic = Traffic(given, self._who, self._break_off, Admission(given.of_streams))
         self.bodies = self.traffic.bodies
         self._app = FastAPI()
 

@@ -57,6 +57,9 @@ class WatchedRecords(Records):
     async def sweep(self, now: float) -> int:
         return await self._pass("sweep", lambda: self._records.sweep(now))
 
+    async def size(self) -> int | None:
+        return await self._pass("size", self._records.size)
+
     async def close(self) -> None:
         await self._records.close()
 

@@ -12,6 +12,7 @@ from openai.types.responses import ResponsesServerEvent
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
+from llama_stack_responses.admission import Admission, Level
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
@@ -48,7 +49,8 @@ class Responses:
     ) -> None:
         answers = {"streams_per_user": connections}
         self.config = ResponsesConfig.model_validate({"limits": {"websocket": limits, "answers": answers}})
-        self.traffic = Traffic(self.config.limits, Owner, lambda _: None)
+        self.traffic = Traffic(self.config.limits, Owner, lambda _: None, Admission(self.config.limits.of_streams))
+        self.sockets = Level()
         self.shutdown_coordinator = ShutdownCoordinator()
         self.access = self
         self.inference = FakeInference(*rounds)

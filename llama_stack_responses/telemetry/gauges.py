@@ -1,0 +1,115 @@
+"""Gauges: what a server has open and in its queue, read only when an exporter collects metrics.
+
+Exporters call from their own threads. Counts are read there. What the store knows is asked for in the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from time import monotonic
+from typing import Final
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+_PREFIX: Final = "llama_stack_responses"
+_WAITS: Final = 2.0
+"""Seconds for which an exporter's thread waits for the event loop and the store; then the gauges have no value."""
+
+_HOLDS: Final = 1.0
+"""Seconds for which the answer of the store holds, so that all gauges of one collection share it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLoad:
+    """What the store knows.
+
+    Attributes:
+        queued: number of background responses that wait for a worker of any server.
+        age: seconds for which the longest has waited; 0 without any.
+        size: bytes that the store takes; None if it cannot tell.
+    """
+
+    queued: int
+    age: float
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The sources of the gauges.
+
+    Attributes:
+        counts: return the gauges that this process knows, by name and the value of their attribute `kind`; callable in
+            any thread.
+        store: returns what the store knows; called in the event loop.
+    """
+
+    counts: Callable[[], Mapping[tuple[str, str], int]]
+    store: Callable[[], Awaitable[StoreLoad]]
+
+
+class Gauges:
+    """The gauges of one server.
+
+    Args:
+        meter: creates them.
+        load: what they show.
+        loop: the event loop in which the server runs.
+    """
+
+    def __init__(self, meter: Meter, load: Load, loop: asyncio.AbstractEventLoop) -> None:
+        self._load = load
+        self._loop = loop
+        self._ident = threading.get_ident()
+        self._lock = threading.Lock()
+        self._known: StoreLoad | None = None
+        self._until = 0.0
+        for name, unit, what in (
+            ("responses.running", "{response}", "Responses that this server makes now"),
+            ("connections.open", "{connection}", "Event streams and WebSockets that are open"),
+        ):
+            meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._counted(name)], unit, what)
+        for name, unit, what, value in (
+            ("queue.length", "{response}", "Background responses that wait for a worker", lambda load: load.queued),
+            ("queue.age", "s", "Time that the longest of them has waited", lambda load: load.age),
+            ("store.size", "By", "Size of the store", lambda load: load.size),
+        ):
+            meter.create_observable_gauge(f"{_PREFIX}.{name}", [self._stored(value)], unit, what)
+
+    def _counted(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            counts = self._load.counts()
+            return [Observation(count, {"kind": kind}) for (of, kind), count in counts.items() if of == name]
+
+        return observe
+
+    def _stored(self, value: Callable[[StoreLoad], float | None]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            load = self._sample()
+            found = value(load) if load else None
+            return [] if found is None else [Observation(found)]
+
+        return observe
+
+    def _sample(self) -> StoreLoad | None:
+        """Return what the store knows; None if it does not answer in time."""
+        if threading.get_ident() == self._ident or self._loop.is_closed() or not self._loop.is_running():
+            # The last collection at the end of the process; waiting here would wait for this thread.
+            return None
+        with self._lock:
+            if monotonic() >= self._until:
+                self._known = None
+                asked = asyncio.run_coroutine_threadsafe(_within_time(self._load.store), self._loop)
+                with suppress(Exception):
+                    self._known = asked.result(_WAITS)
+                self._until = monotonic() + _HOLDS
+            return self._known
+
+
+async def _within_time(ask: Callable[[], Awaitable[StoreLoad]]) -> StoreLoad:
+    async with asyncio.timeout(_WAITS):
+        return await ask()

@@ -1,0 +1,78 @@
+"""Gauges: collected from the threads of exporters, also while the store does not answer."""
+
+import asyncio
+from typing import Any
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
+
+from llama_stack_responses.telemetry.gauges import Load, StoreLoad
+from llama_stack_responses.telemetry.telemetry import Telemetry
+
+COUNTS = {("responses.running", "foreground"): 3, ("connections.open", "stream"): 2}
+STORE = {
+    "llama_stack_responses.queue.length": 4,
+    "llama_stack_responses.queue.age": 1.5,
+    "llama_stack_responses.store.size": 1000,
+}
+
+
+def values(reader: InMemoryMetricReader) -> dict[str, Any]:
+    """Collect, and return the value of each gauge."""
+    data = reader.get_metrics_data()
+    found = data.resource_metrics[0].scope_metrics[0].metrics if data else []
+    points = [(metric.name, point) for metric in found for point in metric.data.data_points]
+    return {name: point.value for name, point in points if isinstance(point, NumberDataPoint)}
+
+
+class Store:
+    """What the store knows, and how often it was asked."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def load(self) -> StoreLoad:
+        self.asked += 1
+        await self.answers.wait()
+        return StoreLoad(4, 1.5, 1000)
+
+
+def shown(store: Store) -> InMemoryMetricReader:
+    reader = InMemoryMetricReader()
+    Telemetry(meters=MeterProvider([reader])).show(Load(lambda: COUNTS, store.load))
+    return reader
+
+
+async def test_gauges_are_collected_in_another_thread_with_one_question_to_the_store() -> None:
+    store = Store()
+    found = await asyncio.to_thread(values, shown(store))
+    assert found == STORE | {
+        "llama_stack_responses.responses.running": 3,
+        "llama_stack_responses.connections.open": 2,
+    }
+    assert store.asked == 1
+
+
+async def test_store_is_not_asked_until_an_exporter_collects() -> None:
+    store = Store()
+    shown(store)
+    await asyncio.sleep(0)
+    assert store.asked == 0
+
+
+async def test_store_that_does_not_answer_leaves_its_gauges_without_value() -> None:
+    store = Store()
+    store.answers.clear()
+    reader = shown(store)
+    found = await asyncio.to_thread(values, reader)
+    assert found.keys().isdisjoint(STORE)
+    assert found["llama_stack_responses.responses.running"] == 3
+
+
+async def test_collection_in_the_event_loop_does_not_wait_for_itself() -> None:
+    store = Store()
+    found = values(shown(store))
+    assert found["llama_stack_responses.connections.open"] == 2
+    assert store.asked == 0
