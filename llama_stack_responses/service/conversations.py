@@ -10,12 +10,13 @@ from ..core.listing import Order, Page, listed, with_ids
 from ..core.schema.conversations import Json, no_conversation, no_item, read_items, read_metadata, shown
 from ..core.schema.items import check_ids
 from ..core.schema.shapes import Limits
-from ..inputs.history import HistoryReader
+from ..inputs.history import HistoryReader, Hold
 from ..intervals import DEFAULT, Intervals
 from ..sealing.sealed_items import SealedItems
 from ..store.archive import Archive
 from ..store.conversations import Conversation
 from ..store.outcome import certain
+from ..store.reading import Room
 from ..store.records import Conflict
 
 
@@ -50,14 +51,17 @@ class Conversations:
         self._sealed = sealed
         self._limits = limits
 
-    async def create(self, body: Json) -> Json:
+    async def create(self, body: Json, hold: Hold | None = None) -> Json:
         """Create a conversation from the request's decoded JSON.
+
+        Args:
+            hold: called with the number of stored bytes that are about to be held; it may raise.
 
         Raises:
             ApiError: 400, the request is invalid; 404, an item that it refers to does not exist.
         """
         metadata = read_metadata(body, self._limits, required=False)
-        items = await self._read(body, required=False)
+        items = await self._read(body, hold, required=False)
         conversation = Conversation(new_id("conv"), self._access.who(), int(time.time()), metadata)
 
         async def create(again: bool) -> None:
@@ -107,15 +111,15 @@ class Conversations:
             self._intervals,
         )
 
-    async def add_items(self, conversation_id: str, body: Json) -> list[Json]:
-        """Add the items of the request's decoded JSON, and return them.
+    async def add_items(self, conversation_id: str, body: Json, hold: Hold | None = None) -> list[Json]:
+        """Add the items of the request's decoded JSON, and return them; `hold` is as in `create`.
 
         Raises:
             ApiError: also 400, the request is invalid; 404, an item that it refers to does not exist.
         """
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "update")
-        items = await self._read(body, required=True)
+        items = await self._read(body, hold, required=True)
         added = await certain(
             lambda again: self._store.add(conversation, items, again=again),
             f"The response store did not say whether it added the items to conversation '{conversation_id}': "
@@ -126,28 +130,32 @@ class Conversations:
             raise no_conversation(conversation_id)
         return listed(items)
 
-    async def list_items(self, conversation_id: str, *, limit: int, after: str | None, order: Order) -> Page:
+    async def list_items(
+        self, conversation_id: str, *, limit: int, after: str | None, order: Order, hold: Hold | None = None
+    ) -> Page:
         """Return a page of the conversation's items.
 
         Args:
             limit: most items of the page.
             after: the id of the item before the page; None for the first page.
             order: `asc` for oldest first, `desc` for newest first.
+            hold: as in `create`.
         """
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "read")
-        items, has_more = await self._store.page(conversation, limit=limit, after=after, order=order)
+        room = Room(hold=hold)
+        items, has_more = await self._store.page(conversation, limit=limit, after=after, order=order, room=room)
         return Page(listed(items), has_more)
 
-    async def retrieve_item(self, conversation_id: str, item_id: str) -> Json:
-        """Return one item.
+    async def retrieve_item(self, conversation_id: str, item_id: str, hold: Hold | None = None) -> Json:
+        """Return one item; `hold` is as in `create`.
 
         Raises:
             ApiError: also 404, the item is not in the conversation.
         """
         check_conversation_id(conversation_id, "conversation_id")
         conversation = await self._history_reader.conversation(conversation_id, "read")
-        item = await self._store.find(conversation, item_id)
+        item = await self._store.find(conversation, item_id, Room(hold=hold))
         if item is None:
             raise no_item(item_id)
         return listed([item])[0]
@@ -174,12 +182,12 @@ class Conversations:
             raise no_item(item_id)
         return _shown(conversation)
 
-    async def _read(self, body: Json, *, required: bool) -> list[Json]:
+    async def _read(self, body: Json, hold: Hold | None, *, required: bool) -> list[Json]:
         """Return the items of a request, each with an id, and with item references resolved."""
         owner = self._access.who()
         items = read_items(body, self._limits, required=required)
         await self._sealed.check(items, owner, verify=True, param="items")
-        items = await self._history_reader.dereference(owner, items, "items")
+        items = await self._history_reader.dereference(owner, items, "items", hold)
         check_ids([], items, "items")
         return with_ids(items)
 

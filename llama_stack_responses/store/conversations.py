@@ -225,12 +225,20 @@ class ConversationStore:
         return [item for item, _ in await decoded_until([record.value for _, record in rows], most)][::-1]
 
     async def page(
-        self, conversation: Conversation, *, limit: int, after: str | None, order: Order, most: int = PAGE_BYTES
+        self,
+        conversation: Conversation,
+        *,
+        limit: int,
+        after: str | None,
+        order: Order,
+        most: int = PAGE_BYTES,
+        room: Room | None = None,
     ) -> tuple[list[Json], bool]:
         """Return at most `limit` items after the one with the id `after`, and whether there are more.
 
         Args:
             most: the page ends once its items reach this many bytes.
+            room: counts them as held.
 
         Raises:
             ApiError: 400, if `after` is not in the conversation.
@@ -243,17 +251,17 @@ class ConversationStore:
             first, last = (first, found[0]) if order == "desc" else (found[0] + 1, last)
         start, end = _row(conversation.id, first), _row(conversation.id, last)
         rows = await self._records.range(start, end, limit=limit + 1, reverse=order == "desc", most=most)
-        items = [item for item, _ in await decoded_until([record.value for _, record in rows[:limit]], most)]
+        items = [item for item, _ in await decoded_until([record.value for _, record in rows[:limit]], most, room)]
         if len(items) < len(rows) or not items or bytes_of(record for _, record in rows) < most:
             return items, len(items) < len(rows)
         # The byte limit may have cut off the rows.
         start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
         return items, bool(await self._records.range(start, end, limit=1))
 
-    async def find(self, conversation: Conversation, item_id: str) -> Json | None:
-        """Return the item with this id; None if it is not in the conversation."""
+    async def find(self, conversation: Conversation, item_id: str, room: Room | None = None) -> Json | None:
+        """Return the item with this id, which `room` counts as held; None if it is not in the conversation."""
         found = await self._place(conversation, item_id)
-        return await self._item(_row(conversation.id, found[0])) if found else None
+        return await self._item(_row(conversation.id, found[0]), room) if found else None
 
     async def remove(self, conversation: Conversation, item_id: str) -> bool:
         """Remove an item from the conversation; return False if it does not exist."""
@@ -304,9 +312,9 @@ class ConversationStore:
         record = (await self._records.get_many([address])).get(address)
         return (int(record.value), VersionIs(address, record.version)) if record else None
 
-    async def _item(self, row: str) -> Json | None:
+    async def _item(self, row: str, room: Room | None) -> Json | None:
         record = (await self._records.get_many([row])).get(row)
-        return (await decoded([record.value]))[0] if record else None
+        return (await decoded([record.value], room))[0] if record else None
 
     async def _try_clear(self, left: str, owner: Owner) -> None:
         """Run `_clear` after the deletion was committed; `resume` repeats what fails now."""

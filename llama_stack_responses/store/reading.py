@@ -26,12 +26,13 @@ class Room:
 
     Args:
         most: bytes, as `codec.size` counts them; None for no limit.
-        hold: is called with the number of bytes to be decoded, and may raise to refuse them.
+        hold: is called with the number of bytes that were read, or are about to be decoded; it may raise.
     """
 
     def __init__(self, most: int | None = None, hold: Callable[[int], object] | None = None) -> None:
         self.left = most
         self._hold = hold
+        self._encoded = 0
 
     @property
     def past(self) -> int | None:
@@ -43,10 +44,20 @@ class Room:
         if self.left is not None and size > self.left:
             raise TooLarge
 
+    def hold(self, size: int) -> None:
+        """Count encoded values of this many bytes as held until `take` counts what they hold; raise what `hold` raises.
+
+        Values wait for a thread before they are decoded.
+        """
+        if self._hold:
+            self._hold(size)
+            self._encoded += size
+
     def take(self, size: int) -> None:
         """Count this many bytes, which are within the limit, as read; raise what `hold` raises."""
         if self._hold:
-            self._hold(size)
+            self._hold(max(0, size - self._encoded))
+            self._encoded = max(0, self._encoded - size)
         if self.left is not None:
             self.left -= size
 
@@ -59,14 +70,18 @@ async def decoded(values: Sequence[bytes], room: Room | None = None) -> list[Any
         UnreadableError: one is damaged, or its format is not supported.
     """
     room = room or Room()
+    room.hold(sum(map(len, values)))
     texts = await _unpacked(values, room.left)
     room.take(sum(size for _, _, size in texts))
     return await _parsed(texts)
 
 
-async def decoded_until(values: Sequence[bytes], most: int) -> list[tuple[Any, int]]:
-    """Decode values until they reach `most` bytes; return each with its size."""
+async def decoded_until(values: Sequence[bytes], most: int, room: Room | None = None) -> list[tuple[Any, int]]:
+    """Decode values until they reach `most` bytes, which `room` counts as held; return each with its size."""
+    room = room or Room()
+    room.hold(sum(map(len, values)))
     texts = await _unpacked(values, most, ends=True)
+    room.take(sum(size for _, _, size in texts))
     return list(zip(await _parsed(texts), [size for _, _, size in texts], strict=True))
 
 

@@ -59,7 +59,7 @@ class _Routes:
 
     async def create(self, request: Request) -> Response:
         body = await self._traffic.bodies.json(request, optional=True)
-        return Json(await self._conversations.create(body))
+        return Json(await self._conversations.create(body, self._traffic.bodies.hold(request)))
 
     async def retrieve(self, conversation_id: str) -> Response:
         return Json(await self._conversations.retrieve(conversation_id))
@@ -75,7 +75,8 @@ class _Routes:
     async def create_items(self, conversation_id: str, request: Request) -> Response:
         asked_of_items(request)
         body = await self._traffic.bodies.json(request)
-        return page_of(await self._conversations.add_items(conversation_id, body), has_more=False)
+        hold = self._traffic.bodies.hold(request)
+        return page_of(await self._conversations.add_items(conversation_id, body, hold), has_more=False)
 
     async def list_items(self, conversation_id: str, request: Request) -> Response:
         query = asked_of_items(request)
@@ -84,12 +85,14 @@ class _Routes:
             limit=query.integer("limit", 1, MAX_PAGE) or 20,
             after=query.text("after"),
             order=query.order(),
+            hold=self._traffic.bodies.hold(request),
         )
         return page_of(page.data, has_more=page.has_more)
 
     async def retrieve_item(self, conversation_id: str, item_id: str, request: Request) -> Response:
         asked_of_items(request)
-        return Json(await self._conversations.retrieve_item(conversation_id, item_id))
+        hold = self._traffic.bodies.hold(request)
+        return Json(await self._conversations.retrieve_item(conversation_id, item_id, hold))
 
     async def delete_item(self, conversation_id: str, item_id: str) -> Response:
         return Json(await self._conversations.delete_item(conversation_id, item_id))

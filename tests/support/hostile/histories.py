@@ -1,5 +1,6 @@
 """Short requests that continue or list large objects."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tests.support.upstream import reply, text
@@ -9,6 +10,7 @@ from .attacker import Attacker, Attacks, ended, refused
 ATTACKS: Final = Attacks()
 HISTORY_BYTES: Final = 22 * 2**20
 """The limit on a continued history in the attacked stack."""
+AT_ONCE: Final = 4
 WORDS: Final = "word " * 1_000_000
 PART: Final = {"type": "input_text", "text": WORDS}
 TIMES: Final = 20
@@ -48,6 +50,33 @@ def short_requests_that_continue_a_long_conversation(at: Attacker) -> None:
     page = at.wire.http.get(f"/conversations/{conversation}/items", params={"limit": 100}).json()
     assert (len(page["data"]), page["has_more"]) == (2, True)
     at.others_turn()
+
+
+def stored_items(at: Attacker, count: int) -> list[str]:
+    """Return the ids of large stored items."""
+    conversation = at.wire.http.post("/conversations", json={}).json()["id"]
+    ids = []
+    for _ in range(count):
+        item = {"type": "message", "role": "user", "content": [PART]}
+        answer = at.wire.http.post(f"/conversations/{conversation}/items", json={"items": [item]})
+        ids += [each["id"] for each in answer.json()["data"]]
+    return ids
+
+
+@ATTACKS.add(new="", existing="/{id}/items")
+def many_references_to_large_items(at: Attacker, case: str) -> None:
+    references = [{"type": "item_reference", "id": each} for each in stored_items(at, 4)]
+
+    def refer() -> int:
+        conversation = at.wire.http.post("/conversations", json={}).json()["id"]
+        path = f"/conversations{case.format(id=conversation)}"
+        return at.wire.http.post(path, json={"items": references}).status_code
+
+    with ThreadPoolExecutor(AT_ONCE) as users:
+        asking = [users.submit(refer) for _ in range(AT_ONCE)]
+        at.others_turn()
+        statuses = {each.result() for each in asking}
+    assert 200 in statuses <= {200, 429}
 
 
 @ATTACKS.add()

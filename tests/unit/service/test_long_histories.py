@@ -106,13 +106,35 @@ async def test_history_counts_as_held_before_it_is_decoded(impl: OpenAIResponses
 
     def refuse(size: int) -> None:
         held.append(size)
-        raise ApiError(429, "Too much.")
+        if sum(held) > len(WORDS):
+            raise ApiError(429, "Too much.")
 
     body = {"model": "m", "input": "And?", "previous_response_id": first["id"]}
     with pytest.raises(ApiError, match=r"Too much\."):
         await impl.create(body, None, refuse)
-    [size] = held
-    assert len(WORDS) < size < LIMIT
+    # What is stored is compressed. It counts as soon as it has been read.
+    stored, decoded = held
+    assert stored < 1_000
+    assert len(WORDS) < stored + decoded < LIMIT
+
+
+async def test_items_that_conversation_refers_to_count_as_held(impl: OpenAIResponsesImpl) -> None:
+    made = await ask(impl, f"0{WORDS}")
+    [item] = (await impl.input_items(made["id"], limit=1, after=None, order="asc")).data
+    body = {"items": [{"type": "item_reference", "id": item["id"]}]}
+    held: list[int] = []
+    conversation = await impl.conversations.create(body, held.append)
+    assert len(WORDS) < sum(held) < LIMIT
+    held.clear()
+    other = await impl.conversations.create({})
+    await impl.conversations.add_items(other["id"], body, held.append)
+    assert len(WORDS) < sum(held) < LIMIT
+    held.clear()
+    page = await impl.conversations.list_items(conversation["id"], limit=20, after=None, order="asc", hold=held.append)
+    assert len(WORDS) < sum(held) < LIMIT
+    held.clear()
+    assert await impl.conversations.retrieve_item(conversation["id"], item["id"], held.append) == page.data[0]
+    assert len(WORDS) < sum(held) < LIMIT
 
 
 async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesImpl) -> None:
