@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,8 +23,9 @@ from llama_stack_responses.core.stream.deltas import (
 )
 from llama_stack_responses.logs import get_logger
 
+from .pieces import FEW, PIECE, call_parts, content_parts, entries, few, flattened, member, sliced, text
 from .profile import Profile
-from .surrogates import SurrogateMender
+from .surrogates import SurrogateMender, whole
 from .thinking import ThinkingSplitter
 
 logger = get_logger(__name__)
@@ -43,16 +44,26 @@ _FINISH: Final[dict[str, FinishReason]] = {
     "cancelled": "cancelled",
 }
 _BROKEN: Final = frozenset({"error", "timeout"})
-_LOWEST_LOGPROB: Final = -9999.0
+_LARGEST_LOGPROB: Final = 9999.0
 _CALL: Final = 8192
 """Characters counted for a call besides its arguments, since it creates an item and an output."""
 _ENTRY: Final = 64
 """Characters counted for an annotation, a token's logprob or an alternative, besides its text."""
+_SIGNED: Final = 1024
+"""Characters counted for a signature besides its own: it is kept with its place in the reasoning."""
 _LONGEST_NAME: Final = 1024
+_MOST_CALLS: Final = 1024
+"""Maximum calls of one round."""
+_MOST_TOKENS: Final = 2**53
+"""Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""
+_LARGEST_INDEX: Final = 2**31 - 1
+"""Maximum of a position in an annotation."""
 _MOST_TOPS: Final = 20
 """Maximum alternatives to a token: clients cannot request more."""
 _MOST_STALLS: Final = 6250
 """Maximum number of consecutive checks that find no new content."""
+_MOST_SWITCHES: Final = 10_000
+"""Maximum tags around reasoning in one round: there may be as many items in a response."""
 _MOST_HALVES: Final = 16
 """Maximum tokens held back as parts of one character, which has at most four bytes."""
 
@@ -122,15 +133,18 @@ class ChunkReader:
         self._finish: str | None = None
         self._usage: Any = None
         self._mender = SurrogateMender()
-        self._calls: dict[int, _CallSoFar] = {}
-        self._custom: set[tuple[int, int]] = set()
+        self._calls: dict[int | str, _CallSoFar] = {}
+        self._begun = 0
+        self._custom: set[tuple[int | str, int]] = set()
         self._half_tokens: list[dict[str, Any]] = []
 
-    def read(self, chunk: Any) -> list[Delta]:
+    def read(self, chunk: Any) -> list[Delta] | Iterator[Delta]:
         """Return the deltas of one chunk, in order.
 
+        Those of a large chunk are made while they are taken, which must be before the next chunk is read.
+
         Raises:
-            Enough: the chunks before this one have exceeded the limit.
+            Enough: the round has exceeded a limit.
             ApiError: the chunk is invalid.
         """
         if self.said > self._most:
@@ -141,8 +155,8 @@ class ChunkReader:
             return []
         choice = chunk.choices[0]
         if choice.finish_reason:
-            self._finish = choice.finish_reason
-            self.service_tier = getattr(chunk, "service_tier", None)
+            self._finish = text(choice, "finish_reason") or "stop"
+            self.service_tier = text(chunk, "service_tier") or None
         delta = choice.delta
         if delta is None:
             return []
@@ -155,6 +169,15 @@ class ChunkReader:
         """End the round here, as incomplete, whatever follows."""
         self._finish = "length"
         return Enough()
+
+    def check_size(self) -> None:
+        """Check, within a large chunk, whether the round has exceeded its limit.
+
+        Raises:
+            Enough: it has.
+        """
+        if self.said > self._most:
+            raise self.cut()
 
     def check_progress(self) -> None:
         """Check, every few chunks, whether they had content.
@@ -181,65 +204,99 @@ class ChunkReader:
         if reason is None:
             logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)
         rest = self._pieces(self._splitter.end()) if self._splitter else []
-        rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom)]
+        rest += [ToolCall(key, arguments='"}') for key in sorted(self._custom, key=str)]
         return [*rest, Finish(reason or "stop", _usage(self._usage))]
 
-    def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Delta]:
+    def _deltas(self, fields: dict[str, Any], choice: Any) -> list[Any] | Iterator[Delta]:
         # Each chunk has one of these fields, rarely two, so checking for an absent one must be cheap.
         reasons = fields.get("reasoning_content") or fields.get("reasoning") or fields.get("thinking_blocks")
         shown = reasons or (self._summaries and _details(fields))
-        out: list[Delta] = self._reasoning(fields, shown) if shown else []
+        out: list[Any] = self._reasoning(fields, shown) if shown else []
         if content := fields.get("content"):
             self._content(out, content, choice)
         elif content == "" and choice.logprobs:
-            self._half_tokens += [entry for entry in _logprobs(choice) if _is_half(entry)]
+            last = (choice.logprobs.content or ())[-_MOST_HALVES:]
+            self._half_tokens += [entry for entry in map(_logprob, last) if _is_half(entry)]
             del self._half_tokens[:-_MOST_HALVES]
-        if refusal := fields.get("refusal"):
-            self.said += len(refusal)
-            out.append(Refusal(self._mender.feed("refusal", refusal)))
+        if fields.get("refusal"):
+            out += few(self._refusal(text(fields, "refusal")))
         if annotations := fields.get("annotations"):
-            for annotation in annotations:
-                self.said += _ENTRY + len(repr(annotation))
-                out.extend(_annotation(annotation))
+            out += few(self._annotations(entries(annotations)))
         if call := fields.get("function_call"):
             # The legacy form, for one call only.
-            out.append(self._call(0, {"function": call}))
+            self._signed_calls(out, [{"function": call}])
         if calls := fields.get("tool_calls"):
-            self._signed_calls(out, calls)
-        return out
+            self._signed_calls(out, calls) if len(calls) <= FEW else out.extend(few(self._many_calls(calls)))
+        return out if len(out) <= FEW else flattened(out)
 
-    def _reasoning(self, fields: dict[str, Any], shown: Any) -> list[Delta]:
-        self.said += len(shown) if type(shown) is str else len(repr(shown))
+    def _reasoning(self, fields: dict[str, Any], shown: Any) -> list[Any]:
+        if (
+            type(shown) is not str
+            or len(shown) > PIECE
+            or self._own_summaries is not False
+            or fields.get("thinking_blocks")
+        ):
+            return few(self._reasoning_in_parts(fields))
+        self.said += len(shown)
+        piece = self._mender.feed("reasoning", shown)
+        return [Reasoning(piece, self._as_summary)] if piece else []
+
+    def _reasoning_in_parts(self, fields: dict[str, Any]) -> Iterator[Delta]:
+        details = _details(fields)
         if self._own_summaries is None:
-            self._own_summaries = any(is_summary for is_summary, _ in _details(fields))
+            self._own_summaries = any(is_summary for is_summary, _ in details)
             self._as_summary = self._as_summary and not self._own_summaries
-        if self._own_summaries and (details := _details(fields)):
-            return [
-                Reasoning(text, is_summary)
-                for is_summary, piece in details
-                if (text := self._mender.feed("summary" if is_summary else "reasoning", piece))
-            ]
-        return [
-            Reasoning(text, self._as_summary, signature)
-            for piece, signature in _thoughts(fields)
-            if (text := self._mender.feed("reasoning", piece)) or signature
-        ]
+        if self._own_summaries and details:
+            for is_summary, said in details:
+                yield from self._thought("summary" if is_summary else "reasoning", said, is_summary)
+            return
+        for said, signature in _thoughts(fields):
+            yield from self._thought("reasoning", said, self._as_summary)
+            if signature:
+                self.said += _SIGNED + len(signature)
+                yield Reasoning("", self._as_summary, signature)
 
-    def _signed_calls(self, out: list[Delta], calls: Iterable[Any]) -> None:
-        for position, call in enumerate(calls):
+    def _thought(self, key: str, said: str, is_summary: bool) -> Iterator[Delta]:
+        for piece in self._mended(key, said):
+            yield Reasoning(piece, is_summary)
+
+    def _mended(self, key: str, said: str) -> Iterator[str]:
+        """Yield a text of the stream `key` in pieces, and count it."""
+        for piece in sliced(said):
+            self.said += len(piece)
+            if mended := self._mender.feed(key, piece):
+                yield mended
+
+    def _refusal(self, said: str) -> Iterator[Delta]:
+        return map(Refusal, self._mended("refusal", said))
+
+    def _annotations(self, annotations: Iterable[Any]) -> Iterator[Delta]:
+        for each in annotations:
+            self.said += _ENTRY
+            if annotation := _annotation(each):
+                self.said += sum(len(value) for value in annotation.value.values() if isinstance(value, str))
+                yield annotation
+
+    def _signed_calls(self, out: list[Any], calls: Iterable[Any], first: int = 0) -> None:
+        for position, call in enumerate(calls, first):
             made = self._call(position, call)
             if signature := _signature(call):
-                self.said += len(signature)
+                self.said += _SIGNED + len(signature)
                 out.append(Reasoning("", signature=signature, call_id=made.call_id))
-            out.append(made)
+            out.append(made) if len(made.arguments) <= PIECE else out.extend(few(call_parts(made)))
 
-    def _content(self, out: list[Delta], content: Any, choice: Any) -> None:
-        if type(content) is not str:
-            parts = list(self._content_list(getattr(content, "parts", content)))
-            self.said += sum(map(_weight, parts))
-            out.extend(parts)
+    def _many_calls(self, calls: Iterable[Any]) -> Iterator[Delta]:
+        for position, call in enumerate(calls):
+            out: list[Any] = []
+            self._signed_calls(out, [call], position)
+            yield from flattened(out)
+
+    def _content(self, out: list[Any], content: Any, choice: Any) -> None:
+        tokens = choice.logprobs and choice.logprobs.content
+        if type(content) is not str or (size := len(content)) > PIECE or (tokens and len(tokens) > FEW):
+            out.extend(few(self._content_in_parts(content, tokens)))
             return
-        self.said += len(content)
+        self.said += size
         content = self._mender.feed("content", content)
         logprobs = _logprobs(choice) if choice.logprobs else None
         if logprobs:
@@ -247,12 +304,14 @@ class ChunkReader:
         if logprobs and self._half_tokens:
             logprobs, self._half_tokens = self._half_tokens + logprobs, []
         if not content:
-            self._half_tokens = logprobs or []
+            self._half_tokens = (logprobs or [])[-_MOST_HALVES:]
             return
         if self._splitter is None:
             out.append(Text(content, logprobs))
             return
         pieces = self._pieces(self._splitter.feed(content))
+        if self._splitter.switches > _MOST_SWITCHES:
+            raise self.cut()
         # A token that crosses a tag belongs to both sides, so its logprob is sent for neither.
         if len(pieces) == 1 and isinstance(pieces[0], Text) and pieces[0].text == content:
             pieces[0].logprobs = logprobs
@@ -261,34 +320,47 @@ class ChunkReader:
     def _pieces(self, pieces: Iterable[tuple[bool, str]]) -> list[Delta]:
         return [Reasoning(text, self._as_summary) if is_reasoning else Text(text) for is_reasoning, text in pieces]
 
-    def _content_list(self, parts: Iterable[Any]) -> Iterator[Text | Reasoning]:
+    def _content_in_parts(self, content: Any, tokens: Any) -> Iterator[Delta]:
+        if type(content) is not str:
+            yield from self._content_list(entries(getattr(content, "parts", content)))
+            return
+        for part in content_parts(content, tokens or ()):
+            out: list[Any] = []
+            self._content(out, part.content, part)
+            yield from out
+
+    def _content_list(self, parts: Iterable[Any]) -> Iterator[Delta]:
         """Yield content that is a list of `{type: text}`, `{type: thinking}` and `{type: reasoning, summary}` parts."""
         for part in parts:
-            if text := _get(part, "text"):
-                yield Text(text)
-            thinking = _get(part, "thinking") or ()
-            if isinstance(thinking, str):
-                yield Reasoning(thinking, self._as_summary)
-            else:
-                yield from (Reasoning(text, self._as_summary) for inner in thinking if (text := _get(inner, "text")))
-            for inner in _get(part, "summary") or ():
-                yield Reasoning(_get(inner, "text") or "", self._summaries, _get(inner, "signature"))
+            for piece in self._mended("content", text(part, "text")):
+                yield Text(piece)
+            thinking = member(part, "thinking") or ()
+            for inner in [{"text": thinking}] if isinstance(thinking, str) else entries(thinking):
+                yield from self._thought("reasoning", text(inner, "text"), self._as_summary)
+            for inner in entries(member(part, "summary") or ()):
+                yield from self._thought("summary", text(inner, "text"), self._summaries)
+                if signature := text(inner, "signature"):
+                    self.said += _SIGNED + len(signature)
+                    yield Reasoning("", self._summaries, signature)
 
     def _call(self, position: int, call: Any) -> ToolCall:
-        index, call_id = _get(call, "index"), _get(call, "id") or ""
+        index, call_id = member(call, "index"), member(call, "id") or ""
         if index is None:
             # Such calls come complete, several in one chunk, and not always with ids.
             index = position
-        function, custom = _get(call, "function"), _get(call, "custom")
-        name, arguments = _get(function, "name") or "", _get(function, "arguments") or ""
+        function, custom = member(call, "function"), member(call, "custom")
+        name, arguments = member(function, "name") or "", member(function, "arguments") or ""
         if custom:
-            name, arguments = _get(custom, "name") or "", _get(custom, "input") or ""
-        if not isinstance(arguments, str):
-            arguments = orjson.dumps(arguments).decode()
+            name, arguments = member(custom, "name") or "", member(custom, "input") or ""
+        if not (arguments.__class__ is name.__class__ is call_id.__class__ is str and index.__class__ is int):
+            arguments = _checked(index, name, call_id, arguments)
         known = self._calls.get(index)
         if known is None or known.is_another(call_id, name, arguments):
             known = self._calls[index] = _CallSoFar(known.number + 1 if known else 0)
             self.said += _CALL
+            self._begun += 1
+            if self._begun > _MOST_CALLS:
+                raise self.cut()
         known.add(call_id, name, arguments)
         self.said += len(arguments)
         key = (index, known.number)
@@ -297,16 +369,22 @@ class ChunkReader:
             arguments = self._as_json(key, arguments)
         return ToolCall(key, name, call_id, arguments)
 
-    def _as_json(self, key: tuple[int, int], text: str) -> str:
+    def _as_json(self, key: tuple[int | str, int], written: str) -> str:
         """Return a piece of a custom tool's input as a piece of JSON arguments, as other calls have."""
         opening = "" if key in self._custom else f'{{"{CUSTOM_INPUT}":"'
         self._custom.add(key)
-        return opening + orjson.dumps(text).decode()[1:-1]
+        return opening + orjson.dumps(written).decode()[1:-1]
 
 
-def _weight(part: Text | Reasoning) -> int:
-    """Return the characters of a part of a content list."""
-    return len(part.text) + (len(part.signature or "") if isinstance(part, Reasoning) else 0)
+def _checked(index: Any, name: Any, call_id: Any, arguments: Any) -> str:
+    """Return a call's arguments as text; some servers send them as an object.
+
+    Raises:
+        ApiError: one of the other fields is of the wrong type.
+    """
+    if not (isinstance(index, int | str) and isinstance(name, str) and isinstance(call_id, str)):
+        raise ApiError(502, "The model server's stream has a call that is none.")
+    return arguments if isinstance(arguments, str) else orjson.dumps(arguments).decode()
 
 
 def _logprob_weight(logprob: dict[str, Any]) -> int:
@@ -315,58 +393,53 @@ def _logprob_weight(logprob: dict[str, Any]) -> int:
     return _ENTRY * (1 + len(tops)) + len(logprob["bytes"]) + sum(len(top["bytes"]) for top in tops)
 
 
-def _is_object(text: str) -> bool:
-    if not (text.startswith("{") and text.endswith("}")):
+def _is_object(written: str) -> bool:
+    if not (written.startswith("{") and written.endswith("}")):
         return False
+    if len(written) > PIECE:
+        return True
     try:
-        orjson.loads(text)
+        orjson.loads(written)
     except orjson.JSONDecodeError:
         return False
     return True
 
 
-def _get(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+def _blocks(fields: dict[str, Any]) -> Sequence[Any]:
+    return entries(fields.get("thinking_blocks") or ())
 
 
-def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str | None]]:
-    """Return pieces of reasoning as (text, None), and their signatures as ("", signature)."""
-    plain = fields.get("reasoning_content") or fields.get("reasoning")
-    blocks = fields.get("thinking_blocks")
-    if not isinstance(plain, str):
-        plain = ""
-    if not blocks:
-        return ((plain, None),)
-    pieces = [(_get(block, "thinking") or "", _get(block, "signature")) for block in blocks]
-    if plain and not any(text for text, _ in pieces):
-        pieces.insert(0, (plain, None))
-    return [each for text, signature in pieces for each in ((text, None), ("", signature)) if any(each)]
+def _thoughts(fields: dict[str, Any]) -> Iterable[tuple[str, str]]:
+    """Return the pieces of reasoning with their signatures."""
+    plain = text(fields, "reasoning_content") or text(fields, "reasoning")
+    pieces = [(text(block, "thinking"), text(block, "signature")) for block in _blocks(fields)]
+    return pieces if any(said for said, _ in pieces) else [(plain, ""), *pieces]
 
 
 def _signature(call: Any) -> str | None:
     """Return the signature that some providers put on a call instead of on its reasoning."""
     for name in ("extra_content", "provider_specific_fields"):
-        if extra := _get(call, name):
-            found = _get(_get(extra, "google") or extra, "thought_signature")
-            return found if isinstance(found, str) else None
+        if extra := member(call, name):
+            return text(member(extra, "google") or extra, "thought_signature") or None
     return None
 
 
 def _details(fields: dict[str, Any]) -> list[tuple[bool, str]]:
     """Return the texts in `reasoning_details`, each as (is summary, text)."""
-    found = [(_get(each, "summary"), _get(each, "text")) for each in fields.get("reasoning_details") or ()]
-    return [(bool(summary), summary or text) for summary, text in found if summary or text]
+    found = [(text(each, "summary"), text(each, "text")) for each in entries(fields.get("reasoning_details") or ())]
+    return [(bool(summary), summary or said) for summary, said in found if summary or said]
 
 
-def _annotation(value: Any) -> Iterator[Annotation]:
-    """Yield a chat annotation `{type: url_citation, url_citation: {...}}` in the flat form of the Responses API."""
-    citation = _get(value, "url_citation")
-    if citation is None:
-        return
-    names = ("url", "title", "start_index", "end_index")
-    flat = {"type": "url_citation"} | {name: _get(citation, name) for name in names}
-    if all(value is not None for value in flat.values()):
-        yield Annotation(flat)
+def _annotation(value: Any) -> Annotation | None:
+    """Return a chat annotation `{type: url_citation, url_citation: {...}}` in the flat form of the Responses API."""
+    citation = member(value, "url_citation")
+    places = {name: member(citation, name) for name in ("start_index", "end_index")}
+    told = {name: member(citation, name) for name in ("url", "title")}
+    if not all(isinstance(place, int) and 0 <= place <= _LARGEST_INDEX for place in places.values()):
+        return None
+    if not all(isinstance(each, str) for each in told.values()):
+        return None
+    return Annotation({"type": "url_citation"} | {name: whole(each) for name, each in told.items()} | places)
 
 
 def _logprobs(choice: Any) -> list[dict[str, Any]]:
@@ -383,28 +456,32 @@ def _is_half(logprob: dict[str, Any]) -> bool:
 
 
 def _logprob(entry: Any) -> dict[str, Any]:
-    tops = (_get(entry, "top_logprobs") or ())[:_MOST_TOPS]
+    tops = (member(entry, "top_logprobs") or ())[:_MOST_TOPS]
     return _token(entry) | {"top_logprobs": [_token(top) for top in tops]}
 
 
 def _token(entry: Any) -> dict[str, Any]:
-    token = _get(entry, "token")
-    encoded = _get(entry, "bytes")
-    value = _get(entry, "logprob")
+    token, value, encoded = text(entry, "token"), member(entry, "logprob"), member(entry, "bytes")
     return {
-        "token": token,
-        "bytes": list(token.encode()) if encoded is None else list(encoded),
+        "token": whole(token),
+        "bytes": list(bytes(encoded) if isinstance(encoded, list) else token.encode(errors="replace")),
         # JSON has no -inf and NaN, which some servers send for an impossible token; others send null.
-        "logprob": value if value is not None and value >= _LOWEST_LOGPROB else _LOWEST_LOGPROB,
+        "logprob": value if isinstance(value, int | float) and abs(value) <= _LARGEST_LOGPROB else -_LARGEST_LOGPROB,
     }
 
 
 def _usage(usage: Any) -> Usage:
-    of_prompt, of_completion = _get(usage, "prompt_tokens_details"), _get(usage, "completion_tokens_details")
+    of_prompt, of_completion = member(usage, "prompt_tokens_details"), member(usage, "completion_tokens_details")
     return Usage(
-        input_tokens=_get(usage, "prompt_tokens") or 0,
-        output_tokens=_get(usage, "completion_tokens") or 0,
-        cached_tokens=_get(of_prompt, "cached_tokens") or 0,
-        cache_write_tokens=_get(of_prompt, "cache_write_tokens") or 0,
-        reasoning_tokens=_get(of_completion, "reasoning_tokens") or 0,
+        input_tokens=_tokens(usage, "prompt_tokens"),
+        output_tokens=_tokens(usage, "completion_tokens"),
+        cached_tokens=_tokens(of_prompt, "cached_tokens"),
+        cache_write_tokens=_tokens(of_prompt, "cache_write_tokens"),
+        reasoning_tokens=_tokens(of_completion, "reasoning_tokens"),
     )
+
+
+def _tokens(usage: Any, name: str) -> int:
+    """Return a reported number; 0 if it is none."""
+    value = member(usage, name)
+    return min(value, _MOST_TOKENS) if isinstance(value, int) and value > 0 else 0

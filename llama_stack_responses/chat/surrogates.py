@@ -6,7 +6,12 @@ servers refuse it, so a half is held back until the other half arrives, or repla
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
+from typing import Final
+
+_UNPAIRED: Final = re.compile("[\ud800-\udbff]+(?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]+")
+"""Runs of halves without their other half. A codec's error handler would be called for each of them."""
 
 
 class SurrogateMender:
@@ -27,5 +32,15 @@ class SurrogateMender:
         try:
             text.encode()
         except UnicodeEncodeError:
-            return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+            return whole(text)
         return text
+
+
+def whole(text: str) -> str:
+    """Return a text with its pairs joined, and its halves replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = _UNPAIRED.sub(lambda run: "\ufffd" * len(run[0]), text)
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    return text

@@ -10,9 +10,13 @@ class ThinkingSplitter:
 
     It holds back at most one character less than a tag, and only while the end of the text could be the beginning of
     that tag.
+
+    Attributes:
+        switches: number of tags so far.
     """
 
     def __init__(self, tags: InlineThinking) -> None:
+        self.switches = 0
         self._tags = tags
         self._inside = tags.starts_open
         self._held = ""
@@ -21,17 +25,19 @@ class ThinkingSplitter:
     def feed(self, text: str) -> list[tuple[bool, str]]:
         """Return the pieces of `text` that are decided by now, each as (is reasoning, text)."""
         pieces: list[tuple[bool, str]] = []
-        rest = self._held + text
+        text = self._held + text
+        start = 0
         while True:
             tag = self._tags.close if self._inside else self._tags.open
-            before, found, after = rest.partition(tag)
-            if not found:
+            end = text.find(tag, start)
+            if end < 0:
                 break
-            self._put(pieces, before)
-            self._inside, self._at_start, rest = not self._inside, True, after
-        keep = _overlap(rest, tag)
-        self._held = rest[len(rest) - keep :]
-        self._put(pieces, rest[: len(rest) - keep])
+            self._put(pieces, text[start:end])
+            self.switches += 1
+            self._inside, self._at_start, start = not self._inside, True, end + len(tag)
+        keep = _overlap(text, start, tag)
+        self._held = text[len(text) - keep :]
+        self._put(pieces, text[start : len(text) - keep])
         return pieces
 
     def end(self) -> list[tuple[bool, str]]:
@@ -50,7 +56,7 @@ class ThinkingSplitter:
             pieces.append((self._inside, text))
 
 
-def _overlap(text: str, tag: str) -> int:
-    """Return how many of the last characters of `text` could begin `tag`."""
-    longest = min(len(tag) - 1, len(text))
+def _overlap(text: str, start: int, tag: str) -> int:
+    """Return how many of the last characters of `text`, from `start` on, could begin `tag`."""
+    longest = min(len(tag) - 1, len(text) - start)
     return next((size for size in range(longest, 0, -1) if text.endswith(tag[:size])), 0)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
+from itertools import batched, chain, islice
 from typing import Any, Final
 
 from ..chat.chunks import ChunkReader, Enough
 from ..chat.compaction import compaction_request
 from ..chat.inference import Inference
 from ..chat.messages import chat_messages
+from ..chat.pieces import FEW
 from ..chat.profile import Profile
 from ..chat.request import chat_request
 from ..core.compaction import Summary, continued
@@ -33,6 +36,8 @@ Json = dict[str, Any]
 Take = Callable[[Delta], Finish | None]
 """Receives each delta of a round in order. If it returns a `Finish`, the round ends before this delta."""
 
+_AT_ONCE: Final = 8
+"""Deltas of a large chunk that are taken before the stream yields to others."""
 _BURST: Final = 16
 """Chunks after which a stream yields to other streams. A fast model server's chunks arrive together, and reading them
 never waits. A new stream's first chunks do not wait behind running streams."""
@@ -79,20 +84,24 @@ class _Round:
     told: RoundOperation
     full: Callable[[], bool]
 
-    def cited(self, deltas: list[Delta]) -> list[Delta]:
-        """Return the deltas with the citations in the model's text as annotations."""
-        return deltas if self.citing is None else [shown for delta in deltas for shown in self.citing.feed(delta)]
+    def cited(self, deltas: Iterable[Delta]) -> list[Delta] | Iterator[Delta]:
+        """Return the deltas with the citations in the model's text as annotations; many of them, as they are taken."""
+        if self.citing is None:
+            return iter(deltas)
+        shown = chain.from_iterable(map(self.citing.feed, deltas))
+        first = list(islice(shown, FEW + 1))
+        return first if len(first) <= FEW else chain(first, shown)
 
-    def taken(self, deltas: list[Delta]) -> Finish | None:
+    def taken(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas without filters; return how the round ended, if it did."""
-        for delta in deltas if self.citing is None else self.cited(deltas):
+        for delta in deltas:
             if end := self.take(delta):
                 return end
         return None
 
-    async def passed(self, deltas: list[Delta]) -> Finish | None:
+    async def passed(self, deltas: Iterable[Delta]) -> Finish | None:
         """Take the deltas through the filters; return how the round ended, if it did."""
-        for delta in self.cited(deltas):
+        for delta in deltas:
             # When the round ends, the filters' work on this delta ends too.
             async with aclosing(apply_filters(self.filters, delta)) as passing:
                 async for shown in passing:
@@ -250,7 +259,7 @@ class ModelRound:
             raise self._inference.explain(error) from error
         finally:
             self._left -= this.reader.said
-        end = end or await this.passed(this.reader.end())
+        end = end or await this.passed(this.cited(this.reader.end()))
         assert end, "a round ends with its Finish"
         return Heard(end, this.reader.service_tier)
 
@@ -260,11 +269,16 @@ class ModelRound:
             stream = await self._inference.open(chat)
             self.accept()
             async with hanging_up(stream) as chunks:
+                plain, taken, paced = not this.filters, this.taken, partial(self._paced, this, watchdog)
                 read, pause = 0, 1
                 async for chunk in chunks:
-                    if deltas := this.reader.read(chunk):
+                    if (
+                        deltas := this.reader.read(chunk)
+                        if this.citing is None
+                        else this.cited(this.reader.read(chunk))
+                    ):
                         watchdog.pat()
-                    if end := await _filtered(this, deltas, watchdog) if this.filters else this.taken(deltas):
+                    if end := taken(deltas) if plain and type(deltas) is list else await paced(deltas):
                         return end
                     if self._event_buffer.full:
                         with watchdog.asleep():
@@ -288,6 +302,33 @@ class ModelRound:
         if read > 1:
             await self._fair_yield.wait_turn()
         return read - read % _BURST + _BURST
+
+    async def _paced(self, this: _Round, watchdog: Watchdog, deltas: list[Delta] | Iterator[Delta]) -> Finish | None:
+        """Take deltas through the filters, or those of a large chunk; yield to other streams in between.
+
+        This time does not count as silence of the model server.
+        """
+        if deltas == []:
+            return None
+        with watchdog.asleep():
+            for number, some in enumerate(batched(deltas, _AT_ONCE)):
+                if number:
+                    await self._rest(this)
+                if end := await this.passed(some) if this.filters else this.taken(some):
+                    return end
+        return None
+
+    async def _rest(self, this: _Round) -> None:
+        """Yield to other streams within a large chunk.
+
+        Raises:
+            Enough: the response is full.
+        """
+        this.reader.check_size()
+        if this.full():
+            raise this.reader.cut()
+        await self._event_buffer.drained()
+        await self._fair_yield.wait_turn()
 
     async def _written(self, chat: Json, begun: Callable[[], None], told: RoundOperation) -> Written:
         texts: list[str] = []
@@ -324,11 +365,3 @@ class ModelRound:
             names=self._toolset.names,
             read_reasoning=self._read_reasoning,
         )
-
-
-async def _filtered(this: _Round, deltas: list[Delta], watchdog: Watchdog) -> Finish | None:
-    """Take the deltas through the filters; their time does not count as silence of the model server."""
-    if not deltas:
-        return None
-    with watchdog.asleep():
-        return await this.passed(deltas)

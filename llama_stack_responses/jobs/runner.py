@@ -280,7 +280,7 @@ class JobRunner:
             rounds=progress.rounds,
             waiting=[asdict(call) for call in progress.waiting],
             ends=progress.ends,
-            numbered=assembler.numbered - len(held),
+            numbered=assembler.numbered - self._event_buffer.order.joined - len(held),
             held_events=held,
             tries=self.lease.job.tries,
         )
@@ -291,7 +291,8 @@ class JobRunner:
         """Store the response and its last events, and delete the job, in one commit."""
         self._concluding = True
         async with self._writing:
-            last = [*self._waiting, *self._event_buffer.ready(), *context.assembler.end()]
+            end = self._event_buffer.order.take(context.assembler.end())
+            last = [*self._waiting, *self._event_buffer.ready(), *end]
             self._waiting = []
             try:
                 await self._insist(lambda: self._store(context.assembler.response, found, last))

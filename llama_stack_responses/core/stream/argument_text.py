@@ -9,6 +9,12 @@ from typing import Final, Literal
 import orjson
 
 _PLAIN: Final = re.compile(r'[^"\\]+')
+_PAIR: Final = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+_ESCAPE: Final = rf'\\(?:["\\/bfnrt]|u(?![dD][89a-fA-F])[0-9a-fA-F]{{4}}|{_PAIR})'
+_ESCAPES: Final = re.compile(rf'{_ESCAPE}(?:[^"\\\x00-\x1f]|{_ESCAPE})*+')
+"""A run of text that begins with a valid escape and has no other ones, so that it can be decoded at once."""
+_LITERAL: Final = re.compile(r'(?:\\[^"\\/bfnrtu][^"\\]*)++')
+"""A run of invalid backslashes, which stand for themselves, and of the text behind them."""
 _HIGH: Final = re.compile(r"\\u[dD][89abAB]")
 _LOST: Final = "\ufffd"
 """Replacement character for an unpaired surrogate."""
@@ -84,6 +90,12 @@ class ArgumentText:
             if plain := _PLAIN.match(text, at):
                 pieces.append(plain[0])
                 at = plain.end()
+            elif escapes := _ESCAPES.match(text, at):
+                pieces.append(json.loads(f'"{escapes[0]}"'))
+                at = escapes.end()
+            elif literal := _LITERAL.match(text, at):
+                pieces.append(literal[0])
+                at = literal.end()
             elif text[at] == '"':
                 self._state = "after"
                 break

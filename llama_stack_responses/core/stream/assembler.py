@@ -28,6 +28,7 @@ from .tool_calls import ItemStatus, ToolCalls
 Phase = Literal["commentary", "final_answer"]
 
 _JSON_BEGINS: Final = frozenset('{["-0123456789')
+_THOUGHTS: Final = (REASONING_TEXT, SUMMARY_TEXT)
 
 
 @dataclass(slots=True)
@@ -41,14 +42,16 @@ class _OpenItem:
     summary: list[Json] = field(default_factory=list)
     part: OpenPart | None = None
     overtaken: bool = False
-    signatures: list[tuple[Mapping[PartKind, int], str, str | None]] = field(default_factory=list)
+    written: dict[str, int] = field(default_factory=dict)
+    signatures: list[tuple[Mapping[str, int], str, str | None]] = field(default_factory=list)
 
     def parts(self, kind: PartKind) -> list[Json]:
         return self.content if kind.holder == "content" else self.summary
 
     def sign(self, signature: str, call_id: str | None) -> None:
         """Record a signature, and how much of the reasoning and of its summary precedes it."""
-        lengths = {kind: self._length(kind) for kind in (REASONING_TEXT, SUMMARY_TEXT)}
+        open_length = {self.part.kind.type: self.part.length()} if self.part else {}
+        lengths = {kind.type: self.written.get(kind.type, 0) + open_length.get(kind.type, 0) for kind in _THOUGHTS}
         self.signatures.append((lengths, signature, call_id))
 
     def thoughts(self) -> list[Thought]:
@@ -58,13 +61,19 @@ class _OpenItem:
         made: list[Thought] = []
         start = 0
         for lengths, signature, call_id in self.signatures:
-            made.append(Thought(text[start : lengths[kind]], signature, call_id))
-            start = lengths[kind]
+            made.append(Thought(text[start : lengths[kind.type]], signature, call_id))
+            start = lengths[kind.type]
         return made if made and start == len(text) else [*made, Thought(text[start:])]
 
-    def _length(self, kind: PartKind) -> int:
-        written = self.part.fragments if self.part and self.part.kind is kind else []
-        return sum(len(part["text"]) for part in self.parts(kind)) + sum(map(len, written))
+    def close_part(self) -> tuple[OpenPart, Json] | None:
+        """Close the open part; return it and its finished form, or None if no part is open."""
+        part, self.part = self.part, None
+        if part is None:
+            return None
+        finished = part.finished()
+        self.written[part.kind.type] = self.written.get(part.kind.type, 0) + len(finished[part.kind.key])
+        self.parts(part.kind).append(finished)
+        return part, finished
 
 
 class Assembler:
@@ -285,7 +294,7 @@ class Assembler:
         part = item.part
         annotation = delta.value
         if delta.length is not None:
-            annotation = annotation | _places(annotation["type"], sum(map(len, part.fragments)), delta.length)
+            annotation = annotation | _places(annotation["type"], part.length(), delta.length)
         index = len(part.annotations)
         part.annotations.append(annotation)
         return [events.output_text_annotation_added(self._next(), item.id, item.index, part.index, index, annotation)]
@@ -323,11 +332,10 @@ class Assembler:
         out.append(part.kind.delta(self._next(), item.id, item.index, part.index, text))
 
     def _close_part(self, out: list[Event], item: _OpenItem) -> None:
-        part, item.part = item.part, None
-        if part is None:
+        if (closed := item.close_part()) is None:
             return
-        kind, finished = part.kind, part.finished()
-        item.parts(kind).append(finished)
+        part, finished = closed
+        kind = part.kind
         out.append(kind.done(self._next(), item.id, item.index, part.index, finished))
         out.append(kind.closed(self._next(), self._output.response_id, item.id, item.index, part.index, finished))
 

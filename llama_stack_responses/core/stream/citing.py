@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ CLOSES: Final = "\N{RIGHT BLACK LENTICULAR BRACKET}"
 DAGGER: Final = "\N{DAGGER}"
 
 _MARKER: Final = re.compile(f"{OPENS}([A-Za-z]?[0-9]{{1,6}})(?:{DAGGER}([^{OPENS}{CLOSES}\n]{{0,100}}))?{CLOSES}")
+_MOST: Final = 4_096
+"""Maximum annotations of one round: a marker of three characters becomes an event and an annotation."""
 _BEGUN: Final = re.compile(f"{OPENS}[A-Za-z]?(?:[0-9]{{0,6}}|[0-9]{{1,6}}{DAGGER}[^{OPENS}{CLOSES}\n]{{0,100}})")
 
 
@@ -48,11 +50,12 @@ class Citing:
 
     def __init__(self, cite: Cite) -> None:
         self._cite = cite
+        self._left = _MOST
         self._held: Text | None = None
         self._before = ""
 
-    def feed(self, delta: Delta) -> Sequence[Delta]:
-        """Return the deltas to emit for this one."""
+    def feed(self, delta: Delta) -> Iterable[Delta]:
+        """Return the deltas to emit for this one. They are made while they are taken, all before the next call."""
         if not isinstance(delta, Text):
             return (*self._release(), delta)
         held = self._held
@@ -62,7 +65,7 @@ class Citing:
                 return (delta,)
         else:
             delta = Text(held.text + delta.text, [*(held.logprobs or ()), *(delta.logprobs or ())] or None)
-        return list(self._read(delta))
+        return self._read(delta)
 
     def _release(self) -> Sequence[Delta]:
         """Return held-back text that turned out not to be a marker."""
@@ -74,6 +77,8 @@ class Citing:
 
     def _read(self, whole: Text) -> Iterator[Delta]:
         text, shown, end = whole.text, 0, len(whole.text)
+        self._held = None
+        slices = _Slices(whole)
         start = text.find(OPENS)
         while start >= 0:
             found = _MARKER.match(text, start)
@@ -82,19 +87,24 @@ class Citing:
                 break
             behind = start + 1
             if found:
-                citation = self._cite(found[1], found[2] or "")
+                citation = self._cited_by(found)
                 if citation or found[2] is not None:
-                    yield from self._show(whole, shown, start)
+                    yield from self._show(slices, shown, start)
                     shown = behind = found.end()
                 if citation:
                     yield from self._cited(citation)
             start = text.find(OPENS, behind)
-        yield from self._show(whole, shown, end)
-        self._held = _piece(whole, end, len(text)) if end < len(text) else None
+        yield from self._show(slices, shown, end)
+        self._held = slices.take(end, len(text)) if end < len(text) else None
 
-    def _show(self, whole: Text, start: int, end: int) -> Iterator[Delta]:
+    def _cited_by(self, marker: re.Match[str]) -> Citation | None:
+        citation = self._cite(marker[1], marker[2] or "") if self._left else None
+        self._left -= citation is not None
+        return citation
+
+    def _show(self, slices: _Slices, start: int, end: int) -> Iterator[Delta]:
         if start < end:
-            piece = _piece(whole, start, end)
+            piece = slices.take(start, end)
             self._before = piece.text
             yield piece
 
@@ -106,22 +116,40 @@ class Citing:
         yield Annotation(citation.annotation, len(citation.text))
 
 
-def _piece(whole: Text, start: int, end: int) -> Text:
-    """Return a slice of a text with the tokens of the slice; a token at its edge is cut."""
-    text = whole.text[start:end]
-    if whole.logprobs is None or len(text) == len(whole.text):
-        return Text(text, whole.logprobs)
-    first = len(whole.text[:start].encode())
-    last = first + len(text.encode())
-    kept: list[Json] = []
-    position = 0
-    for entry in whole.logprobs:
-        encoded = entry["bytes"]
-        low, high = max(first - position, 0), min(last - position, len(encoded))
-        position += len(encoded)
-        if low < high:
-            kept.append(entry if high - low == len(encoded) else _cut(entry, encoded[low:high]))
-    return Text(text, kept or None)
+class _Slices:
+    """Takes slices of a text with the tokens of each slice; a token at an edge is cut.
+
+    The slices ascend, so each token is read once.
+    """
+
+    def __init__(self, whole: Text) -> None:
+        self._whole = whole
+        self._tokens = whole.logprobs or []
+        self._next = 0  # the first token that may reach into the next slice
+        self._begins = 0  # the byte at which it begins
+        self._at = 0  # the end of the last slice, in characters and in bytes
+        self._byte = 0
+
+    def take(self, start: int, end: int) -> Text:
+        """Return a slice, which begins at or after the end of the last one."""
+        text = self._whole.text[start:end]
+        if self._whole.logprobs is None or len(text) == len(self._whole.text):
+            return Text(text, self._whole.logprobs)
+        first = self._byte + len(self._whole.text[self._at : start].encode())
+        self._at, self._byte = end, first + len(text.encode())
+        return Text(text, list(self._between(first, self._byte)) or None)
+
+    def _between(self, first: int, last: int) -> Iterator[Json]:
+        while self._next < len(self._tokens):
+            token = self._tokens[self._next]
+            encoded = token["bytes"]
+            low, high = max(first - self._begins, 0), min(last - self._begins, len(encoded))
+            if low < high:
+                yield token if high - low == len(encoded) else _cut(token, encoded[low:high])
+            if self._begins + len(encoded) > last:
+                return
+            self._begins += len(encoded)
+            self._next += 1
 
 
 def _cut(entry: Json, encoded: list[int]) -> Json:

@@ -8,11 +8,15 @@ decides its phase.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Final
 
 from .events import Event
 
 _WORDS: Final = ("message", "reasoning")
+_PLACES: Final = ("type", "content_index", "summary_index")
+_LONGEST_JOINED: Final = 4_096
+"""Maximum characters of a held delta to which the next one is appended."""
 
 
 class ItemOrder:
@@ -20,11 +24,20 @@ class ItemOrder:
 
     The events of the first open call pass at once. Those of other items are held until it is done, and then pass in
     the order of the items. Held events get new sequence numbers when they pass, so that the numbers of a stream ascend.
+
+    Consecutive deltas of one part are joined while they are held, so that memory and checkpoints grow with the text and
+    not with the number of tokens. All later events then get lower numbers, so every event of the stream has to pass
+    here.
+
+    Attributes:
+        joined: how many events fewer than were taken will pass, since they were joined to others.
     """
 
     def __init__(self) -> None:
+        self.joined = 0
         self._open: int | None = None
         self._held: dict[int, list[Event]] = {}
+        self._waiting: list[int] = []  # a heap of the keys of `_held`
         self._number: int | None = None
 
     @property
@@ -58,13 +71,20 @@ class ItemOrder:
     def _hold(self, index: int, event: Event) -> None:
         if self._number is None:
             self._number = event["sequence_number"]
-        self._held.setdefault(index, []).append(event)
+        if (held := self._held.get(index)) is None:
+            heappush(self._waiting, index)
+            self._held[index] = [event]
+        elif _continues(held[-1], event):
+            held[-1] = _joined(held[-1], event)
+            self.joined += 1
+        else:
+            held.append(event)
 
     def _release(self, out: list[Event], *, everything: bool = False) -> None:
         while self._held and (everything or self._open is None):
-            for event in self._held.pop(min(self._held)):
+            for event in self._held.pop(heappop(self._waiting)):
                 self._pass(out, event)
-        if not self._held:
+        if not self._held and not self.joined:
             self._number = None
 
     def _pass(self, out: list[Event], event: Event) -> None:
@@ -74,3 +94,16 @@ class ItemOrder:
         if "item" in event and event["item"]["type"] not in _WORDS:
             self._open = event["output_index"] if event["type"] == "response.output_item.added" else None
         out.append(event)
+
+
+def _continues(held: Event, event: Event) -> bool:
+    """Return whether both are deltas of the same part, of which the first can still be extended."""
+    before, after = held.get("delta"), event.get("delta")
+    if not (isinstance(before, str) and isinstance(after, str)) or len(before) > _LONGEST_JOINED:
+        return False
+    return "command_index" not in event and all(held.get(place) == event.get(place) for place in _PLACES)
+
+
+def _joined(held: Event, event: Event) -> Event:
+    more = {"logprobs": held["logprobs"] + event["logprobs"]} if "logprobs" in held else {}
+    return {**held, "delta": held["delta"] + event["delta"], **more}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
 from . import events
@@ -102,6 +103,14 @@ class OpenPart:
     fragments: list[str] = field(default_factory=list)
     logprobs: list[Json] = field(default_factory=list)
     annotations: list[Json] = field(default_factory=list)
+    _counted: int = 0
+    _length: int = 0
+
+    def length(self) -> int:
+        """Return the number of characters so far; each fragment is counted once, however often this is called."""
+        self._length += sum(map(len, islice(self.fragments, self._counted, None)))
+        self._counted = len(self.fragments)
+        return self._length
 
     def finished(self) -> Json:
         """Return the part with the text so far."""

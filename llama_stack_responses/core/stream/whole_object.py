@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Final
 
 _MARK: Final = re.compile(r'["\\{}\[\]]')
+_AT_ONCE: Final = 4_096
+"""Characters after which one call stops, except at the end of a fragment: earlier fragments may hold megabytes."""
 
 
 class WholeObject:
-    """Counts the brackets of a JSON object outside its strings; each fragment is read once."""
+    """Counts the brackets of a JSON object outside its strings; each fragment is read once, some in each call."""
 
     __slots__ = ("_depth", "_escaped", "_in_string", "_read", "_whole")
 
@@ -22,9 +24,14 @@ class WholeObject:
         self._whole = False
 
     def reached(self, fragments: Sequence[str]) -> bool:
-        """Return whether these fragments reach the object's end; each call passes the earlier fragments again."""
-        while self._read < len(fragments) and not self._whole:
+        """Return whether these fragments reach the object's end; each call passes the earlier fragments again.
+
+        While there is more to read than one call reads, the result is false.
+        """
+        left = _AT_ONCE
+        while self._read < len(fragments) and left > 0 and not self._whole:
             self._take(fragments[self._read])
+            left -= 1 + len(fragments[self._read])
             self._read += 1
         return self._whole
 

@@ -215,8 +215,8 @@ def test_first_fragment_decides_whether_provider_summarizes() -> None:
 
 def test_summary_in_content_list_is_read() -> None:
     part = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "short", "signature": "s"}]}
-    assert summarized([chunk({"content": [part]})]) == [Reasoning("short", True, "s")]
-    assert read(as_client, [chunk({"content": [part]})]) == [Reasoning("short", signature="s")]
+    assert summarized([chunk({"content": [part]})]) == [Reasoning("short", True), Reasoning("", True, "s")]
+    assert read(as_client, [chunk({"content": [part]})]) == [Reasoning("short"), Reasoning("", signature="s")]
 
 
 @any_maker

@@ -717,3 +717,27 @@ def test_whitespace_alone_is_final_answer() -> None:
     driver.feed(Text("\n"), Finish("stop"))
     [message] = driver.end()["output"]
     assert (message["phase"], message["content"][0]["text"]) == ("final_answer", "\n")
+
+
+class Piece(str):
+    """A text that counts how often its length is taken."""
+
+    __slots__ = ()
+    measured = 0
+
+    def __len__(self) -> int:
+        Piece.measured += 1
+        return super().__len__()
+
+
+def test_signatures_and_citations_measure_each_fragment_a_bounded_number_of_times() -> None:
+    driver = Driver()
+    for _ in range(300):
+        driver.feed(Reasoning(Piece("hm")), Reasoning("", signature="s"), Reasoning(Piece("so"), summary=True))
+    for _ in range(300):
+        driver.feed(Text(Piece("word")), Annotation({"type": "file_citation", "file_id": "f", "filename": "f"}, 0))
+    Piece.measured = 0
+    driver.feed(Reasoning("", signature="s"))
+    driver.feed(Annotation(CITATION, 4))
+    driver.end()
+    assert Piece.measured < 5_000

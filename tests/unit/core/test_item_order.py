@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from llama_stack_responses.core.stream import events
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.item_order import ItemOrder
@@ -79,6 +81,52 @@ def test_event_without_item_releases_held_events() -> None:
     stream.put(added(0), added(1), done(1))
     assert stream.put(events.error(0, "server_error", "It failed.", None)) == ["1added", "1done", "error"]
     assert (stream.numbers(), stream.order.held) == ([0, 1, 2, 3], [])
+
+
+def text(index: int, delta: str, **more: Any) -> Event:
+    return events.output_text_delta(0, f"msg_{index}", index, 0, delta, []) | more
+
+
+def test_held_deltas_of_one_part_are_joined_and_later_numbers_have_no_gap() -> None:
+    stream = Stream()
+    stream.put(added(0), text(1, "a"), text(1, "b"), text(1, "c", content_index=1), text(2, "x"), text(1, "d"))
+    assert [event["delta"] for event in stream.order.held] == ["ab", "c", "d", "x"]
+    assert stream.put(done(0), added(3)) == ["0done", "1delta", "1delta", "1delta", "2delta", "3added"]
+    assert stream.put(done(3)) == ["3done"]
+    assert stream.order.joined == 1
+    assert stream.numbers() == list(range(8))
+
+
+def test_joined_deltas_are_bounded_and_keep_their_logprobs() -> None:
+    stream = Stream()
+    stream.put(added(0), *(text(1, "x" * 1_000, logprobs=[number]) for number in range(8)))
+    assert [len(event["delta"]) for event in stream.order.held] == [5_000, 3_000]
+    assert [number for event in stream.order.held for number in event["logprobs"]] == list(range(8))
+
+
+def test_sent_event_is_not_changed_by_joining() -> None:
+    stream = Stream()
+    first = text(1, "a")
+    stream.put(added(0), first, text(1, "b"))
+    assert first["delta"] == "a"
+
+
+class Index(int):
+    """An output index that counts comparisons."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Index.compared += 1
+        return int(self) < int(other)
+
+
+def test_release_of_held_items_compares_each_with_few_others() -> None:
+    stream = Stream()
+    stream.put(added(0), *(text(Index(number), "x") for number in range(1, 1_001)))
+    Index.compared = 0
+    assert len(stream.put(done(0))) == 1_001
+    assert Index.compared < 30_000
 
 
 def test_resumed_order_continues_numbers() -> None:

@@ -26,3 +26,9 @@ def test_object_is_complete_with_its_last_character(value: dict[str, object], ra
 
 def test_text_without_object_is_never_complete() -> None:
     assert not WholeObject().reached(["", "12", '"{}"', " "])
+
+
+def test_megabytes_of_earlier_fragments_are_read_in_several_calls() -> None:
+    fragments = ['{"a": [' + "[]," * 5_000, "[]]", "}"]
+    whole = WholeObject()
+    assert [whole.reached(fragments) for _ in range(3)] == [False, True, True]

@@ -117,6 +117,25 @@ async def test_next_worker_sends_events_held_behind_first_call(records: WatchedR
     assert second.tools.ran == [{"query": "a"}]
 
 
+async def test_next_worker_numbers_events_after_joined_deltas_without_gap(records: WatchedRecords) -> None:
+    words = [text("word ") for _ in range(50)]
+    first = Desk(records, [call("lookup", "1", '{"query": "a"}'), *words, finish("tool_calls")], repeatable=True)
+    first.tools.answers[:] = [asyncio.Event()]
+    await first.submit()
+    reader = asyncio.create_task(first.harness.read())
+    await kill(first.harness, 400)
+    checkpoint = await first.harness.jobs.checkpoint(ID)
+    assert checkpoint
+    assert [event["delta"] for event in checkpoint.held_events if "delta" in event] == ["word " * 50]
+    second = Desk(records, [text("42"), finish()], repeatable=True)
+    await second.harness.run_job()
+    await second.harness.result()
+    async with asyncio.timeout(PATIENCE):
+        told = await reader
+    check_stream(told)
+    assert "word " * 50 in [event.get("delta") for event in told]
+
+
 async def test_tool_outputs_are_stored_in_history_not_in_response(records: WatchedRecords) -> None:
     desk = Desk(records, *ROUNDS, repeatable=False)
     await desk.submit()

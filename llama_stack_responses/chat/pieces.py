@@ -1,0 +1,105 @@
+"""Pieces of a large chunk, which are made one after another, so that none of them holds the event loop for long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import batched, islice
+from typing import Any, Final
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.stream.deltas import Delta, ToolCall
+
+PIECE: Final = 4_096
+"""Maximum characters of one delta's text or arguments."""
+FEW: Final = 16
+"""Maximum deltas of a chunk that are made at once, and tokens with logprobs of such a delta."""
+_TOKENS: Final = 4
+"""Tokens with logprobs of one delta of a large chunk: each can have twenty alternatives."""
+_MOST_TOKENS: Final = 4
+"""Maximum tokens of one character."""
+_MOST_ENTRIES: Final = 1_024
+"""Maximum number of content parts, thinking blocks or annotations in one chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The logprobs of a choice, as in `openai.types.chat.chat_completion_chunk.ChoiceLogprobs`."""
+
+    content: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a choice's content."""
+
+    content: str
+    logprobs: Tokens | None
+
+
+def few(deltas: Iterator[Delta]) -> list[Delta | Iterator[Delta]]:
+    """Return the first deltas and, if these are not all, an iterator of the rest."""
+    first = list(islice(deltas, FEW))
+    return [*first] if len(first) < FEW else [*first, deltas]
+
+
+def flattened(deltas: Iterable[Delta | Iterator[Delta]]) -> Iterator[Delta]:
+    """Yield the deltas and those of the iterators among them."""
+    for each in deltas:
+        if isinstance(each, Iterator):
+            yield from each
+        else:
+            yield each
+
+
+def sliced(text: str) -> Iterator[str]:
+    """Yield a text in pieces of `PIECE` characters; an empty text has none."""
+    return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
+
+
+def call_parts(call: ToolCall) -> Iterator[Delta]:
+    """Yield a fragment of a call as several ones with fewer arguments."""
+    first, *rest = sliced(call.arguments)
+    yield ToolCall(call.key, call.name, call.call_id, first)
+    for piece in rest:
+        yield ToolCall(call.key, arguments=piece)
+
+
+def content_parts(content: str, tokens: Sequence[Any]) -> Iterator[Part]:
+    """Yield a text in parts, each with the tokens that it begins with or consists of, as far as their texts tell."""
+    tokens = tokens[: _MOST_TOKENS * len(content) + FEW]
+    at, left = 0, -(-len(tokens) // _TOKENS)
+    for some in batched(tokens, _TOKENS):
+        left -= 1
+        size = sum(len(text(token, "token")) for token in some)
+        # Each of the other parts needs a character at least, whatever the server says about its tokens.
+        end = max(at, min(at + size, len(content) - left)) if left else len(content)
+        first, *rest = *sliced(content[at:end]), ""
+        yield Part(first, Tokens(some))
+        yield from (Part(piece, None) for piece in rest if piece)
+        at = end
+    yield from (Part(piece, None) for piece in sliced(content[at:]))
+
+
+def entries(values: Any) -> Sequence[Any]:
+    """Return the entries of a list in a chunk.
+
+    Raises:
+        ApiError: it is not a list, or too long.
+    """
+    if not isinstance(values, list | tuple):
+        raise ApiError(502, "The model server's stream has something in it that is no chunk.")
+    if len(values) > _MOST_ENTRIES:
+        raise ApiError(502, f"The model server's stream has a chunk with a list of over {_MOST_ENTRIES} entries.")
+    return values
+
+
+def member(value: Any, name: str) -> Any:
+    """Return a member of a JSON object, or an attribute of an object that was built from one; None if it is absent."""
+    return value.get(name) if isinstance(value, dict) else getattr(value, name, None)
+
+
+def text(value: Any, name: str) -> str:
+    """Return a member that is a text; empty if it is absent or anything else."""
+    found = member(value, name)
+    return found if isinstance(found, str) else ""
