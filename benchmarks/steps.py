@@ -48,6 +48,7 @@ from llama_stack_responses.inputs.files import NoFiles
 from llama_stack_responses.moderation.checks import Checks
 from llama_stack_responses.moderation.moderator import NoModerator
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import SECRET_BYTES, Sealer
 from llama_stack_responses.tools.registry import client_tools
 from llama_stack_responses.wire.responses import RunAsEvents
@@ -150,13 +151,13 @@ async def stream(chunks: list[Chunk]) -> bytes:
     request = parse_create({"model": "m", "input": "Hi", "stream": True, "tools": [tool]})
     limits = TurnLimits(rounds=1, idle_seconds=60, tool_seconds=60)
     inference = Inference(Upstream(config, Wired(config, answer(chunks))))
-    sealer, lengths = Sealer([bytes(SECRET_BYTES)]), ContextLengths(inference)
+    sealed, lengths = SealedItems(Sealer([bytes(SECRET_BYTES)]), 2**20), ContextLengths(inference)
     made = ResponsesConfig()
     contents = Admission(made.files.of_contents)
     attachments = open_attachments(NoFiles(), made, WorkerPool(PoolLimits()), contents, AddressPolicy())
     checks = Checks(NoModerator(), seconds=30, held=200)
     factory = GenerationFactory(
-        inference, attachments, client_tools(), [], limits, sealer, lengths, TokenCounts(inference, []), checks
+        inference, attachments, client_tools(), [], limits, sealed, lengths, TokenCounts(inference, []), checks
     )
     context = factory.context(request, new_response(request, id="resp_1", created_at=1), ANONYMOUS)
     event_buffer = EventBuffer(wanted=True, transcript=Transcript())

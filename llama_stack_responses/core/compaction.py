@@ -48,7 +48,12 @@ class Summary:
     @staticmethod
     def decode(data: bytes) -> Summary:
         """Decode what `encode` returned."""
-        text, message = orjson.loads(zlib.decompress(data))
+        return Summary.from_json(zlib.decompress(data))
+
+    @staticmethod
+    def from_json(data: bytes) -> Summary:
+        """Return the summary that decompressed JSON holds."""
+        text, message = orjson.loads(data)
         # Earlier versions sealed only the text of the message.
         return Summary(text, [_text(message)] if isinstance(message, str) else message)
 

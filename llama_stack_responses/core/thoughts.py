@@ -5,11 +5,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 Json = dict[str, Any]
+
+_LARGE_BYTES: Final = 1_000_000
+"""Larger thoughts are not compressed: they are sealed in the event loop, between two events of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,15 @@ def plain_thoughts(item: Json) -> list[Thought]:
 
 def encoded(thoughts: Sequence[Thought]) -> bytes:
     """Encode the thoughts, to be sealed."""
-    return zlib.compress(orjson.dumps([astuple(thought) for thought in thoughts]), 1)
+    data = orjson.dumps([astuple(thought) for thought in thoughts])
+    return zlib.compress(data, 1 if len(data) < _LARGE_BYTES else 0)
 
 
 def decoded(data: bytes) -> list[Thought]:
     """Decode what `encoded` returned."""
-    return [Thought(*fields) for fields in orjson.loads(zlib.decompress(data))]
+    return thoughts_of(zlib.decompress(data))
+
+
+def thoughts_of(text: bytes) -> list[Thought]:
+    """Return the thoughts that decompressed JSON holds."""
+    return [Thought(*fields) for fields in orjson.loads(text)]

@@ -125,6 +125,6 @@ class AutoCompaction:
         written = await self._model_round.summarise(items, max_tokens, begun, told)
         told.ended(written.finish, ())
         self._event_buffer.put(self._assembler.feed(Finish("stop", written.finish.usage)))
-        reporter.conclude(index, {SEALED: self._summaries.seal(Summary(written.text, asked))})
+        reporter.conclude(index, {SEALED: await self._summaries.sealed(Summary(written.text, asked))})
         made: Json = self._assembler.response["output"][index]
         return made

@@ -26,7 +26,8 @@ from ..inputs.attachments import Attachments
 from ..moderation.checks import Checks
 from ..moderation.filter import ModerationFilter
 from ..sealing.reasoning import PrivateReasoning, reasoning_sealer
-from ..sealing.sealer import Sealer
+from ..sealing.sealed_items import Opened, SealedItems
+from ..sealing.sealer import SEALED, Sealer
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import Telemetry
 from ..tools.registry import tool_makers
@@ -60,7 +61,7 @@ class GenerationFactory:
         makers: the available tools.
         profiles: the profiles of models.
         limits: bounds on one response.
-        sealer: seals reasoning and summaries.
+        sealed: opens sealed items.
         lengths: the known context lengths of models.
         counts: counts tokens.
         checks: moderates texts.
@@ -75,7 +76,7 @@ class GenerationFactory:
     makers: Makers
     profiles: list[Profile]
     limits: TurnLimits
-    sealer: Sealer
+    sealed: SealedItems
     lengths: ContextLengths
     counts: TokenCounts
     checks: Checks
@@ -101,9 +102,19 @@ class GenerationFactory:
         )
         return response | {"moderation": moderation}
 
-    def context(self, request: CreateRequest, response: Json, owner: Owner) -> GenerationContext:
-        """Return the collaborators of the generation of `response`."""
-        reasoning = PrivateReasoning(self.sealer, owner)
+    def context(
+        self, request: CreateRequest, response: Json, owner: Owner, opened: Opened | None = None
+    ) -> GenerationContext:
+        """Return the collaborators of the generation of `response`.
+
+        Args:
+            request: the request.
+            response: the response as it is so far.
+            owner: the owner of the response.
+            opened: the content of sealed items that were opened before.
+        """
+        opened = opened or Opened()
+        reasoning = PrivateReasoning(self.sealed.sealer, owner, opened)
         toolset = Toolset(request, self.makers, self.unavailable)
         assembler = Assembler(
             response,
@@ -116,7 +127,7 @@ class GenerationFactory:
         moderation_filter = (
             ModerationFilter(self.checks, policy, moderation, response["output"]) if policy and moderation else None
         )
-        summaries = PrivateSummaries(self.sealer, owner)
+        summaries = PrivateSummaries(self.sealed.sealer, owner, opened)
         return GenerationContext(self, owner, request, toolset, assembler, reasoning, summaries, moderation_filter)
 
 
@@ -135,7 +146,7 @@ def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: S
             limits.output_bytes,
             limits.output_events,
         ),
-        reasoning_sealer(sealer),
+        SealedItems(reasoning_sealer(sealer), limits.history_of_one),
         ContextLengths(dependencies.inference),
         TokenCounts(dependencies.inference, config.profiles),
         Checks(dependencies.moderator, moderation.seconds, moderation.held_characters),
@@ -252,8 +263,11 @@ class GenerationContext:
         instructions = self.assembler.response["instructions"]
         # The instructions of a prompt template are messages, filled in when the response was created.
         first = instructions if isinstance(instructions, list) else []
-        seen = continued([*first, *items], self.summaries.read)
+        opened = self.reasoning.opened
+        unread = [item for item in items if (item["type"], item.get(SEALED)) not in opened.content]
         try:
+            await self.factory.sealed.open(unread, self.owner, opened, verify=False)
+            seen = continued([*first, *items], self.summaries.read)
             return await self.factory.attachments.resolved(seen, profile, self.request, self.owner, held)
         except BaseException:
             held.release()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 from ..core.access import Access
@@ -15,7 +15,7 @@ from ..core.schema.items import check_call_pairs, check_ids
 from ..core.schema.request import CreateRequest
 from ..core.schema.shapes import DEFAULT_LIMITS, At, missing
 from ..moderation.checks import Checks
-from ..sealing.sealed_items import SealedItems
+from ..sealing.sealed_items import Opened, SealedItems
 from .connection_memory import Chains
 from .history import History, HistoryReader, Hold, for_model
 
@@ -49,6 +49,7 @@ class Start:
         stored: the part that is stored.
         history: the conversation before it.
         moderation: the response's `moderation` so far; None if nothing is to be checked.
+        opened: the content of the sealed items.
     """
 
     request: CreateRequest
@@ -56,6 +57,7 @@ class Start:
     stored: Stored
     history: History
     moderation: Json | None = None
+    opened: Opened = field(default_factory=Opened)
 
     @property
     def owner(self) -> Owner:
@@ -97,7 +99,8 @@ class RequestResolver:
 
         Args:
             adds: whether the response becomes part of the conversation that the request names.
-            hold: called with the number of stored bytes that are about to be held; it may raise.
+            hold: called with the number of bytes that are about to be held: stored ones, and those of sealed items; it
+                may raise.
 
         Raises:
             ApiError: the request names something that does not exist, or its input is inconsistent or cannot be
@@ -105,11 +108,12 @@ class RequestResolver:
         """
         owner = self._access.who()
         request = await self._fill(request)
-        await self._sealed.check(request.input_items, owner, verify=True)
+        opened = Opened()
+        await self._sealed.open(request.input_items, owner, opened, verify=True, hold=hold)
         history = await self._history_reader.before(request, chains, adds=adds, hold=hold)
         asked = request.input_items[:-1] if request.compacts else request.input_items
         new_items = await self._history_reader.dereference(owner, asked, hold=hold)
-        await self._sealed.check(history.items, owner, verify=False)
+        await self._sealed.open(history.items, owner, opened, verify=False, hold=hold)
         check_ids(history.items, new_items)
         new_items = with_ids(new_items)
         items = for_model(history.items + new_items)
@@ -124,7 +128,7 @@ class RequestResolver:
             # If this response is stored, the unstored history is stored as part of its input.
             input_items=[*history.opening, *history.unstored, *new_items],
         )
-        return Start(request, items, stored, history, await self._moderated(request, new_items))
+        return Start(request, items, stored, history, await self._moderated(request, new_items), opened)
 
     async def _moderated(self, request: CreateRequest, items: list[Json]) -> Json | None:
         policy = policy_of(request)

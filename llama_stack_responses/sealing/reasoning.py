@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ..core.owner import Owner
 from ..core.thoughts import Thought, decoded, encoded, plain_thoughts
 from ..logs import get_logger
+from .sealed_items import Opened
 from .sealer import SEALED, SECRET_BYTES, Sealer, Unopened
 
 Json = dict[str, Any]
@@ -31,23 +32,37 @@ def reasoning_sealer(sealer: Sealer) -> Sealer:
 
 @dataclass(frozen=True, slots=True)
 class PrivateReasoning:
-    """Seals and reads the reasoning of one user's models."""
+    """Seals and reads the reasoning of one user's models.
+
+    Attributes:
+        sealer: seals it.
+        owner: the user.
+        opened: what was opened before.
+    """
 
     sealer: Sealer
     owner: Owner
+    opened: Opened = field(default_factory=Opened)
 
     def seal(self, thoughts: Sequence[Thought]) -> str:
         """Return an item's `encrypted_content`."""
-        return self.sealer.seal(encoded(thoughts), purpose=_PURPOSE, owner=self.owner)
+        seal = self.sealer.seal(encoded(thoughts), purpose=_PURPOSE, owner=self.owner)
+        self.opened.content[_PURPOSE, seal] = list(thoughts)
+        return seal
 
     def read(self, item: Json) -> list[Thought]:
         """Return the content of a reasoning item; its visible reasoning if the seal does not open."""
-        if seal := item.get(SEALED):
-            try:
-                return self._open(seal)
-            except Unopened:
-                logger.info("could not open the sealed reasoning of %r: its secret is not configured", item.get("id"))
-        return plain_thoughts(item)
+        seal = item.get(SEALED)
+        thoughts = self._open(seal) if seal else None
+        if seal and thoughts is None:
+            logger.info("could not open the sealed reasoning of %r: its secret is not configured", item.get("id"))
+        return plain_thoughts(item) if thoughts is None else thoughts
 
-    def _open(self, seal: str) -> list[Thought]:
-        return decoded(self.sealer.open(seal, purpose=_PURPOSE, owner=self.owner))
+    def _open(self, seal: str) -> list[Thought] | None:
+        if (_PURPOSE, seal) in self.opened.content:
+            known = self.opened.content[_PURPOSE, seal]
+            return known if isinstance(known, list) else None
+        try:
+            return decoded(self.sealer.open(seal, purpose=_PURPOSE, owner=self.owner))
+        except Unopened:
+            return None

@@ -1,89 +1,161 @@
-"""Checks of sealed items: reasoning and compaction items that a client sends, or that a history contains.
+"""Opens sealed items: reasoning and compaction items that a client sends, or that a history contains.
 
 A seal holds compressed JSON. A few kilobytes may decompress to megabytes, and one request may repeat an item many
-times, so the sizes are counted, in pieces, before any item is decoded.
+times. So items are opened in a thread, in steps, and the size of each step is counted in the event loop before the next
+one. What was opened is kept for the request, so that no item is opened again in the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+from ..core.compaction import Summary
 from ..core.errors import bad_request
+from ..core.json_values import decoded_bytes
 from ..core.owner import Owner
 from ..core.schema.items import COMPACTION
+from ..core.thoughts import Thought, thoughts_of
 from .sealer import SEALED, Sealer, Unopened, unverified
 
 Json = dict[str, Any]
+type _Name = tuple[str, str]
+"""An item's type and its seal."""
 
-_KINDS: Final = ("reasoning", COMPACTION)
+_REASONING: Final = "reasoning"
+_KINDS: Final = (_REASONING, COMPACTION)
 
 _IN_LOOP: Final = 2_048
-"""Characters of all seals up to which they are checked in the event loop. DEFLATE expands at most 1,032-fold."""
+"""Characters of all seals up to which the first step is done in the event loop."""
 
 _PIECE: Final = 65_536
 """Bytes that are decompressed at a time."""
 
+_STEP: Final = 262_144
+"""Decompressed bytes after which a step ends."""
+
+
+@dataclass(slots=True)
+class Opened:
+    """The content of the sealed items of a request.
+
+    Attributes:
+        content: the content by name; None if a seal does not open.
+        sizes: the decompressed size in bytes, and 160 for each value, by name.
+    """
+
+    content: dict[_Name, list[Thought] | Summary | None] = field(default_factory=dict)
+    sizes: dict[_Name, int] = field(default_factory=dict)
+
 
 class SealedItems:
-    """Checks sealed items.
+    """Opens sealed items.
 
     Args:
         sealer: opens them.
         most: bytes that the items of one request may hold together, decompressed.
+
+    Attributes:
+        sealer: opens them.
     """
 
     def __init__(self, sealer: Sealer, most: int) -> None:
-        self._sealer = sealer
+        self.sealer = sealer
         self._most = most
 
-    async def check(self, items: Sequence[Json], owner: Owner, *, verify: bool, param: str = "input") -> None:
-        """Check the sealed items among `items`.
+    async def open(
+        self,
+        items: Sequence[Json],
+        owner: Owner,
+        opened: Opened,
+        *,
+        verify: bool,
+        param: str = "input",
+        hold: Callable[[int], object] | None = None,
+    ) -> None:
+        """Open the sealed items among `items`.
 
         Args:
-            verify: whether an item that does not open is an error; it is left out of the count otherwise.
+            items: items of a request or of a history.
+            owner: the user for whom they must have been sealed.
+            opened: receives the content of those that it does not have yet.
+            verify: whether an item that does not open is an error; otherwise its content is None and does not count.
             param: the field of the request that brings the items, for the error.
+            hold: called with the number of decompressed bytes that are held from then on; it may raise.
 
         Raises:
-            ApiError: 400, they hold too much, or one was not sealed for `owner`.
+            ApiError: 400, they hold too much, or one was not sealed for `owner`; or what `hold` raises.
         """
         sealed = [item for item in items if item["type"] in _KINDS and item.get(SEALED)]
         if not sealed:
             return
-        check = partial(_check, sealed, self._sealer, owner, self._most, verify=verify, param=param)
-        if sum(len(item[SEALED]) for item in sealed) <= _IN_LOOP:
-            check()
-        else:
-            await asyncio.to_thread(check)
+        steps = _in_steps(_sizes(sealed, self.sealer, owner, opened, verify=verify))
+        in_loop = sum(len(item[SEALED]) for item in sealed) <= _IN_LOOP
+        left, size = self._most, _STEP
+        while size >= _STEP:
+            size = next(steps) if in_loop else await asyncio.to_thread(next, steps)
+            in_loop = False
+            left -= size
+            if left < 0:
+                raise self._too_large(param)
+            if hold and size:
+                hold(size)
+
+    def _too_large(self, param: str) -> Exception:
+        return bad_request(
+            f"The encrypted content of the items holds more than {self._most} bytes, which is the most that one "
+            "request can bring. Send fewer reasoning and compaction items.",
+            param,
+            "context_length_exceeded",
+        )
 
 
-def _check(sealed: Sequence[Json], sealer: Sealer, owner: Owner, most: int, *, verify: bool, param: str) -> None:
-    left = most
+def _in_steps(sizes: Iterator[int]) -> Iterator[int]:
+    """Yield the sums of sizes that together reach a step; the last sum is smaller."""
+    sum_of_step = 0
+    for size in sizes:
+        sum_of_step += size
+        if sum_of_step >= _STEP:
+            yield sum_of_step
+            sum_of_step = 0
+    yield sum_of_step
+
+
+def _sizes(sealed: Sequence[Json], sealer: Sealer, owner: Owner, opened: Opened, *, verify: bool) -> Iterator[int]:
+    """Open the items, and yield the bytes of each piece before the next one is decompressed.
+
+    An item that is repeated is opened once, but counts each time, as the model's input repeats it.
+
+    Raises:
+        ApiError: 400, an item does not open, and `verify` is true.
+    """
     for item in sealed:
+        name = (item["type"], item[SEALED])
+        if name in opened.content:
+            yield opened.sizes.get(name, 0)
+            continue
         try:
             data = sealer.open(item[SEALED], purpose=item["type"], owner=owner)
         except Unopened as reason:
             if verify:
                 raise unverified(item, reason) from None
+            opened.content[name] = None
             continue
-        left -= _size(data, left)
-        if left < 0:
-            raise bad_request(
-                f"The encrypted content of the items holds more than {most} bytes, which is the most that one request "
-                "can bring. Send fewer reasoning and compaction items.",
-                param,
-                "context_length_exceeded",
-            )
+        pieces: list[bytes] = []
+        for piece in _decompressed(data):
+            pieces.append(piece)
+            yield len(piece)
+        text = b"".join(pieces)
+        opened.sizes[name] = size = decoded_bytes(text)
+        yield size - len(text)
+        opened.content[name] = thoughts_of(text) if item["type"] == _REASONING else Summary.from_json(text)
 
 
-def _size(data: bytes, most: int) -> int:
-    """Return the decompressed size; any number above `most` if it is larger."""
+def _decompressed(data: bytes) -> Iterator[bytes]:
     unpacker = zlib.decompressobj()
-    size = 0
-    while data and size <= most and not unpacker.eof:
-        size += len(unpacker.decompress(data, _PIECE))
+    while data and not unpacker.eof:
+        yield unpacker.decompress(data, _PIECE)
         data = unpacker.unconsumed_tail
-    return size

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from ..core.compaction import Summary
+from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..core.schema.items import COMPACTION
 from ..logs import get_logger
+from .sealed_items import Opened
 from .sealer import SEALED, Sealer, Unopened
 
 Json = dict[str, Any]
 logger = get_logger(__name__)
 
+_IN_LOOP: Final = 32_768
+"""Bytes of a summary up to which it is sealed in the event loop."""
+
 
 @dataclass(frozen=True, slots=True)
 class PrivateSummaries:
-    """Seals and reads the summaries of one user's conversations."""
+    """Seals and reads the summaries of one user's conversations.
+
+    Attributes:
+        sealer: seals them.
+        owner: the user.
+        opened: what was opened before.
+    """
 
     sealer: Sealer
     owner: Owner
+    opened: Opened = field(default_factory=Opened)
+
+    async def sealed(self, summary: Summary) -> str:
+        """Return an item's `encrypted_content`. A large summary is sealed in a thread."""
+        large = is_large([summary.text, summary.message], _IN_LOOP)
+        seal = await asyncio.to_thread(self.seal, summary) if large else self.seal(summary)
+        self.opened.content[COMPACTION, seal] = summary
+        return seal
 
     def seal(self, summary: Summary) -> str:
         """Return an item's `encrypted_content`."""
@@ -28,11 +48,17 @@ class PrivateSummaries:
 
     def read(self, item: Json) -> Summary | None:
         """Return the content of a compaction item; None if the item is incomplete, or its seal does not open."""
-        try:
-            return self._open(item[SEALED]) if item[SEALED] else None
-        except Unopened:
+        seal = item[SEALED]
+        summary = self._open(seal) if seal else None
+        if seal and summary is None:
             logger.info("could not open the sealed summary of %r: its secret is not configured", item.get("id"))
-            return None
+        return summary
 
-    def _open(self, seal: str) -> Summary:
-        return Summary.decode(self.sealer.open(seal, purpose=COMPACTION, owner=self.owner))
+    def _open(self, seal: str) -> Summary | None:
+        if (COMPACTION, seal) in self.opened.content:
+            known = self.opened.content[COMPACTION, seal]
+            return known if isinstance(known, Summary) else None
+        try:
+            return Summary.decode(self.sealer.open(seal, purpose=COMPACTION, owner=self.owner))
+        except Unopened:
+            return None

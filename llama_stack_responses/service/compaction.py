@@ -70,7 +70,7 @@ class Compaction:
         request = start.request
         check_not_empty(start.items)
         response, telemetry = self._factory.begin(request), self._factory.telemetry
-        context = self._factory.context(request, response, start.owner)
+        context = self._factory.context(request, response, start.owner, start.opened)
         with (
             self._running.lease(start.owner).take(1),
             context.held() as held,
@@ -85,7 +85,7 @@ class Compaction:
             log_ended(response, whole.seconds, what="compaction")
         summary = Summary(written.text, open_message(start.items, start.items, context.summaries.read))
         said = [item for item in start.items if item.get("role") == "user"]
-        item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": context.summaries.seal(summary)}
+        item = {"id": new_id("cmp"), "type": "compaction", "encrypted_content": await context.summaries.sealed(summary)}
         return {
             "id": response["id"],
             "object": "response.compaction",

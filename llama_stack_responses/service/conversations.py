@@ -12,7 +12,7 @@ from ..core.schema.items import check_ids
 from ..core.schema.shapes import Limits
 from ..inputs.history import HistoryReader, Hold
 from ..intervals import DEFAULT, Intervals
-from ..sealing.sealed_items import SealedItems
+from ..sealing.sealed_items import Opened, SealedItems
 from ..store.archive import Archive
 from ..store.conversations import Conversation
 from ..store.outcome import certain
@@ -55,7 +55,7 @@ class Conversations:
         """Create a conversation from the request's decoded JSON.
 
         Args:
-            hold: called with the number of stored bytes that are about to be held; it may raise.
+            hold: called with the number of bytes that are about to be held; it may raise.
 
         Raises:
             ApiError: 400, the request is invalid; 404, an item that it refers to does not exist.
@@ -186,7 +186,7 @@ class Conversations:
         """Return the items of a request, each with an id, and with item references resolved."""
         owner = self._access.who()
         items = read_items(body, self._limits, required=required)
-        await self._sealed.check(items, owner, verify=True, param="items")
+        await self._sealed.open(items, owner, Opened(), verify=True, param="items", hold=hold)
         items = await self._history_reader.dereference(owner, items, "items", hold)
         check_ids([], items, "items")
         return with_ids(items)

@@ -34,7 +34,6 @@ from ..jobs.worker import WorkerLimits
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..lifecycle.sweeper import Sweeper
-from ..sealing.sealed_items import SealedItems
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, StoredResponse
 from ..store.outcome import certain
@@ -113,7 +112,7 @@ class OpenAIResponsesImpl:
         sealer, limits = Sealer(config.secret_bytes), config.of_requests
         self._parser = RequestParser(config.passthrough, limits, refuse_unknown=config.unknown_fields == "refuse")
         self._factory = build_factory(config, dependencies, sealer)
-        sealed = SealedItems(self._factory.sealer, config.limits.history_of_one)
+        sealed = self._factory.sealed
         fill = partial(with_prompt, prompts=dependencies.prompts, characters=config.limits.prompt_characters)
         self._resolver = RequestResolver(self._history_reader, access, sealed, self._factory.checks, fill)
         self.conversations = Conversations(archive, self._history_reader, access, sealed, limits, intervals)
@@ -302,7 +301,7 @@ class OpenAIResponsesImpl:
         if request.background:
             await self._factory.inference.check_model(request.model)
             response |= {"status": "queued"}
-            context = self._factory.context(request, response, start.owner)
+            context = self._factory.context(request, response, start.owner, start.opened)
             # The worker reads the files again. Reading them now refuses the request if one cannot be read.
             with context.held() as held:
                 await context.shown(start.items, held)
@@ -329,7 +328,8 @@ class OpenAIResponsesImpl:
 
     async def _run(self, start: Start, connection: ConnectionOptions | None = None) -> Run:
         request, stored = start.request, start.stored
-        context = self._factory.context(request, self._factory.begin(request, start.moderation), start.owner)
+        response = self._factory.begin(request, start.moderation)
+        context = self._factory.context(request, response, start.owner, start.opened)
         # Only a client that reads the stream knows event numbers, and the response's id before it is stored.
         transcript = Transcript() if request.store and request.stream else None
         response, event_buffer = context.assembler.response, EventBuffer(wanted=request.stream, transcript=transcript)

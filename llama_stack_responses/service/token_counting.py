@@ -60,7 +60,7 @@ class Counting:
         asked = self._parser.parse({name: value for name, value in body.items() if name not in NOT_COUNTED})
         await self._factory.inference.check_model(asked.model)
         start = await self._resolver.resolve(asked, adds=False, hold=hold)
-        context = self._factory.context(start.request, self._factory.begin(start.request), start.owner)
+        context = self._factory.context(start.request, self._factory.begin(start.request), start.owner, start.opened)
         with context.held() as held:
             chat = await context.chat(start.items, held)
             return {"object": "response.input_tokens", "input_tokens": await self._factory.counts.of(chat)}

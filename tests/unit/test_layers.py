@@ -107,7 +107,7 @@ ONLY_IN: Final = {
             "moderation",
             "process_pool",
             "sandbox",
-            "sealing.sealed_items",
+            "sealing",
             "service",
             "store",
             "telemetry",

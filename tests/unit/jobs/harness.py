@@ -34,6 +34,7 @@ from llama_stack_responses.jobs.runner import JobRunner
 from llama_stack_responses.jobs.secrets import JobSecrets
 from llama_stack_responses.jobs.worker import WorkerLimits
 from llama_stack_responses.process_pool.pool import PoolLimits, WorkerPool
+from llama_stack_responses.sealing.sealed_items import SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.memory import MemoryRecords
@@ -170,7 +171,7 @@ class ProcessHarness:
             makers or client_tools(),
             [],
             limits,
-            Sealer([SECRET]),
+            SealedItems(Sealer([SECRET]), 2**20),
             lengths,
             TokenCounts(self.inference, []),
             checks(moderator),

@@ -20,7 +20,7 @@ from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.response import new_response
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.sealing.reasoning import PrivateReasoning, reasoning_sealer
-from llama_stack_responses.sealing.sealed_items import SealedItems
+from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from tests.support.inference import call, chunk, finish, reasoning, text
 from tests.support.strict import check_stream
@@ -40,7 +40,7 @@ def private(*secrets: bytes, owner: Owner = ANNA) -> PrivateReasoning:
 
 async def check(seals: PrivateReasoning, items: Sequence[Json]) -> None:
     """Check items that the owner of these seals sends."""
-    await SealedItems(seals.sealer, 2**20).check(items, seals.owner, verify=True)
+    await SealedItems(seals.sealer, 2**20).open(items, seals.owner, Opened(), verify=True)
 
 
 def output(*chunks: ChatCompletionChunk, seals: PrivateReasoning | None = None, summaries: bool = False) -> list[Json]:

@@ -8,7 +8,7 @@ import pytest
 from llama_stack_responses.core.compaction import Summary
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
-from llama_stack_responses.sealing.sealed_items import SealedItems
+from llama_stack_responses.sealing.sealed_items import Opened, SealedItems
 from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.sealing.summaries import PrivateSummaries
 
@@ -22,7 +22,7 @@ def private(*secrets: bytes, owner: str = "anna") -> PrivateSummaries:
 
 async def check(seals: PrivateSummaries, items: Sequence[dict[str, Any]]) -> None:
     """Check items that the owner of these seals sends."""
-    await SealedItems(seals.sealer, 2**20).check(items, seals.owner, verify=True)
+    await SealedItems(seals.sealer, 2**20).open(items, seals.owner, Opened(), verify=True)
 
 
 def item(seal: str) -> dict[str, Any]:

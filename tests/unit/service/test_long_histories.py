@@ -9,7 +9,11 @@ import pytest
 
 from llama_stack_responses.config import ResponsesConfig
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.owner import ANONYMOUS
+from llama_stack_responses.core.thoughts import Thought
 from llama_stack_responses.generation.run import Run
+from llama_stack_responses.sealing.reasoning import PrivateReasoning
+from llama_stack_responses.sealing.sealer import Sealer
 from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
 from llama_stack_responses.store.memory import MemoryRecords
 from tests.support.inference import FakeInference, finish, text
@@ -164,3 +168,27 @@ async def test_every_read_of_a_whole_response_counts_its_size(impl: OpenAIRespon
         held: list[int] = []
         await read(held.append)
         assert sum(held) > len(WORDS)
+
+
+async def test_sealed_item_of_a_request_is_opened_once_and_counted(
+    impl: OpenAIResponsesImpl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seal = PrivateReasoning(impl._factory.sealed.sealer, ANONYMOUS).seal([Thought("why " * 10_000)])
+    given = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": seal}
+    opened, held = list[str](), list[int]()
+    real = Sealer.open
+
+    def watched(self: Sealer, each: str, **about: Any) -> bytes:
+        opened.append(each)
+        return real(self, each, **about)
+
+    monkeypatch.setattr(Sealer, "open", watched)
+    body = {"model": "m", "input": [given, {"role": "user", "content": "x"}], "store": False}
+    run = await impl.create(body, hold=held.append)
+    assert isinstance(run, Run)
+    await run.finish()
+    assert opened == [seal]
+    assert sum(held) > 40_000
+    count = await impl.counting.count({name: body[name] for name in ("model", "input")})
+    assert count["input_tokens"] > 0
+    assert len(opened) == 2
