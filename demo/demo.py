@@ -136,7 +136,7 @@ def main() -> int:
     except KeyboardInterrupt:
         print("\nStopped.")
         return 130
-    print("\nThat was all, and nothing is left running. To keep a server: make serve")
+    print("\nDone; nothing is left running. To start a server that keeps running: make serve")
     return 0
 
 

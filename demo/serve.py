@@ -65,7 +65,7 @@ def check_secret() -> None:
         size = 0
     if size != SECRET_BYTES:
         raise ValueError(
-            f"RESPONSES_SECRET is no secret of {SECRET_BYTES} bytes in base64. "
+            f"RESPONSES_SECRET is not a secret of {SECRET_BYTES} bytes in base64. "
             f"Make one with: openssl rand -base64 {SECRET_BYTES}"
         )
 

@@ -30,7 +30,7 @@ async def _try(folder: Path) -> str | None:
     try:
         entry = await containers.create(ANONYMOUS)
         ran = await entry.container.command("echo works", 20, 100)
-        return None if ran.stdout.strip() == "works" else (ran.stderr.strip() or ran.stopped or "it says nothing")
+        return None if ran.stdout.strip() == "works" else (ran.stderr.strip() or ran.stopped or "no output")
     finally:
         await containers.close()
 

@@ -61,7 +61,7 @@ def address(*schemes: str) -> Callable[[str], str]:
     def check(url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme not in schemes or not parts.hostname:
-            raise ValueError(f"this is no address that begins with {schemes[0]}://HOST")
+            raise ValueError(f"this is not an address that begins with {schemes[0]}://HOST")
         if parts.password is not None:
             raise ValueError("the host logs this setting: the password goes into 'password' beside it")
         return url

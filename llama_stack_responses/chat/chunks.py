@@ -188,7 +188,7 @@ class ChunkReader:
         self._stalls = self._stalls + 1 if self.said == self._seen else 0
         self._seen = self.said
         if self._stalls > _MOST_STALLS:
-            raise ApiError(502, "The inference provider goes on and on sending chunks that say nothing.")
+            raise ApiError(502, "The inference provider keeps sending chunks without content.")
 
     def end(self) -> list[Delta]:
         """Return the last deltas of the round, ending with `Finish`.
@@ -199,7 +199,7 @@ class ChunkReader:
         if self._finish is None:
             raise ApiError(502, "The inference provider's stream ended before the answer was finished.")
         if self._finish in _BROKEN:
-            raise ApiError(502, f"The inference provider broke off the answer: {self._finish}.")
+            raise ApiError(502, f"The inference provider aborted the answer: {self._finish}.")
         reason = _FINISH.get(self._finish)
         if reason is None:
             logger.warning("unknown finish_reason %.100r treated as 'stop'", self._finish)

@@ -95,7 +95,7 @@ def _shell_output(item: Json, _: Names) -> str:
 
 def _ran(entry: Json) -> str:
     outcome = entry["outcome"]
-    ended = "The time was up." if outcome["type"] == "timeout" else f"Exit code: {outcome['exit_code']}"
+    ended = "The time limit was reached." if outcome["type"] == "timeout" else f"Exit code: {outcome['exit_code']}"
     texts = [entry["stdout"], entry["stderr"] and f"stderr:\n{entry['stderr']}"]
     return "\n".join([ended, *filter(None, texts)])
 

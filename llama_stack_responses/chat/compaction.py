@@ -13,8 +13,8 @@ from .request import chat_request
 Json = dict[str, Any]
 
 _TASK: Final = (
-    "Stop here and write a summary of this conversation. It will take the place of all messages above: whoever goes on "
-    "sees nothing else of them. Write down\n"
+    "Stop here and write a summary of this conversation. It will replace all messages above: the model that "
+    "continues sees nothing else of them. Write down\n"
     "- what the user wants, and every wish, rule and decision that still holds, in the user's own words;\n"
     "- what was done and found out so far, what tools were called for, and what came of it;\n"
     "- all names, paths, numbers, identifiers, code and quotations that are needed to go on;\n"

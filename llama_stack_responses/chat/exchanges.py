@@ -63,20 +63,20 @@ def _exchange(name: str, arguments: Json, output: str) -> Json:
 def _web_search(item: Json) -> Json:
     action = {name: value for name, value in item["action"].items() if name != "sources" and value is not None}
     sources = [source["url"] for source in item["action"].get("sources") or () if "url" in source]
-    return _exchange("web_search", action, "\n".join(sources) or "(The results are no longer there.)")
+    return _exchange("web_search", action, "\n".join(sources) or "(The results are no longer available.)")
 
 
 def _file_search(item: Json) -> Json:
     found = [f"{result.get('filename', '')}\n{result.get('text', '')}" for result in item.get("results") or ()]
     return _exchange(
-        "file_search", {"queries": item["queries"]}, "\n\n".join(found) or "(The results are no longer there.)"
+        "file_search", {"queries": item["queries"]}, "\n\n".join(found) or "(The results are no longer available.)"
     )
 
 
 def _code(item: Json) -> Json:
     printed = [output["logs"].rstrip() for output in item.get("outputs") or () if output["type"] == "logs"]
     return _exchange(
-        "python", {"code": item.get("code", "")}, "\n".join(printed) or "(What it printed is no longer there.)"
+        "python", {"code": item.get("code", "")}, "\n".join(printed) or "(Its output is no longer available.)"
     )
 
 

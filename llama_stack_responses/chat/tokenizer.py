@@ -27,7 +27,7 @@ def open_tokenizer(name: str) -> Tokenizer:
 def _of_file(name: str) -> Tokenizer:
     path = Path(name).expanduser()
     if not path.is_file():
-        raise _wrong(f"there is no file '{name}': download the model's tokenizer.json, or mend the path")
+        raise _wrong(f"there is no file '{name}': download the model's tokenizer.json, or correct the path")
     if find_spec("tokenizers") is None:
         raise _not_installed(name, "tokenizers")
     import tokenizers
@@ -35,7 +35,7 @@ def _of_file(name: str) -> Tokenizer:
     try:
         tokenizer = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the package has no exception class for it
-        raise _wrong(f"'{name}' is no tokenizer.json of Hugging Face's ({error}): download it again") from error
+        raise _wrong(f"'{name}' is not a tokenizer.json of Hugging Face ({error}): download it again") from error
     # A file may configure truncation and padding to a fixed length.
     tokenizer.no_truncation()
     tokenizer.no_padding()

@@ -117,7 +117,7 @@ class Approvals:
         """Return what the model is shown for a call that was not made; None if its result is elsewhere."""
         answer = self._answers.get(request["id"])
         if answer is None:
-            return "The user has not said whether this call may be made, so it was not made."
+            return "The user has not approved or refused this call, so it was not made."
         if not answer["approve"]:
             reason = f" The reason given: {answer['reason']}" if answer.get("reason") else ""
             return f"The user did not approve this call, so it was not made.{reason}"
@@ -162,7 +162,7 @@ def check_approvals(items: Sequence[Json], tools: Iterable[Json]) -> None:
     for request in Approvals(items).to_make():
         if request["server_label"] not in labels:
             message = (
-                f"A call of the MCP server '{request['server_label']}' was approved, and the request does not declare "
+                f"A call of the MCP server '{request['server_label']}' was approved, but the request does not declare "
                 "that server: send its tool again, with its authorization."
             )
             raise bad_request(message, "tools")

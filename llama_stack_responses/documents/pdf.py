@@ -63,10 +63,10 @@ class Pdfs:
         return {
             "budget": over_budget(budget),
             "encrypted": "is a PDF that needs a password. Send it without one.",
-            "pages": f"has more than {limits.pages} pages. Send the part that counts.",
-            "characters": f"has more than {limits.characters} characters of text. Send the part that counts.",
+            "pages": f"has more than {limits.pages} pages. Send only the part that matters.",
+            "characters": f"has more than {limits.characters} characters of text. Send only the part that matters.",
             "seconds": f"is a PDF that could not be read within {limits.seconds:g} seconds.",
-            "memory": "is a PDF that takes too much memory to be read.",
+            "memory": "is a PDF that needs too much memory to be read.",
         }.get(problem, "is a broken PDF.")
 
 

@@ -75,7 +75,7 @@ class Texts:
         if not text.strip():
             raise Unreadable("has no text that can be read. If it shows pictures of pages, send those as images.")
         if len(text) > self._characters:
-            raise Unreadable(f"has more than {self._characters} characters of text. Send the part that counts.")
+            raise Unreadable(f"has more than {self._characters} characters of text. Send only the part that matters.")
         return text
 
     async def _text(self, document: Document, reader: Reader) -> str:

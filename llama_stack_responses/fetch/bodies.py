@@ -26,7 +26,7 @@ async def read_body(response: httpx.Response, size: int) -> bytes:
         httpx.HTTPError: the connection broke.
     """
     if response.headers.get("content-encoding", "identity").lower() != "identity":
-        raise TooLarge("The server compressed its answer, which was not asked for.")
+        raise TooLarge("The server compressed its answer, which was not requested.")
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece

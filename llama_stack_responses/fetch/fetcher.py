@@ -97,7 +97,9 @@ class Fetcher:
             raise Refused(f"The server did not answer within {self._limits.seconds:g} seconds.") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError):
             # UnicodeError: a host that is not a valid IDNA domain name (RFC 5891), or a lone surrogate.
-            raise Refused("This is no URL to fetch: it must begin with http:// or https:// and a host.") from None
+            raise Refused(
+                "This is not a URL that can be fetched: it must begin with http:// or https:// and a host."
+            ) from None
         except httpx.HTTPError as error:
             raise Refused(f"It could not be fetched ({type(error).__name__}).") from None
 
@@ -167,7 +169,7 @@ class Fetcher:
                     # In a thread: a few kilobytes may expand to megabytes, which would block the event loop.
                     piece = await asyncio.to_thread(inflate.decompress, chunk, left + 1) if inflate else chunk
                 except zlib.error:
-                    raise Refused("The server sent something compressed that cannot be read.") from None
+                    raise Refused("The server sent compressed data that cannot be decompressed.") from None
                 if len(piece) > left:
                     raise Refused(f"It is larger than {self._limits.size} bytes.")
                 if body.tell() + len(piece) > counted:
@@ -188,4 +190,4 @@ def _inflater(encoding: str) -> zlib._Decompress | None:
             return None
         case "gzip" | "x-gzip" | "deflate":
             return zlib.decompressobj(_GZIP_OR_ZLIB)
-    raise Refused("The server compressed it in a way that was not asked for.")
+    raise Refused("The server used a compression that was not requested.")

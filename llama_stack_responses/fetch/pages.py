@@ -132,7 +132,7 @@ class Pages:
     async def _opened(self, fetched: Fetched, owner: Owner) -> Page:
         is_html = fetched.media_type in _HTML
         if not is_html and not _PLAIN.match(fetched.media_type):
-            raise Refused(f"The page is no text: the server calls it '{fetched.media_type}'.")
+            raise Refused(f"The page is not text: its content type is '{fetched.media_type}'.")
         answer = await self._read(fetched, is_html, owner)
         if not answer["text"].strip():
             raise Refused("The page has no text that can be read.")
@@ -148,5 +148,5 @@ class Pages:
             case "seconds":
                 raise Refused(f"The page could not be read within {self._seconds:g} seconds.")
             case "memory":
-                raise Refused("The page takes too much memory to be read.")
+                raise Refused("The page needs too much memory to be read.")
         raise Refused("The page cannot be read.")

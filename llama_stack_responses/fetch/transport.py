@@ -64,7 +64,7 @@ class GuardedTransport:
             except Exception as error:
                 if not left or type(error).__name__ not in _NOT_CONNECTED:
                     raise
-        raise AssertionError("a host that is let through has an address")
+        raise AssertionError("an allowed host has an address")
 
     async def aclose(self) -> None:
         """Close all connections."""

@@ -343,7 +343,9 @@ class ModelRound:
         finish = (await self._heard(chat, _Round(reader, None, (), take, told, lambda: False))).finish
         text = "".join(texts).strip()
         if not text or finish.reason in ("content_filter", "cancelled"):
-            raise ApiError(502, f"The model wrote no summary of the conversation: it ended with '{finish.reason}'.")
+            raise ApiError(
+                502, f"The model wrote no summary of the conversation: its finish reason is '{finish.reason}'."
+            )
         return Written(text, finish)
 
     def _continued(self, items: Sequence[Json]) -> list[Json]:

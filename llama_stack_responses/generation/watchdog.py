@@ -50,7 +50,7 @@ class Watchdog:
         self._timer.cancel()
         # Undo the cancellation, whatever exception the block turned it into: the timeout was its cause.
         if self._barked and self._task and self._task.uncancel() == 0 and error is not None:
-            raise ApiError(504, f"The inference provider was silent for {self._seconds:g} seconds.") from error
+            raise ApiError(504, f"The inference provider sent nothing for {self._seconds:g} seconds.") from error
 
     def _look(self) -> None:
         silent = 0.0 if self._sleeping else self._loop.time() - self._last

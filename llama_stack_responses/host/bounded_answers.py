@@ -34,7 +34,7 @@ async def _bound(response: httpx2.Response) -> None:
     if response.headers.get("content-type", "").startswith(_STREAM):
         return
     if response.headers.get("content-encoding", "identity") != "identity":
-        raise httpx2.DecodingError("The model server compressed its answer, which was not asked for.")
+        raise httpx2.DecodingError("The model server compressed its answer, which was not requested.")
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream)
 

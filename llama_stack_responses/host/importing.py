@@ -77,13 +77,15 @@ def _responses_config(stack: StackConfig, path: Path) -> ResponsesConfig:
     providers = stack.providers.get("responses", [])
     found = next((each for each in providers if each.provider_type == "inline::kv"), None)
     if found is None:
-        raise CannotImport(f"{path} has no provider 'inline::kv' under providers.responses, whose store to import to.")
+        raise CannotImport(f"{path} has no provider 'inline::kv' under providers.responses to import into.")
     try:
         config = ResponsesConfig(**(found.config or {}))
     except ValidationError as error:
         raise CannotImport(f"{path} has a wrong setting of '{found.provider_id}': {_first(error)}.") from None
     if isinstance(config.store, MemoryStore):
-        raise CannotImport(f"{path} names the store 'memory', which ends with its process: choose one that keeps.")
+        raise CannotImport(
+            f"{path} names the store 'memory', which is lost when the process ends: choose a persistent store."
+        )
     if not stack.storage.stores.conversations:
         raise CannotImport(f"{path} has no storage.stores.conversations, so the host has no conversations to import.")
     return config

@@ -37,7 +37,8 @@ _FIELDS: Final = {
 """Responses API names of the chat request fields that differ in name or place."""
 
 _NOT_THERE: Final = (
-    "The inference provider does not know this model, or its URL in the stack's configuration is wrong: it says '{}'."
+    "The inference provider does not know this model, or its URL in the stack's configuration is wrong: "
+    "its answer is '{}'."
 )
 
 
@@ -92,7 +93,7 @@ class HostInference:
         except (ModelNotFoundError, UnsupportedModelError) as error:
             raise _no_model(str(error)) from error
         except (ModelTypeError, ValueError, NotImplementedError) as error:
-            raise ApiError(400, f"The inference provider does not take this request: {error}") from error
+            raise ApiError(400, f"The inference provider does not accept this request: {error}") from error
         except Exception as error:
             raise self.explain(error) from error
         chunks: AsyncGenerator[Any] = answer if request["stream"] else _in_one(answer)
@@ -173,7 +174,7 @@ class HostInference:
             case openai.APIError():
                 return _of_frame(error)
             case ValueError():
-                return ApiError(502, "The inference provider sent something in its stream that is not JSON.")
+                return ApiError(502, "The inference provider sent an event that is not JSON.")
         return _of_transport(error)
 
 

@@ -54,7 +54,9 @@ class HostAuthorizer:
         if not admitted:
             raise _refused(answer.status, answer.headers, answer.body)
         if not _may_read(Headers(scope=scope), answer.headers):
-            raise _refused(403, {}, orjson.dumps(ApiError(403, "Pages of this origin may not connect.").body()))
+            raise _refused(
+                403, {}, orjson.dumps(ApiError(403, "Pages of this origin are not allowed to connect.").body())
+            )
         return admitted[0]
 
     def _through(self, app: Any) -> ASGIApp:

@@ -197,7 +197,7 @@ class _Reading:
     def _check(self, part: Json) -> None:
         what = _TAKEN.get(part.get("type", ""))
         if what in ("images", "audio") and not getattr(self.profile, what):
-            message = f"This model does not take {what} as input."
+            message = f"This model does not accept {what} as input."
             raise bad_request(message, self._param(part, None), "unsupported_value")
 
     async def _made(self, source: _Source, part: Json) -> Json:

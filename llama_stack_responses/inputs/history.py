@@ -152,7 +152,7 @@ class HistoryReader:
             )
         if entry is None or entry.response["status"] in ("queued", "in_progress"):
             raise bad_request(
-                f"Previous response '{previous_response_id}' is still being made. Go on from it when it has ended.",
+                f"Previous response '{previous_response_id}' is still in progress. Continue it after it has ended.",
                 "previous_response_id",
                 "previous_response_not_ready",
             )

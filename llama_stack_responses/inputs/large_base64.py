@@ -27,7 +27,7 @@ async def decoded(data: str, start: int = 0) -> bytes:
         content.write(base64.b64decode(now, validate=True))
         if place + _PIECE < len(data):
             if now.endswith("="):
-                raise ValueError("Something follows the padding.")
+                raise ValueError("There is data after the padding.")
             await asyncio.sleep(0)
     return content.getvalue()
 

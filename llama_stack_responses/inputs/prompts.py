@@ -70,7 +70,7 @@ async def with_prompt(request: CreateRequest, prompts: Prompts | None, character
     if asked is None:
         return request
     if prompts is None:
-        message = "This server takes no stored prompts as 'prompt': send the prompt's text as 'instructions'."
+        message = "This server does not support stored prompts in 'prompt': send the prompt's text as 'instructions'."
         raise bad_request(message, "prompt", "unsupported_parameter")
     template = await _template(asked, prompts)
     variables = asked.get("variables", {})
@@ -103,7 +103,7 @@ def _check(template: Template, variables: Mapping[str, Any], characters: int) ->
         message = f"Missing prompt variables: {_names(missing)}."
         raise bad_request(message, "prompt.variables", "prompt_variable_missing")
     if unknown := [name for name in variables if name not in template.variables]:
-        message = f"Unknown prompt variables: {_names(unknown)}. Prompt version {template.version} has no such ones."
+        message = f"Unknown prompt variables: {_names(unknown)}. Prompt version {template.version} does not have them."
         raise bad_request(message, "prompt.variables", "prompt_variable_unknown")
     _check_result(template, needed, variables, characters)
 

@@ -215,10 +215,10 @@ class JobQueue:
             ApiError: 429, too many jobs wait, or the owner has too many.
         """
         async with AsyncExitStack() as places:
-            full = "Too many background responses are waiting. Try again later."
+            full = "Too many background responses are queued. Try again later."
             await places.enter_async_context(self._quotas.one_more("q/", self._limit, full))
             if not owner.is_anonymous:
-                full = f"You have {self._per_owner} background responses that wait or are made. Try again later."
+                full = f"You have {self._per_owner} background responses queued or running. Try again later."
                 await places.enter_async_context(self._quotas.one_more(_all_of(owner), self._per_owner, full))
             of, now = name_of(owner), await self._records.now()
             known = self._hints.over(await self._records.get_many([turns.last_of(of), turns.PRESENT]))

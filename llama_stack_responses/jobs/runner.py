@@ -241,7 +241,7 @@ class JobRunner:
             case "cancelled":
                 driver.cancel()
             case "failed":
-                message = "The server ended several times while it made this response; it was given up."
+                message = "The server ended several times while it made this response; it will not be tried again."
                 driver.fail(ApiError(500, message))
             case None:
                 items = for_model(await self._insist(lambda: self._archive.history(found.input)))

@@ -65,6 +65,6 @@ class JobSecrets:
         try:
             value = self._sealer.open(sealed, purpose=_PURPOSE, owner=owner, about=response_id)
         except Unopened as error:
-            raise ApiError(500, f"The keys that came with this request cannot be opened. {error}") from error
+            raise ApiError(500, f"The keys stored with this request cannot be decrypted. {error}") from error
         secrets = orjson.loads(value)
         return body | {"tools": secrets_back(body.get("tools") or [], secrets["tools"])}, secrets["keys"]

@@ -121,7 +121,7 @@ class Worker:
         await self._heartbeat.ensure()
         # A task may end without an error: the listener does on a store without notifications.
         if any(task.done() and (task.cancelled() or task.exception()) for task in self._tasks):
-            raise ApiError(503, "Background responses are not made by this server any more. Restart it.")
+            raise ApiError(503, "This server's background worker has stopped. Restart the server.")
 
     async def stop(self) -> None:
         """Stop claiming jobs, hand over those that run, and end the lease."""

@@ -37,7 +37,7 @@ class NoModerator:
     async def check(self, kind: Kind, _name: str | None, _text: str, _side: Side) -> Json:
         """Raise a 400."""
         raise bad_request(
-            f"Unsupported parameter: '{kind}' needs somebody who checks, and this stack has nobody. Its operator can "
+            f"Unsupported parameter: '{kind}' needs a moderation provider, and this stack has none. Its operator can "
             "add a safety provider, or set 'moderation.url' in the configuration of the responses provider.",
             kind,
             "unsupported_parameter",

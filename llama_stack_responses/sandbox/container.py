@@ -39,9 +39,9 @@ _START: Final = 60.0
 _LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
 """Limits of setrlimit(2) for each process."""
 
-_ENDED: Final = "Its Python ended, by its own doing or by the system's."
-_LINGERS: Final = "Processes that it left running could not be ended."
-_TOO_LARGE: Final = "It drew more than can be shown."
+_ENDED: Final = "The Python process exited, or the system killed it."
+_LINGERS: Final = "Processes that it left running could not be killed."
+_TOO_LARGE: Final = "It drew more figures than can be shown."
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ async def _greeted(inside: _Inside) -> Processes:
             async with asyncio.timeout(_START):
                 inside.processes = await inside.channel.greeted()
         except TimeoutError:
-            raise Stopped(f"Its Python did not start within {_START:g} seconds.") from None
+            raise Stopped(f"The Python process did not start within {_START:g} seconds.") from None
     return inside.processes
 
 

@@ -54,7 +54,7 @@ class NoContainer(LookupError):  # noqa: N818 (its message is the whole informat
 
     def __init__(self, container_id: str) -> None:
         super().__init__(
-            f"Container '{container_id}' is not there: it has expired, or belongs to another server or another user."
+            f"Container '{container_id}' was not found. It has expired, or it belongs to another server or user."
         )
 
 

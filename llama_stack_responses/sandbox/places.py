@@ -32,11 +32,10 @@ class Places:
         """
         if not owner.is_anonymous and self._taken[owner.identity] >= self._per_owner:
             raise TooMany(
-                f"You have {self._per_owner} containers, and may have no more at a time. "
-                "Delete one, or try again later."
+                f"You have {self._per_owner} containers, which is the maximum. Delete one, or try again later."
             )
         if self._taken.total() >= self._total:
-            raise TooMany("This server has as many containers as it may have. Try again later.")
+            raise TooMany("This server has reached its maximum number of containers. Try again later.")
         self._taken[owner.identity] += 1
 
     def give_back(self, owner: Owner) -> None:

@@ -70,7 +70,7 @@ class Sealer:
             owner: the owner of the value; their groups do not count.
             about: what the value belongs to, such as a response's id.
         """
-        assert self._first is not None, "there is no secret"
+        assert self._first is not None, "no secret is configured"
         head, nonce = _FORMAT + self._first, os.urandom(_NONCE_BYTES)
         sealed = self._cipher(self._first, purpose, owner).encrypt(nonce, value, head + about.encode())
         return urlsafe_b64encode(head + nonce + sealed).decode()
@@ -85,13 +85,13 @@ class Sealer:
         head, nonce, sealed = data[:_HEAD], data[_HEAD : _HEAD + _NONCE_BYTES], data[_HEAD + _NONCE_BYTES :]
         name = head[len(_FORMAT) :]
         if head[: len(_FORMAT)] != _FORMAT or len(nonce) < _NONCE_BYTES:
-            raise Unopened("It is no sealed value of this server's.")
+            raise Unopened("It is not a sealed value of this server.")
         if name not in self._secrets:
             raise Unopened("It was sealed with a secret that this server does not have.")
         try:
             return self._cipher(name, purpose, owner).decrypt(nonce, sealed, head + about.encode())
         except InvalidTag:
-            raise Unopened("It is damaged, or was sealed for somebody or something else.") from None
+            raise Unopened("It is damaged, or it was sealed for another user or purpose.") from None
 
     def _cipher(self, name: bytes, purpose: str, owner: Owner) -> AESGCM:
         tenant = blake2b(owner.tenant.encode("utf-8", "surrogatepass"), digest_size=32).digest()

@@ -146,7 +146,7 @@ def _one(item_id: str | None, value: Any, limits: Limits) -> Json:
         value = {**_UNSAID.get(str(value.get("type")), {}), **value, **({"id": item_id} if item_id else {})}
     [item] = check_input([value], at)
     if item["type"] in _MEANINGLESS:
-        raise ApiError(400, "An item that says nothing here.")
+        raise ApiError(400, "An item without content.")
     if item["type"] == "reasoning":
         # Sealed by the other server, if at all: it cannot be opened here.
         item.pop("encrypted_content", None)

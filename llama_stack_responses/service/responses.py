@@ -222,7 +222,7 @@ class OpenAIResponsesImpl:
             return await self._create(request, body, None, hold)
         if not request.store:
             raise bad_request(
-                "An Idempotency-Key leads to a stored response: leave 'store' out, or send no key.",
+                "An Idempotency-Key needs a stored response: omit 'store: false', or send no key.",
                 "store",
                 "unsupported_value",
             )
@@ -323,7 +323,9 @@ class OpenAIResponsesImpl:
         await self._jobs.events.ended(response_id)
         response = await self.retrieve(response_id, hold)
         if response["status"] in RUNNING:
-            raise ApiError(503, "The server is shutting down, and another goes on. Ask again.", retry_after=1)
+            raise ApiError(
+                503, "The server is shutting down, and another one continues. Send the request again.", retry_after=1
+            )
         return response
 
     async def _run(self, start: Start, connection: ConnectionOptions | None = None) -> Run:
@@ -504,7 +506,7 @@ class OpenAIResponsesImpl:
         found = await self._found(response_id, action)
         if isinstance(found, Vouched):
             raise bad_request(
-                f"Response '{response_id}' is still being made. Its stream, and the list of its input, can be read "
+                f"Response '{response_id}' is still in progress. Its stream, and the list of its input, can be read "
                 "again when it has ended.",
                 code="response_not_ready",
             )

@@ -203,7 +203,7 @@ class PostgresRecords:
     ) -> None:
         self._watch_silence = watch_silence
         if not re.fullmatch(r"[a-z_][a-z0-9_]{0,62}", schema):
-            raise ValueError(f"the schema's name {schema!r} is not made of small letters, digits and _")
+            raise ValueError(f"the schema's name {schema!r} is not made of lowercase letters, digits and _")
         self._url = url
         self._password = password
         self._schema = schema
@@ -317,7 +317,7 @@ class PostgresRecords:
                     raise Gone(sent=True) from error
                 raise
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     async def _pool(self) -> asyncpg.Pool:
         """Return the connection pool of the running loop; connections of another, closed loop would never answer."""

@@ -162,7 +162,7 @@ class PostgresWatch:
         stirred = self._stirred.is_set()
         self._stirred.clear()
         if self._connection.is_closed():
-            raise ApiError(503, "The response store's server has hung up.", retry_after=1)
+            raise ApiError(503, "The response store's server closed the connection.", retry_after=1)
         return stirred
 
     def _put(self, name: str) -> None:

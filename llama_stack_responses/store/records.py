@@ -195,8 +195,8 @@ async def committed(records: Records, ops: Sequence[Op], conditions: Sequence[Co
 
 
 UNTRUSTED: Final = (
-    "The response store's server shows a certificate that is not trusted, or not its own: check the name of its host, "
-    "and the authority that the store's url trusts."
+    "The response store's server presents a certificate that is not trusted or is for another host: "
+    "check the name of its host, and the authority that the store's url trusts."
 )
 """Error for a server whose certificate cannot be verified."""
 

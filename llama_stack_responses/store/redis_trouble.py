@@ -58,9 +58,10 @@ def _sentence(error: RedisError) -> str:
 
 
 _TROUBLE: Final[dict[type[RedisError], str]] = {
-    AuthenticationError: "The response store's server does not accept the password, or wants one.",
+    AuthenticationError: "The response store's server does not accept the password, or requires one.",
     BusyLoadingError: "The response store's server is still loading its data.",
-    NoPermissionError: "The response store's user may not run scripts on these keys, or not listen to these channels.",
+    NoPermissionError: "The response store's user is not allowed to run scripts on these keys, or to listen to these "
+    "channels.",
     OutOfMemoryError: "The response store has no room left: its server is at its memory limit.",
     ReadOnlyError: "The response store's server is a read-only replica.",
     RedisTimeoutError: SILENT,

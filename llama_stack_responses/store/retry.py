@@ -28,7 +28,7 @@ class Retry:
             ApiError: 503, if there were too many.
         """
         if self._made == _TRIES:
-            message = "The response store is busy: others keep changing the same conversation."
+            message = "The response store is busy: other requests keep changing the same conversation."
             raise ApiError(503, message, retry_after=1)
         if self._made >= _AT_ONCE:
             longest = _PAUSES[min(self._made - _AT_ONCE, len(_PAUSES) - 1)]

@@ -170,10 +170,8 @@ class Toolset:
         if call.name in self._allowed and (misread := self.misread(call)):
             return misread
         if call.name in self._allowed:
-            return (
-                f"Only one tool may be called at a time. Call '{call.name}' again once you have seen what came of that."
-            )
-        return f"The tool '{call.name}' may not be called in this turn. Tools that may be called: {names}."
+            return f"Only one tool may be called at a time. Call '{call.name}' again after you have seen its result."
+        return f"The tool '{call.name}' cannot be called in this turn. Tools that may be called: {names}."
 
     def misread(self, call: ServerCall) -> str | None:
         """Return the error for the model about invalid arguments; None if they are valid."""

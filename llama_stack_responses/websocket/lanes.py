@@ -91,7 +91,7 @@ class Lanes:
         if lane is None or lane in self._names:
             return
         if len(self._names) >= limits.names:
-            message = f"A connection has at most {limits.names} named streams. Use one again, or open a connection."
+            message = f"A connection has at most {limits.names} named streams. Reuse one, or open another connection."
             raise bad_request(message, "stream_id", "websocket_stream_limit_reached")
         self._names.add(lane)
 

@@ -86,7 +86,7 @@ class Session:
     def too_old(self) -> ApiError:
         """The error for a request that arrives after the connection's maximum lifetime."""
         minutes = f"{self._impl.config.limits.websocket.lifetime_seconds / 60:g}"
-        message = f"This connection has been open for {minutes} minutes, and may not be for longer. Open a new one."
+        message = f"This connection has been open for {minutes} minutes, which is the maximum. Open a new one."
         return bad_request(message, code="websocket_connection_limit_reached")
 
     @property
@@ -178,7 +178,7 @@ class Session:
         """Create the response that the client requested, and the successors that steering triggers."""
         if event.get("background"):
             raise bad_request(
-                "Unsupported parameter: 'background' is not supported on a WebSocket. Ask for it over HTTP.",
+                "Unsupported parameter: 'background' is not supported on a WebSocket. Use HTTP for it.",
                 "background",
                 "unsupported_parameter",
             )
@@ -235,7 +235,7 @@ class Session:
     async def _admitted(self) -> Caller:
         caller, now = self._caller, await self._admit()
         if (now.owner.principal, now.owner.tenant) != (caller.owner.principal, caller.owner.tenant):
-            raise ApiError(401, "Another user has this connection's token by now. Connect again.")
+            raise ApiError(401, "This connection's token now belongs to another user. Connect again.")
         return now
 
     async def _stream(self, run: Run, lane: str | None) -> None:

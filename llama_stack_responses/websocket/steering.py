@@ -129,7 +129,7 @@ class Steering:
         if unsteerable := [name for name in ("conversation", "context_management") if target.body.get(name)]:
             return "steering_not_supported", f"A response with '{unsteerable[0]}' cannot be steered."
         if len(target.queue) >= self._most or self._bytes + size > self._most_bytes:
-            return "too_many_pending_steers", "Too much input waits for this response to end."
+            return "too_many_pending_steers", "Too much input is queued until this response ends."
         return None
 
     def ended(self, response: Json) -> tuple[list[Event], Successor | None]:

@@ -128,7 +128,7 @@ class _Form:
     def _count_head(self, more: int) -> None:
         self._head += more
         if self._head > _HEAD:
-            raise bad_request(f"The head of a field of the form is larger than {_HEAD} bytes.")
+            raise bad_request(f"The headers of a form field are larger than {_HEAD} bytes.")
 
     def _end_header(self) -> None:
         if self._field.lower() == b"content-disposition":

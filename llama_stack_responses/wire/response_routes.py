@@ -108,7 +108,7 @@ def _idempotency_key(request: Request) -> str | None:
         case [key] if _KEY.fullmatch(key):
             return key
     raise bad_request(
-        "The Idempotency-Key header must be there once, with 1 to 255 printable ASCII characters.",
+        "The Idempotency-Key header must be sent once, with 1 to 255 printable ASCII characters.",
         code="invalid_idempotency_key",
     )
 

@@ -68,8 +68,8 @@ class _End:
 
 _LEFT: Final = _End(None)
 _TOO_BIG: Final = _End(1009, "The message is too large.")
-_IDLE: Final = _End(1001, "Nothing was asked for a long time.")
-_OLD: Final = _End(1001, "The connection has been open for as long as one may be. Connect again.")
+_IDLE: Final = _End(1001, "No request was received for a long time.")
+_OLD: Final = _End(1001, "The connection has reached its maximum duration. Connect again.")
 _SHUTDOWN: Final = _End(1012, "The server is shutting down. Connect again.")
 
 

@@ -80,7 +80,7 @@ async def test_server_with_untrusted_certificate_is_refused(
             await opened.get_many(["a"])
         assert (error.value.status, error.value.message) == (
             503,
-            "The response store's server shows a certificate that is not trusted, or not its own: "
+            "The response store's server presents a certificate that is not trusted or is for another host: "
             "check the name of its host, and the authority that the store's url trusts.",
         )
         await opened.close()

@@ -33,9 +33,9 @@ def environment(folder: Path, **changes: str) -> dict[str, str]:
         (
             "RESPONSES_SECRET",
             "abc",
-            "RESPONSES_SECRET is no secret of 32 bytes in base64. Make one with: openssl rand -base64 32",
+            "RESPONSES_SECRET is not a secret of 32 bytes in base64. Make one with: openssl rand -base64 32",
         ),
-        ("RESPONSES_SECRET", "YWJj", "RESPONSES_SECRET is no secret of 32 bytes"),
+        ("RESPONSES_SECRET", "YWJj", "RESPONSES_SECRET is not a secret of 32 bytes"),
         ("WEB_SEARCH", "google", "WEB_SEARCH is 'google'; it can be 'ddgs', or be left out."),
         ("INFERENCE_URL", "localhost", "INFERENCE_URL is 'localhost'; it must begin with http:// or https://."),
         ("LLAMA_STACK_PORT", "80", "LLAMA_STACK_PORT is '80'; it must be a number from 1024 to 65535."),

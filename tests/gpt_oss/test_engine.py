@@ -238,7 +238,7 @@ def test_full_queue_refuses_request_and_keeps_nothing() -> None:
     engine, cache = engine_over(CountingRunner(limits), limits=limits)
     for number in range(3):
         engine.add(Request((f"r{number}",), [1], GREEDY))
-    with pytest.raises(QueueFullError, match="3 requests wait already, and no more than 2 may"):
+    with pytest.raises(QueueFullError, match="3 requests are queued already, and the maximum is 2"):
         engine.add(Request(("over",), [1], GREEDY))
     assert "over" not in {update.id for update in drain(engine)}
     assert cache.pages.used == 0

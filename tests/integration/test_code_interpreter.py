@@ -85,7 +85,7 @@ def test_chain_keeps_variables_and_replays_code_calls(client: openai.OpenAI, ups
 
 
 @pytest.mark.parametrize(
-    ("include", "seen"), [(OUTPUTS, "42"), ([], "(What it printed is no longer there.)")], ids=["shown", "hidden"]
+    ("include", "seen"), [(OUTPUTS, "42"), ([], "(Its output is no longer available.)")], ids=["shown", "hidden"]
 )
 def test_code_call_sent_back_by_client_is_replayed(
     client: openai.OpenAI, upstream: Upstream, include: Any, seen: str
@@ -194,7 +194,7 @@ CROWD = "import os, time\nfor _ in range(100):\n    os.fork() or (time.sleep(60)
     [
         ("1/0", "completed", "ZeroDivisionError"),
         (CROWD, "completed", "BlockingIOError"),
-        ("import os; os._exit(3)", "failed", "The code was stopped. Its Python ended"),
+        ("import os; os._exit(3)", "failed", "The code was stopped. The Python process exited"),
         ("import socket; socket.create_connection(('127.0.0.1', 80))", "completed", "Address family not supported"),
     ],
     ids=["an error", "many processes", "a sudden end", "the server's own network"],
@@ -213,7 +213,7 @@ def test_code_call_in_missing_container_fails(client: openai.OpenAI, upstream: U
     response = create(client, model=MODEL, input="Hi", tools=[{"type": "code_interpreter", "container": "cntr_gone"}])
     [call] = code_calls(response)
     assert (call["status"], call["container_id"]) == ("failed", "cntr_gone")
-    assert told(upstream).startswith("Container 'cntr_gone' is not there")
+    assert told(upstream).startswith("Container 'cntr_gone' was not found")
 
 
 def test_tool_choice_code_interpreter_requires_the_first_call_only(client: openai.OpenAI, upstream: Upstream) -> None:
@@ -318,7 +318,7 @@ def test_failed_shell_call_is_replayed_in_next_turn(client: openai.OpenAI, upstr
         "assistant",
         "user",
     ]
-    assert "Container 'cntr_gone' is not there" in told(upstream)
+    assert "Container 'cntr_gone' was not found" in told(upstream)
 
 
 def test_missing_file_id_of_container_is_named_to_the_model(

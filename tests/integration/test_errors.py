@@ -578,8 +578,8 @@ UNANSWERED: dict[str, Unanswered] = {
     for name, way, model, status, words, said in (
         ("timeout", "impatient-", "silent", 504, "did not answer in time", ""),
         ("timeout in the middle", "impatient-", "stops", 504, "did not answer in time", "Half an answer"),
-        ("silence", "", "silent", 504, f"silent for {PATIENCE:g} seconds", ""),
-        ("silence in the middle", "", "stops", 504, f"silent for {PATIENCE:g} seconds", "Half an answer"),
+        ("silence", "", "silent", 504, f"sent nothing for {PATIENCE:g} seconds", ""),
+        ("silence in the middle", "", "stops", 504, f"sent nothing for {PATIENCE:g} seconds", "Half an answer"),
     )
 }
 

@@ -54,12 +54,12 @@ async def error_of(session: Session) -> str:
 @pytest.mark.parametrize("piece", ENDLESS_STREAMS.values(), ids=ENDLESS_STREAMS)
 async def test_endless_mcp_event_stream_fails_the_call(hostile: Hostile, session: Session, piece: bytes) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(piece), 200, EVENTS)
-    assert "larger than this server takes" in await error_of(session)
+    assert "larger than this server allows" in await error_of(session)
 
 
 async def test_endless_mcp_json_answer_fails_the_call(hostile: Hostile, session: Session) -> None:
     hostile.answers["tools/call"] = lambda _: Answer(endless(b'{"a":' * 1_000), 200, JSON)
-    assert "larger than this server takes" in await error_of(session)
+    assert "larger than this server allows" in await error_of(session)
 
 
 async def test_mcp_progress_notifications_before_the_answer_are_ignored(hostile: Hostile, session: Session) -> None:
@@ -98,7 +98,7 @@ async def test_oversized_mcp_message_fails_the_call(hostile: Hostile, session: S
         return events(b"data: " + text + b"\n\n") if kind == "events" else Answer(text, 200, JSON)
 
     hostile.answers["tools/call"] = deep
-    assert "larger than this server takes" in await error_of(session)
+    assert "larger than this server allows" in await error_of(session)
 
 
 async def test_mcp_answers_over_the_session_limit_end_the_session(hostile: Hostile, session: Session) -> None:
@@ -159,7 +159,7 @@ async def test_mcp_tool_list_over_the_size_limit_is_refused(hostile: Hostile) ->
     hostile.answers["tools/list"] = lambda _: {"tools": [tool], "nextCursor": "again"}
     session = servers().session(address(hostile.web.url("/mcp")))
     error = await failure(session.list_tools())
-    assert error["message"] == "The server lists more tools than this server takes."
+    assert error["message"] == "The server lists more tools than this server allows."
     assert hostile.methods.count("tools/list") == 2
     await end(session)
 
@@ -208,10 +208,10 @@ def old_server(web: Web, pieces: Iterable[bytes]) -> None:
 @pytest.mark.parametrize(
     ("pieces", "message"),
     [
-        ([b"data: " + b"x" * 60_000] * 4, "larger than this server takes"),
-        ([b": ping\n\n" * 5_000] * 20, "larger than this server takes"),
+        ([b"data: " + b"x" * 60_000] * 4, "larger than this server allows"),
+        ([b": ping\n\n" * 5_000] * 20, "larger than this server allows"),
         ([event({"id": number, "method": "ping"}) for number in range(200)], "sends more pings"),
-        ([b"data: {}\n\n"], "not what the protocol says"),
+        ([b"data: {}\n\n"], "does not follow the protocol"),
     ],
     ids=["line", "comments", "pings", "no message"],
 )

@@ -157,7 +157,7 @@ async def test_endless_mcp_tool_list_is_refused(hostile: Hostile, session: Sessi
     page = {"tools": [{"name": "add", "inputSchema": {"type": "object"}}] * tools, "nextCursor": "again"}
     hostile.answers["tools/list"] = lambda _: page
     error = await failure(session.list_tools())
-    assert error["message"] == "The server lists more tools than this server takes."
+    assert error["message"] == "The server lists more tools than this server allows."
 
 
 async def test_mcp_session_lost_by_the_server_is_initialized_again(hostile: Hostile, session: Session) -> None:
@@ -212,7 +212,7 @@ def echo_headers(asked: Json) -> Answer:
         (
             lambda _: Answer(b"x", 200, {"content-type": "application/json", "content-encoding": "gzip"}),
             502,
-            "The server compressed its answer, which was not asked for.",
+            "The server compressed its answer, which was not requested.",
         ),
         (
             lambda _: Answer([b"{"], 200, {"content-type": "application/json", "content-length": "100"}),
@@ -222,10 +222,10 @@ def echo_headers(asked: Json) -> Answer:
         (
             lambda asked: said({"jsonrpc": "2.0", "id": asked["id"], "result": {"content": "text"}}),
             -32603,
-            "The server's answer is not what the protocol says.",
+            "The server's answer does not follow the protocol.",
         ),
-        (lambda _: said([]), 502, "The server's answer is not what the protocol says."),
-        (lambda _: said({"jsonrpc": "2.0", "id": "other", "result": {}}), 502, "is not what the protocol says."),
+        (lambda _: said([]), 502, "The server's answer does not follow the protocol."),
+        (lambda _: said({"jsonrpc": "2.0", "id": "other", "result": {}}), 502, "does not follow the protocol."),
         (lambda _: events(b": nothing"), 502, "The server did not answer."),
         (lambda _: events(b"x" * 200_000), 502, "is larger than"),
     ],

@@ -46,7 +46,7 @@ def test_call_outside_allowed_tools_is_refused_and_hidden_from_the_client(
     assert calls(streamed.response) == [("c1", "weather", '{"city":"Oslo"}')]
     assert spoken(streamed.response) == ["Let me look."]
     first, second = (request.body for request in upstream.requests(NAME))
-    told = "The tool 'clock' may not be called in this turn. Tools that may be called: weather."
+    told = "The tool 'clock' cannot be called in this turn. Tools that may be called: weather."
     assert second["messages"] == [
         *first["messages"],
         {

@@ -33,7 +33,9 @@ def read_items(body: Json, limits: Limits, *, required: bool) -> list[Json]:
     check_count(items, at, AT_ONCE)
     checked = check_input(items, at)
     if any(item["type"] == TRIGGER for item in checked):
-        raise invalid(at, "a 'compaction_trigger' is no item to keep: it belongs into the request for a response.")
+        raise invalid(
+            at, "a 'compaction_trigger' cannot be stored in a conversation: send it in the request for a response."
+        )
     return checked
 
 

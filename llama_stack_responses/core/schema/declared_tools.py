@@ -88,7 +88,9 @@ def carried_tools(value: Any, at: At) -> list[dict[str, Any]]:
     carried = tools(value, at)
     for position, tool in enumerate(carried):
         if holds_secrets(tool):
-            why = "it holds what opens an MCP server, and items are stored. Send it in the 'tools' of the request."
+            why = (
+                "it contains credentials of an MCP server, and items are stored. Send it in the 'tools' of the request."
+            )
             raise invalid(at.index(position), why)
     return carried
 

@@ -51,7 +51,7 @@ def _headers(value: Any, at: At) -> dict[str, str]:
         _HEADER_NAME(name, at)
         _HEADER_VALUE(text, at.key(name))
         if name.lower() in _OWN_HEADERS:
-            raise invalid(at, f"the header '{name}' is the connection's own.")
+            raise invalid(at, f"the header '{name}' is set by the connection.")
     return headers
 
 
@@ -100,7 +100,7 @@ def _tool(value: Any, at: At) -> dict[str, Any]:
     """Check an MCP server, given by its URL or as a connector that the operator configured."""
     checked: dict[str, Any] = _MEMBERS(value, at)
     if "tunnel_id" in checked:
-        why = "this server opens no tunnels. Send a 'server_url' that it can reach."
+        why = "this server supports no tunnels. Send a 'server_url' that it can reach."
         raise invalid(at.key("tunnel_id"), why, "unsupported_value")
     if ("server_url" in checked) == ("connector_id" in checked):
         raise invalid(at, "exactly one of 'server_url' and 'connector_id' must be given.")

@@ -25,13 +25,13 @@ def new_container(body: dict[str, Any]) -> tuple[str, int | None]:
     """
     asked = _CONTAINER(body, At("", DEFAULT_LIMITS))
     for name, instead in (
-        ("file_ids", "Put files in with 'POST /v1/containers/{container_id}/files'."),
-        ("skills", "Put what they need in as files."),
+        ("file_ids", "Add files with 'POST /v1/containers/{container_id}/files'."),
+        ("skills", "Add what they need as files."),
     ):
         if asked.get(name):
             message = f"Unsupported parameter: '{name}' is not supported by this server. {instead}"
             raise bad_request(message, name, "unsupported_parameter")
     if asked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
-        message = "Containers of this server have no network: leave 'network_policy' out."
+        message = "Containers of this server have no network: omit 'network_policy'."
         raise bad_request(message, "network_policy", "unsupported_value")
     return asked["name"], asked.get("expires_after", {}).get("minutes")

@@ -191,7 +191,7 @@ MCP_LIST_TOOLS: Final = ItemForm(
     },
     results={"tools": [], "error": None},
     has_status=False,
-    cut={"error": "The server was not heard out."},
+    cut={"error": "The connection ended before the server's answer was complete."},
 )
 MCP_APPROVAL_REQUEST: Final = ItemForm("mcp_approval_request", "mcpr", has_status=False)
 WEB_SEARCH_CALL: Final = ItemForm(

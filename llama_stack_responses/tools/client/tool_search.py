@@ -85,7 +85,7 @@ class ServerSearch:
         self._found += found
         invocation.reporter.show(TOOL_SEARCH_OUTPUT, {"call_id": None, "execution": "server", "tools": found})
         if not found:
-            return Outcome("There are no such tools. Use the names from the list, as they stand there.")
+            return Outcome("There are no such tools. Use the names exactly as they are in the list.")
         return Outcome("The tools can be called now.")
 
 

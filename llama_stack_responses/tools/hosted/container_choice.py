@@ -52,7 +52,7 @@ class ContainerChoice:
         self._asked = asked
         self._opening = asyncio.Lock()
         if isinstance(asked, dict) and asked.get("network_policy", {"type": "disabled"})["type"] != "disabled":
-            message = "Containers of this server have no network: leave 'network_policy' out."
+            message = "Containers of this server have no network: omit 'network_policy'."
             raise bad_request(message, "tools", "unsupported_value")
 
     def choose(self, used: Iterable[str]) -> None:

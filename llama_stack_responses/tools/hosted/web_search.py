@@ -275,7 +275,7 @@ class WebSearch(SearchTool):
         number, lines = await self._lines(invocation)
         matches = [at + 1 for at in await asyncio.to_thread(lines_with, lines, pattern)]
         if not matches:
-            return Outcome(f"{self._sources.heading(number)}\n'{tamed(pattern)}' does not stand on this page.")
+            return Outcome(f"{self._sources.heading(number)}\n'{tamed(pattern)}' is not on this page.")
         where = f"{len(matches)} lines have '{tamed(pattern)}'."
         shown = [where if len(matches) <= _MOST_MATCHES else f"{where} These are the first {_MOST_MATCHES}."]
         for at in matches[:_MOST_MATCHES]:

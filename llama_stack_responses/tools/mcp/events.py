@@ -108,5 +108,5 @@ class EventReader:
 
 def _bounded(value: bytes) -> bytes:
     if len(value) > _LONGEST_NAME:
-        raise Failure(502, "The server's events have names or ids that are longer than this server takes.")
+        raise Failure(502, "The server's events have names or ids that are longer than this server allows.")
     return value

@@ -34,9 +34,9 @@ class Broken(Failure):
 
 def too_large() -> Failure:
     """Create the failure for an answer, message or session over its size limit."""
-    return Failure(BAD_GATEWAY, "The server's answer is larger than this server takes.")
+    return Failure(BAD_GATEWAY, "The server's answer is larger than this server allows.")
 
 
 def no_protocol(error: Json | None = None) -> Failure:
     """Create the failure for an answer that is not valid JSON-RPC, or not to this request."""
-    return Failure(BAD_GATEWAY, "The server's answer is not what the protocol says.", error)
+    return Failure(BAD_GATEWAY, "The server's answer does not follow the protocol.", error)

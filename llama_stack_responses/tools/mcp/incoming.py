@@ -84,7 +84,7 @@ class Incoming:
         """
         self._bytes -= size
         if self._bytes < 0:
-            raise Failure(BAD_GATEWAY, "The server has sent more in one session than this server takes.")
+            raise Failure(BAD_GATEWAY, "The server has sent more in one session than this server allows.")
 
     async def passed(self, text: bytes) -> bytes | None:
         """Check a message of a stream; return it for the package, or None to drop it.
@@ -120,7 +120,7 @@ class Incoming:
     async def _measured(self, text: bytes) -> tuple[Json, bytes]:
         self._messages -= 1
         if self._messages < 0:
-            raise Failure(BAD_GATEWAY, "The server has sent more messages in one session than this server takes.")
+            raise Failure(BAD_GATEWAY, "The server has sent more messages in one session than this server allows.")
         if len(text) > _AT_ONCE_BYTES:
             return await asyncio.to_thread(self._decoded, text)
         return self._decoded(text)
@@ -151,7 +151,7 @@ class Incoming:
         error = error_in(message)
         if error is None or "id" not in plain:
             raise no_protocol(error)
-        return {**plain, "error": {"message": "The server did not say what is wrong.", **error}}
+        return {**plain, "error": {"message": "The server sent an error without a message.", **error}}
 
 
 def _id(value: Any) -> Any:

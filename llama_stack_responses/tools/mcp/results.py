@@ -25,7 +25,7 @@ def outcome_of(result: Json) -> Outcome:
     text = "\n".join(part.get("text") or "(an image)" for part in parts)
     if result.get("isError"):
         error = {"type": "mcp_tool_execution_error", "content": result.get("content") or []}
-        raise ToolError(text or "The tool failed and did not say why.", {"error": error})
+        raise ToolError(text or "The tool failed without an error message.", {"error": error})
     only_text = all(part["type"] == "input_text" for part in parts)
     output: Output = text if only_text else parts
     return Outcome(output, {"output": text})

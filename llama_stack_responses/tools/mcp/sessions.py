@@ -135,7 +135,7 @@ class Session:
                         return tools
         except TimeoutError:
             raise _http_error(504, "The server did not answer in time.") from None
-        raise _http_error(502, "The server lists more tools than this server takes.")
+        raise _http_error(502, "The server lists more tools than this server allows.")
 
     async def call_tool(self, name: str, arguments: Json) -> Json:
         """Call a tool and return its result."""
@@ -227,7 +227,7 @@ class _Line:
         except RuntimeError as error:
             raise self._protocol_error(_INTERNAL_ERROR, str(error)) from error
         except ValueError as error:
-            message = "The server's answer is not what the protocol says."
+            message = "The server's answer does not follow the protocol."
             raise self._protocol_error(_INTERNAL_ERROR, message) from error
 
     async def _greeted(self) -> None:
@@ -283,7 +283,7 @@ class _Line:
         """Return why a connection was not made, or broke."""
         if failed := _failed_request(error):
             return self._error_of(failed)
-        return self._protocol_error(_INTERNAL_ERROR, "The server does not speak MCP as this server knows it.")
+        return self._protocol_error(_INTERNAL_ERROR, "The server's version of MCP is not supported.")
 
     def _error_of(self, error: RequestFailed) -> McpError:
         """Convert a failed request to the error of an item."""

@@ -148,7 +148,7 @@ class McpTransport(http.AsyncBaseTransport):
         return http.Response(response.status_code, headers=[*headers, *_JSON.items()], content=content, request=request)
 
     def _ended_too_often(self, request: Any) -> Failure:
-        failure = Failure(BAD_GATEWAY, "The server has ended its streams of events too often.")
+        failure = Failure(BAD_GATEWAY, "The server has closed its event streams too often.")
         if _RESUMED in request.headers:
             # The stream may have carried the answer to a request, which would be waited for.
             self._failed(failure)
@@ -179,7 +179,7 @@ class McpTransport(http.AsyncBaseTransport):
                 raise Failure(status, f"{message} {_CREDENTIALS}")
             raise Failure(status, message, _error_in(await _start_of(response)))
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise Failure(BAD_GATEWAY, "The server compressed its answer, which was not asked for.")
+            raise Failure(BAD_GATEWAY, "The server compressed its answer, which was not requested.")
         if "location" in response.headers and not _stays(request, response, self._url):
             raise Failure(status, "The server redirects to another one. Use the address that it redirects to.")
 

@@ -18,21 +18,23 @@ class GptOssConfig(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     checkpoint: str = Field(min_length=1, description="The checkpoint's folder, or a hub name (openai/gpt-oss-20b)")
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto takes a GPU where there is one")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto: a GPU if there is one")
     dtype: Literal["auto", "bfloat16", "float32"] = Field(
         "auto", description="auto: bfloat16 on a GPU, float32 on a CPU"
     )
-    memory_share: float = Field(0.9, gt=0, le=1, description="How much of the GPU's memory may be filled, by all on it")
+    memory_share: float = Field(
+        0.9, gt=0, le=1, description="Share of the GPU's memory that may be used, by all processes together"
+    )
     context_length: int | None = Field(
         None, ge=128, description="Tokens of a request with its answer; default: what fits"
     )
-    max_batch: int = Field(64, ge=1, le=1024, description="How many answers are made at once")
-    max_queue: int = Field(256, ge=0, description="How many more may wait; those beyond are refused with 429")
+    max_batch: int = Field(64, ge=1, le=1024, description="Maximum number of answers generated at the same time")
+    max_queue: int = Field(256, ge=0, description="Maximum number of queued requests; more are refused with 429")
     prefill_tokens: int = Field(
         2048, ge=64, description="Tokens that one step computes: more is faster, and less smooth"
     )
-    stall_seconds: float = Field(300, gt=0, description="A silent engine with work to do is ended after this time")
-    state_dir: str = Field("~/.llama-stack-gpt-oss", description="Where the engine's socket lies")
+    stall_seconds: float = Field(300, gt=0, description="An engine that makes no progress for this time is killed")
+    state_dir: str = Field("~/.llama-stack-gpt-oss", description="Folder of the engine's socket")
 
     @field_validator("context_length", mode="before")
     @classmethod

@@ -141,7 +141,7 @@ class _Transcript:
                 content = DeveloperContent.new().with_instructions(_text(message, number))
                 return [Message.from_role_and_content(Role.DEVELOPER, content)]
             case role:
-                raise InvalidRequest(f"gpt-oss knows no role {role!r}", param=f"messages[{number}].role")
+                raise InvalidRequest(f"gpt-oss does not support the role {role!r}", param=f"messages[{number}].role")
 
     def _assistant(self, message: Json, number: int, reasons: bool) -> list[Message]:
         reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -227,6 +227,6 @@ def _text(message: Json, number: int) -> str:
         text = part.get("text", part.get("refusal")) if isinstance(part, Mapping) else None
         if not isinstance(text, str):
             kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-            raise InvalidRequest(f"gpt-oss reads text alone, not {kind}", param=f"messages[{number}].content[{place}]")
+            raise InvalidRequest(f"gpt-oss accepts only text, not {kind}", param=f"messages[{number}].content[{place}]")
         texts.append(text)
     return "".join(texts)

@@ -80,7 +80,7 @@ class Reader:
             raise InvalidRequest("A completion takes one prompt: a text, or a list of tokens", param="prompt")
         for token in prompt:
             if not self._vocabulary.knows(token):
-                raise InvalidRequest(f"{token} is no token of the model's vocabulary", param="prompt")
+                raise InvalidRequest(f"{token} is not a token of the model's vocabulary", param="prompt")
         return list(prompt)
 
     def _asked(

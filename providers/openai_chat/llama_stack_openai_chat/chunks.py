@@ -147,7 +147,7 @@ def chat_chunk(raw: Any) -> ChatCompletionChunk:
     try:
         chunk: ChatCompletionChunk = _CHUNK(raw)
     except (AttributeError, TypeError) as error:
-        raise ValueError("The model server's stream has something in it that is no chunk.") from error
+        raise ValueError("The model server's stream contains an event that is not a chunk.") from error
     return chunk
 
 

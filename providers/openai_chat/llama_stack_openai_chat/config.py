@@ -36,7 +36,7 @@ class Tls(BaseModel):
     model_config = _STRICT
 
     verify: bool | Path = Field(True, description="check its certificate; a path: against the authorities in this file")
-    client_cert: Path | None = Field(None, description="the certificate that is shown to it")
+    client_cert: Path | None = Field(None, description="the client certificate")
     client_key: Path | None = Field(None, description="the key of that certificate")
     min_version: Literal["TLSv1.2", "TLSv1.3"] = "TLSv1.2"
     ciphers: list[str] | None = Field(None, description="the only ones of TLS 1.2, by OpenSSL's names")
@@ -61,7 +61,7 @@ class Tls(BaseModel):
     @model_validator(mode="after")
     def _come_together(self) -> Tls:
         if (self.client_cert is None) != (self.client_key is None):
-            raise ValueError("client_cert and client_key need each other")
+            raise ValueError("client_cert and client_key must be set together")
         return self
 
 
@@ -91,16 +91,16 @@ class Network(BaseModel):
     timeout: Timeouts = Field(default_factory=Timeouts)
     proxy: Proxy | None = None
     headers: dict[str, str] = Field(default_factory=dict, description="go with every request")
-    idle_seconds: Seconds = Field(60.0, description="after which a connection that nobody uses is closed")
+    idle_seconds: Seconds = Field(60.0, description="after which an idle connection is closed")
 
     @field_validator("headers")
     @classmethod
     def _are_headers(cls, value: dict[str, str]) -> dict[str, str]:
         for name, text in value.items():
             if not _TOKEN.fullmatch(name):
-                raise ValueError(f"'{name}' is no name of a header")
+                raise ValueError(f"'{name}' is not a header name")
             if name.lower() in _OF_BODIES:
-                raise ValueError(f"'{name}' says how a body is sent, which differs from request to request")
+                raise ValueError(f"'{name}' describes the body of a request, which differs between requests")
             check_header(text)
         return value
 
@@ -125,17 +125,17 @@ class OpenAIChatConfig(BaseModel):
     api_key: SecretStr | None = Field(
         None,
         validation_alias=AliasChoices("api_key", "api_token"),
-        description="its key; one that comes with a request takes its place",
+        description="its key; a key sent with a request overrides it",
     )
     allowed_models: list[str] | None = Field(None, description="the only models that are listed and served")
-    refresh_models: bool = Field(True, description="ask for the models again and again, not only at the start")
+    refresh_models: bool = Field(True, description="list the models periodically, not only at the start")
     embedding_models: dict[str, int] = Field(
         default_factory=dict, description="models that embed, with the length of their vectors"
     )
     extra_body: dict[str, Any] = Field(
         default_factory=dict, description="fields of every request that does not set them itself"
     )
-    max_retries: int = Field(0, ge=0, description="how often a request is sent again that failed before its answer")
+    max_retries: int = Field(0, ge=0, description="how often a request that failed before its answer is retried")
     network: Network = Field(default_factory=Network)
 
     @field_validator("base_url")

@@ -149,7 +149,7 @@ class Connection(asyncio.Protocol):
         if self._error:
             raise self._error
         self._waiter = self._loop.create_future()
-        timer = self._loop.call_later(self._seconds, self._fail, TimeoutError("the server is silent"))
+        timer = self._loop.call_later(self._seconds, self._fail, TimeoutError("the server sent nothing in time"))
         try:
             await self._waiter
         finally:
@@ -187,10 +187,10 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, zlib.error) as error:
-            self._break(f"the server's answer is no HTTP: {error.__context__ or error}")
+            self._break(f"the server's answer is not HTTP: {error.__context__ or error}")
             return
         if self._between > _BETWEEN:
-            self._break("the head of the server's answer is too long")
+            self._break("the headers of the server's answer are too long")
             return
         self._wake()
 
@@ -210,7 +210,7 @@ class Connection(asyncio.Protocol):
     def on_message_begin(self) -> None:
         """Reject a second response to one request."""
         if self._whole:
-            raise ConnectionError("the server answers more than it was asked")
+            raise ConnectionError("the server sent more than one answer")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Store a header; trailers are ignored."""
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
             left = max(1, _INFLATED - self._size)
             body = self._inflater.decompress(body, left)
             if self._inflater.unconsumed_tail:
-                raise ConnectionError("it is compressed beyond measure")
+                raise ConnectionError("its decompressed size is too large")
         self._pieces.append(body)
         self._size += len(body)
         if self._size > _BUFFERED and not self._paused:

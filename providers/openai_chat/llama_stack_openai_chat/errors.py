@@ -77,7 +77,7 @@ def why_unlisted(error: Exception) -> str:
         return f"The model server answers with status {error.status_code}: check 'base_url'."
     if isinstance(error, openai.APIConnectionError):
         return "The model server cannot be reached: check 'base_url', and that the server runs."
-    return "The model server's answer is no list of models: check 'base_url'."
+    return "The model server's answer is not a list of models: check 'base_url'."
 
 
 def _readable(head: Head) -> list[tuple[bytes, bytes]]:

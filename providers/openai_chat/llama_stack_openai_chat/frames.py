@@ -92,7 +92,7 @@ class FrameSplitter:
         self._silent = 0 if self._data else self._silent + self._held
         self._held = 0
         if self._silent > _MOST_SILENT:
-            raise ValueError("The model server's stream goes on without any data.")
+            raise ValueError("The model server's stream has too many lines without data.")
         if self._data:
             events.append(b"\n".join(self._data))
             self._data.clear()

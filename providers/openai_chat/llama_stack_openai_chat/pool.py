@@ -146,7 +146,7 @@ def proxy_of(network: Network, server: SplitResult) -> SplitResult | None:
     # In the environment it may be just HOST:PORT.
     proxy = urlsplit(url if "://" in url else f"http://{url}")
     if proxy.scheme != "http" or not proxy.hostname:
-        raise ValueError("A proxy to the model server has to be of the form http://HOST:PORT.")
+        raise ValueError("A proxy to the model server must have the form http://HOST:PORT.")
     return proxy
 
 

@@ -38,5 +38,5 @@ def best_first(answer: Json) -> list[Json]:
 def _text(item: Any) -> str:
     text = item if isinstance(item, str) else getattr(item, "text", None)
     if not isinstance(text, str):
-        raise ValueError("Only texts can be ranked, no images.")
+        raise ValueError("Only texts can be ranked, not images.")
     return text

@@ -104,7 +104,7 @@ class Upstream:
         try:
             return build(answer)
         except (KeyError, TypeError, ValueError) as error:
-            raise errors.no_answer(asked.shown(), "it answers with something else than it was asked for") from error
+            raise errors.no_answer(asked.shown(), "its answer has an unexpected content type") from error
 
     async def open(
         self, path: str, body: bytes, build: Callable[[Any], Any], key: str | None = None
@@ -151,7 +151,7 @@ class Upstream:
         except OSError as error:
             raise errors.of_connection(error, asked.shown()) from error
         except (AttributeError, KeyError, TypeError) as error:
-            raise errors.no_answer(asked.shown(), f"what {asked.url} answers is no list of models") from error
+            raise errors.no_answer(asked.shown(), f"the answer of {asked.url} is not a list of models") from error
 
     async def close(self) -> None:
         """Close the idle connections."""
@@ -218,7 +218,7 @@ class Upstream:
         if 300 <= head.status < 400:
             self._pool.keep(connection)
             to = head.header(b"location").decode(errors="replace").partition("?")[0] or "another address"
-            raise errors.no_answer(asked.shown(), f"it redirects to {to}; 'base_url' has to be the address in the end")
+            raise errors.no_answer(asked.shown(), f"it redirects to {to}; set 'base_url' to the final address")
         if head.status >= 300:
             raise errors.of_status(asked.shown(), head, await self._rest(connection, asked, _LONGEST_REFUSAL))
 
@@ -272,7 +272,7 @@ def _object(content: bytes, asked: _Asked) -> dict[str, Any]:
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        raise errors.no_answer(asked.shown(), "it answers with something that is no JSON object")
+        raise errors.no_answer(asked.shown(), "its answer is not a JSON object")
     return answer
 
 

@@ -68,7 +68,7 @@ def test_missing_tokenizer_file_is_reported() -> None:
 def test_invalid_tokenizer_file_is_reported(tmp_path: Path) -> None:
     wrong = tmp_path / "tokenizer.json"
     wrong.write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json' is no tokenizer\.json of Hugging Face's"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json' is not a tokenizer\.json of Hugging Face"):
         open_tokenizer(str(wrong))
 
 

@@ -181,7 +181,7 @@ def test_finished_call_is_not_made_again(status: str) -> None:
 @pytest.mark.parametrize(
     ("behind", "told"),
     [
-        ([], "The user has not said whether"),
+        ([], "The user has not approved or refused"),
         ([answer(False)], "The user did not approve this call, so it was not made."),
         ([answer(False, reason="Too late.")], "The reason given: Too late."),
         ([answer(), SAID], "was interrupted"),
@@ -209,5 +209,5 @@ def test_approval_without_open_request_is_refused(items: list[Json], message: st
 def test_approved_call_requires_its_server() -> None:
     check_approvals([REQUEST, answer()], [SERVER])
     check_approvals([REQUEST, answer(False)], [])
-    with pytest.raises(ApiError, match="MCP server 's' was approved, and the request does not declare that server"):
+    with pytest.raises(ApiError, match="MCP server 's' was approved, but the request does not declare that server"):
         check_approvals([REQUEST, answer()], [])

@@ -234,7 +234,7 @@ async def test_endless_body_is_refused_at_limit(web: Web, fetcher: Fetcher) -> N
 
 
 @pytest.mark.parametrize(
-    ("body", "encoding", "why"), [(b"no gzip", "gzip", "cannot be read"), (b"?", "br", "was not asked for")]
+    ("body", "encoding", "why"), [(b"no gzip", "gzip", "cannot be decompressed"), (b"?", "br", "was not requested")]
 )
 async def test_invalid_content_encoding_is_refused(
     web: Web, fetcher: Fetcher, body: bytes, encoding: str, why: str

@@ -86,8 +86,8 @@ async def test_unknown_charset_is_ignored(web: Web, pages: Pages) -> None:
 @pytest.mark.parametrize(
     ("media_type", "body", "why"),
     [
-        ("image/png", b"\x89PNG", "no text: the server calls it 'image/png'"),
-        ("application/pdf", b"%PDF", "no text"),
+        ("image/png", b"\x89PNG", "not text: its content type is 'image/png'"),
+        ("application/pdf", b"%PDF", "not text"),
         ("text/html", b"", "no text that can be read"),
         ("text/html", b"<html><body><script>x()</script></body></html>", "no text that can be read"),
         ("text/plain", b" \n ", "no text that can be read"),

@@ -106,4 +106,4 @@ async def test_silent_summary_model_does_not_fail_answer(
     await until(lambda: setting.inference.sent == 1)
     await loop_clock.passes_until(work.done)
     assert await work == [Reasoning("hm"), SUMMARY[0], Text("a"), STOP]
-    assert "was silent" in caplog.text
+    assert "sent nothing" in caplog.text

@@ -110,7 +110,7 @@ async def test_websocket_origin_must_be_same_or_allowed_by_cors(
     with pytest.raises(Refused) as refused:
         await gate().admit(scope, "GET")
     assert refused.value.status == 403
-    assert json.loads(refused.value.body)["error"]["message"] == "Pages of this origin may not connect."
+    assert json.loads(refused.value.body)["error"]["message"] == "Pages of this origin are not allowed to connect."
 
 
 async def test_middleware_runs_from_outside_in() -> None:

@@ -55,7 +55,7 @@ def test_sealed_secrets_open_only_for_same_job_and_owner() -> None:
     body, sealed = secrets(bytes(32)).seal(BODY, {}, "resp_1", ANNA)
     for other in ("resp_2", "resp_1"):
         owner = ANNA if other == "resp_2" else Owner("boris", {}, "")
-        with pytest.raises(ApiError, match="cannot be opened"):
+        with pytest.raises(ApiError, match="cannot be decrypted"):
             secrets(bytes(32)).open(body, sealed, other, owner)
 
 

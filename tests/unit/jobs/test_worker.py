@@ -137,7 +137,7 @@ async def test_health_check_fails_when_worker_task_has_ended(start: Start) -> No
     await here.background.worker.check()
     here.background.worker._tasks[0].cancel()
     await turns(2)
-    with pytest.raises(ApiError, match="Restart it") as refused:
+    with pytest.raises(ApiError, match="Restart the server") as refused:
         await here.background.worker.check()
     assert refused.value.status == 503
 

@@ -79,7 +79,7 @@ async def test_hanging_check_times_out() -> None:
 
 @pytest.mark.parametrize("kind", ["moderation", "guardrails"])
 async def test_moderation_without_moderator_is_refused(kind: Any) -> None:
-    with pytest.raises(ApiError, match="this stack has nobody") as raised:
+    with pytest.raises(ApiError, match="this stack has none") as raised:
         await Checks(NoModerator(), 1, 1).of_input(Policy(kind, ["m"], "score", "score"), ["hi"])
     assert (raised.value.status, raised.value.param, raised.value.code) == (400, kind, "unsupported_parameter")
     await NoModerator().close()

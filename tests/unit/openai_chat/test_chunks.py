@@ -102,5 +102,5 @@ def test_missing_chunk_fields_have_defaults(raw: Json) -> None:
 
 @pytest.mark.parametrize("raw", [[], "text", 5, None, {"choices": 5}, {"choices": ["x"]}, {"choices": [{"delta": 5}]}])
 def test_invalid_chunk_is_refused(raw: Any) -> None:
-    with pytest.raises(ValueError, match="no chunk"):
+    with pytest.raises(ValueError, match="not a chunk"):
         chat_chunk(raw)

@@ -155,7 +155,7 @@ print(any("canary" in open(f"/proc/{{name}}/environ").read() for name in (1, os.
     ("code", "why"),
     [
         ("import os\nfor _ in range(3): os.fork()\nx = bytearray(400 * 2**20)\nwhile True: pass", "MiB of memory"),
-        ("import os; os._exit(3)", "Its Python ended"),
+        ("import os; os._exit(3)", "The Python process exited"),
     ],
     ids=["memory", "exit"],
 )
@@ -206,7 +206,7 @@ async def test_failed_change_of_user_is_reported() -> None:
     _, said = await process.communicate()
     assert process.returncode == 1
     assert re.fullmatch(
-        r"This server is root, and could not .* user 65534: .* Run it as an ordinary user, .*\n", said.decode()
+        r"This server runs as root and could not .* user 65534: .* Run it as an ordinary user, .*\n", said.decode()
     )
 
 
@@ -663,16 +663,16 @@ def forged(sent: str) -> str:
 @pytest.mark.parametrize(
     ("sent", "why"),
     [
-        ("struct.pack('!I', 2**31)", "It drew more than can be shown."),
-        ("struct.pack('!I', 2) + b'[]'", "Its Python ended"),
-        ("struct.pack('!I', 2) + b'{]'", "Its Python ended"),
-        ("struct.pack('!I', 4000) + b'[' * 4000", "Its Python ended"),
-        ("struct.pack('!I', 14) + b'{\"parts\":[-1]}'", "Its Python ended"),
-        ("struct.pack('!I', 22) + b'{\"parts\":[99999999999]}'[:22]", "Its Python ended"),
-        ("struct.pack('!I', 23) + b'{\"parts\":[99999999999]}'", "It drew more than can be shown."),
+        ("struct.pack('!I', 2**31)", "It drew more figures than can be shown."),
+        ("struct.pack('!I', 2) + b'[]'", "The Python process exited"),
+        ("struct.pack('!I', 2) + b'{]'", "The Python process exited"),
+        ("struct.pack('!I', 4000) + b'[' * 4000", "The Python process exited"),
+        ("struct.pack('!I', 14) + b'{\"parts\":[-1]}'", "The Python process exited"),
+        ("struct.pack('!I', 22) + b'{\"parts\":[99999999999]}'[:22]", "The Python process exited"),
+        ("struct.pack('!I', 23) + b'{\"parts\":[99999999999]}'", "It drew more figures than can be shown."),
         (
             "(b := b'{\"parts\":[' + b'0,' * 40 + b'0]}') and struct.pack('!I', len(b)) + b",
-            "It drew more than can be shown.",
+            "It drew more figures than can be shown.",
         ),
     ],
 )

@@ -76,7 +76,7 @@ async def test_container_belongs_to_its_owner(containers: Containers) -> None:
     assert containers.of(ANNA) == [entry]
     assert containers.of(ANONYMOUS) == []
     for container_id, owner in ((entry.id, ANONYMOUS), ("cntr_other", ANNA)):
-        with pytest.raises(NoContainer, match="it has expired, or belongs to another server or another user"):
+        with pytest.raises(NoContainer, match="It has expired, or it belongs to another server or user"):
             containers.find(container_id, owner)
 
 
@@ -184,11 +184,11 @@ async def test_owner_limit_ignores_groups_and_leaves_places_to_others(tmp_path: 
     made = Containers(jail(), BOUNDS, volumes(), tmp_path / "containers", idle_seconds=60, places=Places(4, 2))
     await made.create(ANNA)
     await made.create(Owner("anna", {"teams": ["a"]}))
-    with pytest.raises(TooMany, match="You have 2 containers, and may have no more at a time"):
+    with pytest.raises(TooMany, match="You have 2 containers, which is the maximum"):
         await made.create(Owner("anna", {"teams": ["b"]}))
     await made.create(Owner("anna", {}, "another tenant"))
     await made.create(Owner("bert"))
-    with pytest.raises(TooMany, match="This server has as many"):
+    with pytest.raises(TooMany, match="This server has reached"):
         await made.create(Owner("carl"))
     await made.close()
 

@@ -178,9 +178,9 @@ async def test_foreign_or_damaged_seal_is_refused() -> None:
     await check(private(NEW, OLD), [thought])
     wrong = [
         (private(NEW), thought, "a secret that this server does not have"),
-        (private(OLD, owner=Owner("ben")), thought, "sealed for somebody"),
+        (private(OLD, owner=Owner("ben")), thought, "sealed for another user"),
         (private(OLD), thought | {"encrypted_content": thought["encrypted_content"][:-8] + "AAAAAAA="}, "damaged"),
-        (private(OLD), {"type": "reasoning", "encrypted_content": "gAAAAABo"}, "no sealed value"),
+        (private(OLD), {"type": "reasoning", "encrypted_content": "gAAAAABo"}, "not a sealed value"),
     ]
     for seals, item, reason in wrong:
         with pytest.raises(ApiError, match=reason) as caught:

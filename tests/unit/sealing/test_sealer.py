@@ -62,7 +62,7 @@ def test_seal_reveals_nothing() -> None:
 @pytest.mark.parametrize("there", ELSEWHERE)
 def test_seal_does_not_open_in_other_context(there: str) -> None:
     seal = HERE.seal(b"value", OLD)
-    with pytest.raises(Unopened, match="somebody or something else"):
+    with pytest.raises(Unopened, match="another user or purpose"):
         ELSEWHERE[there].open(seal, OLD)
 
 

@@ -179,7 +179,7 @@ async def test_tool_choice_applies_within_namespace(number: int) -> None:
         [call("f", "c1"), finish("tool_calls")], SAID, tools=[namespace("n", "a"), FUNCTION], tool_choice=allowed
     )
     assert made.offered[0] == ["n__a", "f"]
-    assert "may not be called" in made.requests[1]["messages"][-1]["content"]
+    assert "cannot be called" in made.requests[1]["messages"][-1]["content"]
 
 
 # Deferred tools
@@ -321,7 +321,7 @@ BUILT_IN: Final[dict[str, tuple[Json, Json, Json, Json, Any]]] = {
                 {"stdout": "", "stderr": "", "outcome": {"type": "timeout"}},
             ],
         },
-        "Exit code: 1\na\nstderr:\nb\nThe time was up.",
+        "Exit code: 1\na\nstderr:\nb\nThe time limit was reached.",
     ),
     "apply_patch": (
         {"type": "apply_patch"},

@@ -156,7 +156,10 @@ async def test_servers_are_listed_concurrently_and_cancelled_on_failure() -> Non
     made.assembler.settle("failed", error=caught.value)
     made.event_buffer.put(made.assembler.end())
     errors = {item["server_label"]: item["error"] for item in items_of(made.event_buffer.ready())}
-    assert errors == {"s": "The server was not heard out.", "t": "The server could not be reached."}
+    assert errors == {
+        "s": "The connection ended before the server's answer was complete.",
+        "t": "The server could not be reached.",
+    }
     assert (slow.open, gone.open) == (0, 0)
 
 

@@ -71,7 +71,7 @@ def test_disallowed_tool_is_offered_but_its_call_refused() -> None:
     assert toolset.kind_of("f") is None
     assert toolset.kind_of("g") is FUNCTION
     told = toolset.refusal(ServerCall("f", "1", "{}"))
-    assert told == "The tool 'f' may not be called in this turn. Tools that may be called: g."
+    assert told == "The tool 'f' cannot be called in this turn. Tools that may be called: g."
 
 
 def test_required_call_of_allowed_tools_offers_only_those() -> None:

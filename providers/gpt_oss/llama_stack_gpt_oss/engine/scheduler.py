@@ -52,7 +52,7 @@ class Scheduler:
         free = self._limits.sequences - len(self.running) + self._limits.waiting - len(self.waiting)
         if len(new) > free:
             raise QueueFullError(
-                f"{len(self.waiting)} requests wait already, and no more than {self._limits.waiting} may"
+                f"{len(self.waiting)} requests are queued already, and the maximum is {self._limits.waiting}"
             )
         for sequence in new:
             bisect.insort(self.waiting, sequence, key=lambda each: each.rank)

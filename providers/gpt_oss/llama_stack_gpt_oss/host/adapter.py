@@ -98,7 +98,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
 
     async def openai_embeddings(self, params: OpenAIEmbeddingsRequestWithExtraBody) -> OpenAIEmbeddingsResponse:
         """Raise NotImplementedError: gpt-oss has no embeddings."""
-        raise NotImplementedError("gpt-oss is no embedding model.")
+        raise NotImplementedError("gpt-oss is not an embedding model.")
 
     # Models
 
@@ -122,7 +122,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
     async def register_model(self, model: Model) -> Model:
         """Accept other names of the model."""
         if model.provider_model_id != self._config.model:
-            raise ValueError(f"'{self.__provider_id__}' serves '{self._config.model}' and nothing else.")
+            raise ValueError(f"'{self.__provider_id__}' serves only '{self._config.model}'.")
         return model
 
     async def unregister_model(self, model_id: str) -> None:
@@ -134,7 +134,7 @@ class GptOssAdapter(InferenceProvider):  # type: ignore[misc]  # the host has no
             async with asyncio.timeout(HEALTH_SECONDS):
                 await self._client.metrics()
         except (EngineError, TimeoutError) as error:
-            reason = str(error) or f"it has been silent for {HEALTH_SECONDS} seconds"
+            reason = str(error) or f"it has not answered for {HEALTH_SECONDS} seconds"
             return HealthResponse(status=HealthStatus.ERROR, message=f"The engine does not answer: {reason}")
         return HealthResponse(status=HealthStatus.OK)
 

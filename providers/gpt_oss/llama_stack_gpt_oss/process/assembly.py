@@ -42,7 +42,7 @@ def _device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise EngineError(f"The device is set to {name}, and torch finds no GPU: mend the driver, or set it to cpu")
+        raise EngineError(f"The device is set to {name}, and torch finds no GPU: repair the driver, or set it to cpu")
     return device
 
 

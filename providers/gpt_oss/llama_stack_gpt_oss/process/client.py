@@ -22,7 +22,7 @@ class EngineDiedError(EngineError):
     """The engine ended, or stopped answering, during a request."""
 
     def __init__(self) -> None:
-        super().__init__("The gpt-oss engine ended in the middle of its answer. It is being started again: try again")
+        super().__init__("The gpt-oss engine ended in the middle of its answer. It is restarting: try again")
 
 
 @dataclass(frozen=True, slots=True)

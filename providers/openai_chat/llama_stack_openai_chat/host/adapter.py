@@ -80,7 +80,7 @@ class OpenAIChatAdapter(NeedsRequestProviderData, InferenceProvider):  # type: i
     ) -> AsyncIterator[OpenAIChatCompletionChunkWithReasoning]:
         """Return the same stream with the reasoning of each chunk, as the host's own Responses API requires."""
         if not params.stream:
-            raise NotImplementedError("Reasoning is told apart in streams only.")
+            raise NotImplementedError("Reasoning is separated in streams only.")
         return _with_reasoning(await self._upstream.open(_CHAT, self._body(params), chat_chunk, self._own_key()))
 
     async def count_chat_tokens(self, params: OpenAIChatCompletionRequestWithExtraBody) -> int | None:

@@ -66,7 +66,7 @@ async def test_event_is_passed_in_one_piece(size: int) -> None:
 async def test_endless_line_is_read_only_to_limit() -> None:
     response = Response([b"data: ", *[b"x" * 100] * 1_000])
     assert await pieces(response) == [
-        b"event: message\ndata: The server's answer is larger than this server takes.\n\n"
+        b"event: message\ndata: The server's answer is larger than this server allows.\n\n"
     ]
     assert response.read <= 10_100
 

@@ -70,7 +70,7 @@ async def test_answer_without_request_is_dropped(incoming: Incoming, request_id:
     ],
 )
 async def test_invalid_message_fails(incoming: Incoming, text: bytes) -> None:
-    with pytest.raises(Failure, match="not what the protocol says"):
+    with pytest.raises(Failure, match="does not follow the protocol"):
         await incoming.passed(text)
 
 
