@@ -201,6 +201,7 @@ class Limits(BaseModel):
     Attributes:
         request_bytes: maximum size of a request's body, and of all items that it refers to, as JSON.
         input_items: maximum number of items in one request.
+        mcp_servers: maximum number of MCP servers of one response.
         history_bytes: maximum size of the part that one request reads of the responses or the conversation that it
             continues: as JSON, plus 160 bytes for each value. It counts as held with the request's body, so that no
             more of it is read than `bodies.bytes_per_user`.
@@ -226,6 +227,7 @@ class Limits(BaseModel):
     request_bytes: int = Field(default=64 * 2**20, ge=1)
     history_bytes: int = Field(default=128 * 2**20, ge=1)
     input_items: int = Field(default=20_000, ge=1)
+    mcp_servers: int = Field(default=32, ge=1, le=1_024)
     prompt_characters: int = Field(default=10_485_760, ge=1)
     responses: int = Field(default=4096, ge=1)
     responses_per_user: int = Field(default=1024, ge=1)
@@ -238,7 +240,7 @@ class Limits(BaseModel):
     @property
     def of_requests(self) -> shapes.Limits:
         """The limits that apply while a request is parsed."""
-        return shapes.Limits(max_items=self.input_items)
+        return shapes.Limits(max_items=self.input_items, max_mcp_servers=self.mcp_servers)
 
     @property
     def of_responses(self) -> Quota:
@@ -400,6 +402,7 @@ class McpServers(BaseModel):
             of tools.
         answer_values: maximum number of values (numbers, strings, arrays, objects and so on) in one answer.
         session_bytes: maximum size of everything that one server sends for one response.
+        lists_bytes: maximum size of the lists of tools of all servers of one response together.
         repeatable: calls that may be repeated after the server that ran them died, as shell-style patterns for
             `label/tool`. Calls that an MCP server marks read-only or idempotent may always be repeated.
         require_approval: whether calls need the client's approval if a request does not specify it: `always`, as at
@@ -412,6 +415,7 @@ class McpServers(BaseModel):
     answer_bytes: int = Field(default=4 * 2**20, ge=1)
     answer_values: int = Field(default=32_768, ge=1)
     session_bytes: int = Field(default=64 * 2**20, ge=1)
+    lists_bytes: int = Field(default=16 * 2**20, ge=1)
     repeatable: list[str] = Field(default_factory=list)
     require_approval: Approval = "always"
 

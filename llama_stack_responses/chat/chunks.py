@@ -52,7 +52,7 @@ _ENTRY: Final = 64
 _SIGNED: Final = 1024
 """Characters counted for a signature besides its own: it is kept with its place in the reasoning."""
 _LONGEST_NAME: Final = 1024
-_MOST_CALLS: Final = 1024
+_MOST_CALLS: Final = 256
 """Maximum calls of one round."""
 _MOST_TOKENS: Final = 2**53
 """Maximum of a reported number of tokens: the largest integer that every JSON decoder reads."""

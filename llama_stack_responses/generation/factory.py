@@ -30,6 +30,7 @@ from ..sealing.sealed_items import Opened, SealedItems
 from ..sealing.sealer import SEALED, Sealer
 from ..sealing.summaries import PrivateSummaries
 from ..telemetry.telemetry import Telemetry
+from ..tools.mcp.list_room import ServerBounds
 from ..tools.registry import tool_makers
 from ..tools.toolset import Makers, Toolset
 from .compaction import AutoCompaction
@@ -115,7 +116,7 @@ class GenerationFactory:
         """
         opened = opened or Opened()
         reasoning = PrivateReasoning(self.sealed.sealer, owner, opened)
-        toolset = Toolset(request, self.makers, self.unavailable)
+        toolset = Toolset(request, self.makers, self.unavailable, self.limits.servers)
         assembler = Assembler(
             response,
             toolset.kind_of,
@@ -145,6 +146,7 @@ def build_factory(config: ResponsesConfig, dependencies: Dependencies, sealer: S
             limits.tool_seconds,
             limits.output_bytes,
             limits.output_events,
+            ServerBounds(limits.mcp_servers, config.mcp.lists_bytes),
         ),
         SealedItems(reasoning_sealer(sealer), limits.history_of_one),
         ContextLengths(dependencies.inference),

@@ -17,8 +17,9 @@ from ..core.stream.calls import ServerCall
 from ..core.stream.deltas import Delta, Finish, FinishReason, Refusal
 from ..moderation.filter import ModerationFilter
 from ..telemetry.telemetry import Telemetry
+from ..tools.mcp.list_room import ServerBounds
 from ..tools.tool import Output
-from ..tools.toolset import Toolset
+from ..tools.toolset import SERVERS, Toolset
 from .compaction import AutoCompaction, Compact
 from .event_buffer import EventBuffer
 from .model_round import Heard, ModelRound
@@ -66,6 +67,7 @@ class TurnLimits:
         tool_seconds: timeout of one tool call.
         output_bytes: most characters of the model's output.
         output_events: most events.
+        servers: bounds on the MCP servers.
     """
 
     rounds: int
@@ -73,6 +75,7 @@ class TurnLimits:
     tool_seconds: float
     output_bytes: int = 32 * 2**20
     output_events: int = 500_000
+    servers: ServerBounds = SERVERS
 
 
 _MOST_ITEMS: Final = 10_000

@@ -20,6 +20,8 @@ Answered = Callable[[ServerCall, Output], Awaitable[None]]
 
 logger = get_logger(__name__)
 
+_AT_ONCE: Final = 32
+"""Maximum calls of one response that run at the same time; a round can have a thousand."""
 _LOST: Final = (
     "The server was interrupted while this call ran, and its result is lost. The call may have had its effect: find "
     "out before you make it again."
@@ -44,10 +46,11 @@ class ToolExecution:
         self._assembler = assembler
         self._event_buffer = event_buffer
         self._seconds = seconds
+        self._turn = asyncio.Semaphore(_AT_ONCE)
         self._telemetry = telemetry
 
     async def answer(self, calls: Collection[ServerCall], answered: Answered, *, again: bool) -> None:
-        """Answer all calls concurrently.
+        """Answer all calls, many of them at the same time.
 
         Args:
             calls: the calls.
@@ -84,7 +87,8 @@ class ToolExecution:
         item = self._assembler.response["output"][index]
         invocation = Invocation(call, item, self)
         with self._telemetry.tool(call, item["type"]) as told:
-            outcome = await self._bounded(call, function.run(invocation))
+            async with self._turn:
+                outcome = await self._bounded(call, function.run(invocation))
             told.ended(outcome.output)
         return outcome
 

@@ -18,6 +18,7 @@ from llama_stack_responses.core.stream.citing import Citation, Citing
 from ..concurrency import gather_or_cancel
 from ..core.unavailable_tools import Unavailable
 from .catalog import Catalog
+from .mcp.list_room import ListRoom, ServerBounds
 from .tool import (
     Cites,
     DueCall,
@@ -37,6 +38,7 @@ Makers = Mapping[str, Callable[[Json, CreateRequest], Tool]]
 _NONE_TO_CALL: Final = "'tool_choice' demands a call of a tool, and this stack has none of those that it allows."
 
 REFUSED: Final = Unavailable()
+SERVERS: Final = ServerBounds()
 
 _CARRIERS: Final = ("tool_search_output", "additional_tools")
 """The items that contain tools."""
@@ -53,16 +55,25 @@ class Toolset:
         request: the request.
         makers: the available tools.
         unavailable: how a request for an unavailable tool is handled.
+        servers: bounds on the MCP servers, including those that items bring.
 
     Raises:
-        ApiError: 400, this stack does not have a tool.
+        ApiError: 400, this stack does not have a tool, or there are too many MCP servers.
     """
 
-    def __init__(self, request: CreateRequest, makers: Makers, unavailable: Unavailable = REFUSED) -> None:
+    def __init__(
+        self,
+        request: CreateRequest,
+        makers: Makers,
+        unavailable: Unavailable = REFUSED,
+        servers: ServerBounds = SERVERS,
+    ) -> None:
         self._request = request
         self._makers = makers
         self._unavailable = unavailable
         self._tools = [self._made(entry, f"tools[{number}].type") for number, entry in enumerate(request.tools)]
+        self._room = ListRoom(servers)
+        self._room.share(self._tools)
         self._searches = any(isinstance(tool, FindsTools) for tool in self._tools)
         self._loaded: set[tuple[str | None, str] | None] = set()
         self._choice = choice = request.tool_choice
@@ -202,6 +213,7 @@ class Toolset:
         if len(self._tools) > DEFAULT_LIMITS.max_tools:
             raise bad_request(f"The input brings too many tools: there may be {DEFAULT_LIMITS.max_tools}.", "input")
         if len(self._tools) > known:
+            self._room.share(self._tools)
             self._index()
 
     def _made(self, entry: Json, param: str) -> Tool:

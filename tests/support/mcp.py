@@ -8,9 +8,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from llama_stack_responses.core.mcp import Approval
 from llama_stack_responses.core.schema.request import CreateRequest
-from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
+from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 from llama_stack_responses.tools.mcp.tool import McpTool
 
 type Json = dict[str, Any]
@@ -79,7 +81,7 @@ class FakeSession:
     def __init__(self, server: FakeMcp) -> None:
         self._server = server
 
-    async def list_tools(self) -> list[Json]:
+    async def list_tools(self, counted: Counted) -> list[Json]:
         """Return all tools."""
         self._server.listed += 1
         tools: list[Json] = []
@@ -89,6 +91,7 @@ class FakeSession:
             if isinstance(each, asyncio.Event):
                 await each.wait()
             else:
+                counted(1, len(orjson.dumps(each)))
                 tools.append(each)
         return tools
 

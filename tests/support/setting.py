@@ -56,7 +56,7 @@ class Setting:
         self.inference = inference or FakeInference(*rounds)
         self.event_buffer = EventBuffer(wanted=True)
         self.steps: list[Progress] = []
-        toolset = Toolset(request, {**client_tools(), **makers})
+        toolset = Toolset(request, {**client_tools(), **makers}, servers=limits.servers)
         response = new_response(request, id="resp_1", created_at=1)
         self.assembler = Assembler(response, toolset.kind_of, show_logprobs=request.wants_logprobs)
         self.event_buffer.put(self.assembler.start())

@@ -78,6 +78,10 @@ def tools(value: Any, at: At) -> list[dict[str, Any]]:
     """Check the `tools` of a request; names and labels must be distinct."""
     declared: list[dict[str, Any]] = _TOOL_LIST(value, at)
     check_count(declared, at, at.limits.max_tools)
+    servers = sum(tool["type"] == "mcp" for tool in declared)
+    if servers > at.limits.max_mcp_servers:
+        why = f"too many MCP servers. Expected at most {at.limits.max_mcp_servers}, but got {servers} instead."
+        raise invalid(at, why, "array_above_max_length")
     check_names(declared, at)
     check_labels(declared, at)
     return declared

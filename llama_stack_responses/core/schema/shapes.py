@@ -31,6 +31,7 @@ class Limits:
     Attributes:
         max_items: maximum input items, and entries of any other array.
         max_tools: maximum tools.
+        max_mcp_servers: maximum MCP servers among them.
         max_text_length: maximum characters of one text: an input, an output, instructions, arguments.
         max_data_length: maximum characters of one image, file or sound, in base64 or as a URL.
         omitted_tools: unsupported types of tools that may be declared; the model does not see them.
@@ -38,6 +39,7 @@ class Limits:
 
     max_items: int = 20_000
     max_tools: int = 1_024
+    max_mcp_servers: int = 32
     max_text_length: int = 10_485_760
     max_data_length: int = 73_400_320
     omitted_tools: frozenset[str] = frozenset()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -40,14 +40,18 @@ class McpAddress:
     headers: dict[str, str] = field(default_factory=dict, repr=False)
 
 
+Counted = Callable[[int, int], None]
+"""`(tools, bytes) -> None` for each part of a list; it raises `McpError` if that is too much."""
+
+
 class McpSession(Protocol):
     """A session with one server, for one response. It connects on first use, and reconnects after a failure."""
 
-    async def list_tools(self) -> list[Json]:
+    async def list_tools(self, counted: Counted) -> list[Json]:
         """Return all tools, each as MCP's `Tool`.
 
         Raises:
-            McpError: the server cannot be reached, or returns no list.
+            McpError: the server cannot be reached, or returns no list; or `counted` raised it.
         """
         ...
 

@@ -14,7 +14,7 @@ import orjson
 from llama_stack_responses.core.mcp import Approval
 from llama_stack_responses.fetch.address_policy import AddressPolicy
 from llama_stack_responses.fetch.transport import SOCKET_OPTIONS, GuardedTransport
-from llama_stack_responses.tools.mcp.servers import McpAddress, McpError
+from llama_stack_responses.tools.mcp.servers import Counted, McpAddress, McpError
 
 from .failure import REFUSED, Failure
 from .incoming import Incoming, IncomingLimits
@@ -35,6 +35,10 @@ _INTERNAL_ERROR: Final = -32603
 _NOT_FOUND: Final = 404
 _NOT_THIS_TRANSPORT: Final = frozenset({400, 404, 405, 406, 415, 501})
 """HTTP statuses of a server that supports only the older SSE transport."""
+
+
+def _uncounted(_: int, __: int) -> None:
+    return
 
 
 class Connectors(Protocol):
@@ -118,7 +122,7 @@ class Session:
         self._address = address
         self._line: _Line | None = None
 
-    async def list_tools(self) -> list[Json]:
+    async def list_tools(self, counted: Counted = _uncounted) -> list[Json]:
         """Return all tools of the server."""
         tools: list[Json] = []
         left = self._servers.limits.incoming.answer_bytes
@@ -128,7 +132,9 @@ class Session:
                 for _ in range(_MOST_PAGES):
                     page, cursor = await self._ask(lambda server, at=cursor: server.list_page(at))  # type: ignore[misc]
                     tools += page
-                    left -= len(orjson.dumps(page))
+                    size = len(orjson.dumps(page))
+                    left -= size
+                    counted(len(page), size)
                     if len(tools) > _MOST_TOOLS or left < 0:
                         break
                     if cursor is None:

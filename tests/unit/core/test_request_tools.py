@@ -235,6 +235,14 @@ def test_too_many_tools_are_refused() -> None:
     assert refused([function("a"), function("b")], max_tools=1).code == "array_above_max_length"
 
 
+def test_too_many_mcp_servers_are_refused() -> None:
+    servers = [{"type": "mcp", "server_label": label, "server_url": "https://a.example/mcp"} for label in "abc"]
+    assert tools(*servers[:2], function("f"))
+    error = refused([*servers, function("f")], max_mcp_servers=2)
+    assert (error.param, error.code) == ("tools", "array_above_max_length")
+    assert "at most 2, but got 3" in error.message
+
+
 @pytest.mark.parametrize("member", get_args(ToolParam), ids=lambda member: member.__name__)
 def test_every_openai_tool_is_accepted_or_refused_by_name(member: Any) -> None:
     for name in types_of(member):

@@ -214,3 +214,16 @@ async def test_tool_without_provider_is_refused() -> None:
     with pytest.raises(ApiError, match="no provider for tools of the type 'web_search'") as caught:
         Toolset(request, client_tools())
     assert (caught.value.status, caught.value.param) == (400, "tools[0].type")
+
+
+async def test_many_calls_of_a_round_run_some_at_a_time() -> None:
+    gate = asyncio.Event()
+    tools = FakeTools(*[gate] * 40, *[Outcome("found")] * 40)
+    calls = [call("lookup", str(number), '{"query": "q"}', index=number) for number in range(40)]
+    made = Setting([*calls, finish("tool_calls")], ANSWER, tools=tools)
+    running = asyncio.create_task(made.generation.run())
+    await until(lambda: len(tools.ran) >= 32)
+    assert len(tools.ran) < 40
+    gate.set()
+    assert await running == COMPLETED
+    assert len(tools.ran) == 40

@@ -14,12 +14,14 @@ from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.replay import replay
 from llama_stack_responses.core.stream.transcript import Transcript
 from llama_stack_responses.generation.loop import TurnLimits
+from llama_stack_responses.tools.mcp.list_room import ServerBounds
 from llama_stack_responses.tools.mcp.servers import McpError
 from llama_stack_responses.tools.mcp.tool import McpTool
 from tests.support.inference import Round, call, finish, text
 from tests.support.mcp import Answer, FakeMcp, said, tool
 from tests.support.setting import COMPLETED, Setting
 from tests.support.strict import check_stream
+from tests.support.waiting import until
 
 Json = dict[str, Any]
 
@@ -161,6 +163,52 @@ async def test_servers_are_listed_concurrently_and_cancelled_on_failure() -> Non
         "t": "The server could not be reached.",
     }
     assert (slow.open, gone.open) == (0, 0)
+
+
+async def test_lists_of_all_servers_are_bounded_together() -> None:
+    large = FakeMcp(*(tool(f"t{number}", description="x" * 1_000) for number in range(10)))
+    servers = [{**SERVER, "server_label": label} for label in "abc"]
+    made = setting(ANSWER, server=large, tools=servers, limits=limits(list_bytes=40_000))
+    assert await made.generation.run() == COMPLETED
+    made = setting(ANSWER, server=large, tools=servers, limits=limits(list_bytes=20_000))
+    with pytest.raises(ApiError, match="list more tools together") as caught:
+        await made.generation.run()
+    assert (caught.value.status, caught.value.param) == (424, "tools")
+
+
+async def test_number_of_tools_of_all_servers_is_bounded() -> None:
+    many = FakeMcp(*(tool(f"t{number}") for number in range(1_100)))
+    with pytest.raises(ApiError, match="list more tools together"):
+        await setting(ANSWER, server=many, tools=[SERVER, {**SERVER, "server_label": "t"}]).generation.run()
+
+
+async def test_few_servers_are_listed_at_the_same_time() -> None:
+    opened = asyncio.Event()
+    slow = FakeMcp(opened)
+    made = setting(ANSWER, server=slow, tools=[{**SERVER, "server_label": f"s{number}"} for number in range(20)])
+    running = asyncio.create_task(made.generation.run())
+    await until(lambda: slow.listed > 0)
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert slow.listed == 4
+    opened.set()
+    assert await running == COMPLETED
+    assert slow.listed == 20
+
+
+async def test_servers_that_items_bring_count_too() -> None:
+    carried = [{**SERVER, "server_label": f"s{number}"} for number in range(3)]
+    item = {"type": "additional_tools", "role": "developer", "tools": carried}
+    made = setting(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=4))
+    assert await made.generation.run() == COMPLETED
+    made = setting(ANSWER, server=FakeMcp(tool("add")), history=[item], limits=limits(servers=3))
+    with pytest.raises(ApiError, match="has 4, and there may be 3") as caught:
+        await made.generation.run()
+    assert caught.value.status == 400
+
+
+def limits(servers: int = 32, list_bytes: int = 2**20) -> TurnLimits:
+    return TurnLimits(8, 60.0, 60.0, servers=ServerBounds(servers, list_bytes))
 
 
 TOOLS: Final = (tool("add"), tool("see", read_only=True), tool("del"))
