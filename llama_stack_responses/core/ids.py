@@ -4,11 +4,40 @@ from __future__ import annotations
 
 import re
 from secrets import token_hex
+from typing import NamedTuple
 
 from .errors import bad_request
 
 _RESPONSE_ID = re.compile(r"resp_[0-9a-zA-Z_-]{1,64}")
 _CONVERSATION_ID = re.compile(r"conv_[0-9a-zA-Z_-]{1,64}")
+_SEEDED = re.compile(r"[a-z]+_([0-9a-f]{24})([0-9a-f]{6})")
+
+
+class Seeded(NamedTuple):
+    """What an id is made of that this server gave to an item of a request.
+
+    Attributes:
+        seed: 96 random bits in hex, which all these ids of a request share.
+        number: the item's index in the request.
+    """
+
+    seed: str
+    number: int
+
+    def id(self, prefix: str) -> str:
+        """Return the id of an item whose kind `prefix` names."""
+        return f"{prefix}_{self.seed}{self.number:06x}"
+
+
+def new_seed() -> str:
+    """Return a seed for the ids of a request's items."""
+    return token_hex(12)
+
+
+def seeded(item_id: str) -> Seeded | None:
+    """Return what the id is made of, if it is made of a seed and an index."""
+    found = _SEEDED.fullmatch(item_id)
+    return Seeded(found[1], int(found[2], 16)) if found else None
 
 
 def new_id(prefix: str) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from .exchanges import without_exchange
-from .ids import new_id
+from .ids import Seeded, new_seed
 from .stream.calls import FORMS
 
 Json = dict[str, Any]
@@ -41,8 +41,17 @@ class Page:
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:
-    """Return the items, each with its own id or a new one."""
-    return [item if "id" in item else {"id": new_id(_ID_PREFIXES[item["type"]]), **item} for item in items]
+    """Return the items, each with its own id or a new one. The new ids share a seed."""
+    seed = new_seed()
+    return [
+        item if "id" in item else {"id": id_of_seed(item, Seeded(seed, index)), **item}
+        for index, item in enumerate(items)
+    ]
+
+
+def id_of_seed(item: Json, seeded: Seeded) -> str:
+    """Return the id that `with_ids` makes of this seed and index."""
+    return seeded.id(_ID_PREFIXES.get(item["type"], "item"))
 
 
 def listed(items: Iterable[Json]) -> list[Json]:

@@ -156,7 +156,7 @@ class HistoryReader:
                 "previous_response_id",
                 "previous_response_not_ready",
             )
-        return History(entry.history, await self._archive.history(entry.history, room))
+        return History(entry.whole, await self._archive.history(entry.whole, room))
 
     async def dereference(
         self, owner: Owner, items: list[Json], param: str = "input", hold: Hold | None = None

@@ -15,15 +15,16 @@ from typing import Any, Final
 
 from ..core.errors import bad_request
 from ..core.exchanges import with_exchanges, without_exchange
+from ..core.ids import seeded
 from ..core.listing import Order
 from ..core.owner import Owner
 from ..core.stream.response import ADDED_FIELDS
 from ..core.stream.transcript import Mark
 from ..logs import get_logger
-from . import codec
+from . import codec, own_ids
 from .conversations import ConversationStore, Joining, without_stand_in
 from .hashing import Hasher
-from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_input, unsettled
+from .layout import BUCKET, Entry, Json, imported, listing, read_pointer, second, split_name, unsettled
 from .list_rows import first_words, list_row
 from .listing import Listing
 from .nodes import read_chain
@@ -354,12 +355,14 @@ class Archive:
         """Return the items of a history as they are stored; None if part of it is gone."""
         if name is None:
             return []
-        node, behind = split_input(name)
-        chain = await read_chain(self._records, node, room)
-        if chain is None:
+        end, behind, ids = split_name(name)
+        # The history is read first: most have no ids beside them.
+        chain = await read_chain(self._records, end, room)
+        beside = await read_chain(self._records, ids, room) if ids else ()
+        if chain is None or beside is None:
             return None
         items = [item for _, node in chain for item in node.items]
-        return items[: len(items) - behind]
+        return own_ids.with_own_ids(items[: len(items) - behind], [node for _, node in beside])
 
     async def find_items(
         self, owner: Owner, item_ids: Sequence[str], room: Room | None = None
@@ -375,11 +378,13 @@ class Archive:
         room = room or Room()
         hasher = Hasher(owner)
         for ids in batched(item_ids, _SCAN):
-            rows = {f"i/{hasher.item(item_id)}": item_id for item_id in ids}
+            rows = {item_id: _pointers_of(hasher, item_id) for item_id in ids}
+            pointers = await self._records.get_many([row for of_item in rows.values() for row in of_item])
             places: dict[str, list[tuple[str, int]]] = {}
-            for row, pointer in (await self._records.get_many(list(rows))).items():
-                key, index = read_pointer(pointer.value)
-                places.setdefault(key, []).append((rows[row], index))
+            for item_id, of_item in rows.items():
+                if row := next(filter(pointers.__contains__, of_item), None):
+                    key, index = read_pointer(pointers[row].value)
+                    places.setdefault(key, []).append((item_id, index))
             for key, named in places.items():
                 for found in await self._items_at(key, named, room):
                     yield found
@@ -388,6 +393,8 @@ class Archive:
         """Return the items with these ids and indices that one record holds."""
         record = (await self._records.get_many([key])).get(key)
         items = _items(key, *await decoded([record.value], room)) if record else ()
+        if own_ids.are_own_ids(items):
+            return await own_ids.find(self._records, items, named, room)
         return [(item_id, items[index]) for item_id, index in named if index < len(items)]
 
     async def delete(
@@ -533,7 +540,7 @@ def _stored(found: _Found, content: Mapping[str, tuple[Record, Any, int]], size:
     stored = StoredResponse(
         response,
         entry.owner,
-        entry.history,
+        entry.whole,
         entry.input,
         found.version,
         entry.transcript,
@@ -552,6 +559,12 @@ def _response(entry: Entry, content: Mapping[str, Any]) -> Json:
     for field, value in ADDED_FIELDS.items():
         response.setdefault(field, value)
     return response | {"output": [without_exchange(item) for item in response["output"]]}
+
+
+def _pointers_of(hasher: Hasher, item_id: str) -> Sequence[str]:
+    """Return the keys of the pointers that may lead to the item, the item's own first."""
+    seed = seeded(item_id)
+    return [f"i/{hasher.item(each)}" for each in ([item_id, seed.seed] if seed else [item_id])]
 
 
 def _items(key: str, stored: Any) -> Sequence[Json]:

@@ -7,7 +7,7 @@ with the same items finds the stored history.
 from __future__ import annotations
 
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -53,6 +53,10 @@ class Hasher:
         for item in items:
             names.append(self._name(b"history", names[-1].encode() + canonical(item), NAME_BYTES))
         return names[1:]
+
+    def own_ids(self, base: str | None, entries: Sequence[Mapping[str, Any]]) -> str:
+        """Return the name of the node that appends these entries to the ids called `base` (`own_ids.py`)."""
+        return self._name(b"own ids", (base or "").encode() + codec.dumps(entries, ordered=True), NAME_BYTES)
 
     def _name(self, kind: bytes, data: bytes, size: int) -> str:
         digest = blake2b(data, digest_size=size, key=self._key, person=kind).digest()

@@ -3,10 +3,11 @@
 `<of>` is a hash of the owner; a name is a hash of the owner and the content.
 
     r/<response>                 a response (`Entry`)
-    n/<name>                     a node of a history (`nodes.py`)
+    n/<name>                     a node of a history (`nodes.py`), or of ids for the items of one (`own_ids.py`)
     b/<name>                     a big field that many responses share
     f/<name>/<source>            a reference to that node or big field; its source is a child node or a response
-    i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there
+    i/<hash of owner, item id>   a pointer to the item: the key of the record that holds it, and its index there; or,
+                                 with a seed of ids in place of the id, to the entry of a node that gives these ids
     l/<of>/<order>/<response>    the owner's responses in the order of their creation; the value is what a list shows of
                                  one (`list_rows.py`), or empty if an earlier version wrote it
     y/<of>/<previous>/<order>/<response>    the owner's responses that continue the response `previous`
@@ -24,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
@@ -48,6 +49,7 @@ class Entry:
         history: the name of the history after its output; None if that is empty.
         outputs: the number of items at the end of `history` that are the output. If another response had the same
             history, these items may differ in details such as ids; `response` then holds its own output.
+        ids: the name of the node of ids for the items of `history`; None if these are stored with their own.
         fields: the names of the big fields.
         order: the position among the owner's responses.
         transcript: how the response's stream was cut into events.
@@ -68,6 +70,7 @@ class Entry:
     words: str | None = None
     timing: Json | None = None
     recorded: int = 0
+    ids: str | None = None
 
     def encode(self) -> bytes:
         """Return the record's value."""
@@ -84,6 +87,7 @@ class Entry:
                 "words": self.words,
                 "timing": self.timing,
                 "recorded": self.recorded,
+                **({"ids": self.ids} if self.ids else {}),
             }
         )
 
@@ -104,13 +108,18 @@ class Entry:
         return response_id
 
     @property
+    def whole(self) -> str | None:
+        """The name of the history after the response's output, with its ids."""
+        return named(self.history, 0, self.ids)
+
+    @property
     def input(self) -> str | None:
-        """The name of the history after the response's input."""
-        return f"{self.history}.{self.outputs}" if self.outputs else self.history
+        """The name of the history after the response's input, with its ids."""
+        return named(self.history, self.outputs, self.ids)
 
     def references(self) -> dict[str, str]:
         """Return the keys of the response's references, each with the key of the content."""
-        held = {reference(self.history, self.id): f"n/{self.history}"} if self.history else {}
+        held = {reference(name, self.id): f"n/{name}" for name in (self.history, self.ids) if name}
         return held | {reference(name, self.id): f"b/{name}" for name in self.fields.values()}
 
     @property
@@ -125,6 +134,9 @@ class Entry:
         if previous := self.response.get("previous_response_id"):
             key = f"{branches(hasher.owner, previous)}{self.order}/{self.id}"
             rows[key] = Put(key, b"")
+        if self.ids:
+            # They have their own pointers, which other responses may share.
+            return rows
         return rows | pointers(hasher, f"r/{self.id}", self.response["output"])
 
     def keys(self) -> list[str]:
@@ -145,10 +157,32 @@ def reference(name: str, source: str) -> str:
     return f"f/{name}/{source[-16:]}"
 
 
-def split_input(name: str) -> tuple[str, int]:
-    """Return the node that a history's name refers to, and the number of its last items that the history leaves out."""
-    node, _, outputs = name.partition(".")
-    return node, int(outputs or 0)
+class HistoryName(NamedTuple):
+    """The parts of a history's name.
+
+    Attributes:
+        node: the node that ends it.
+        behind: the number of that node's last items that the history leaves out.
+        ids: the node of ids for its items; None if they are stored with their own.
+    """
+
+    node: str
+    behind: int
+    ids: str | None
+
+
+def named(node: str | None, behind: int, ids: str | None) -> str | None:
+    """Return the name of the history with these parts; None if it is empty."""
+    if node is None:
+        return None
+    return node + (f".{behind}" if behind else "") + (f"~{ids}" if ids else "")
+
+
+def split_name(name: str) -> HistoryName:
+    """Return the parts of a history's name."""
+    content, _, ids = name.partition("~")
+    node, _, outputs = content.partition(".")
+    return HistoryName(node, int(outputs or 0), ids or None)
 
 
 def listing(owner_key: str, order: str, response_id: str) -> str:

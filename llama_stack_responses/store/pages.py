@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from ..core.stream.calls import FORMS
+from . import own_ids
 from .conversations import without_stand_in
-from .layout import Json, split_input
+from .layout import HistoryName, Json, split_name
 from .nodes import Node, node_of
 from .reading import decoded_until
 from .records import Record, Records
@@ -84,20 +85,23 @@ async def own_inputs(shared: Shared, names: Sequence[str | None], most: int) -> 
         names: the names of the histories after the inputs.
         most: the answer ends once the histories reach this many bytes.
     """
-    ends = [split_input(name) if name else ("", 0) for name in names]
+    ends = [split_name(name) if name else HistoryName("", 0, None) for name in names]
     inputs: list[list[Json]] = []
     left = most
-    for number, (name, outputs) in enumerate(ends):
+    for number, (name, outputs, ids) in enumerate(ends):
         if left <= 0:
             break
-        node, size = await shared.node(name, (each for each, _ in ends[number:] if each)) if name else (None, 0)
+        node, size = await shared.node(name, (each.node for each in ends[number:] if each.node)) if name else (None, 0)
         # The input precedes the output in the same node, or is in a node of its own: the parent of the output's.
         parent = _parent(node, outputs)
         if parent:
-            known = [_parent(shared.known_node(each), apart) for each, apart in ends[number:] if each]
+            known = [_parent(shared.known_node(each.node), each.behind) for each in ends[number:] if each.node]
             node, size = await shared.node(parent, filter(None, known))
-        left -= size
-        inputs.append(_given(node, 0 if parent else outputs))
+        beside, more = await shared.node(ids, (each.ids for each in ends[number:] if each.ids)) if ids else (None, 0)
+        left -= size + more
+        behind = {parent: 0, name: outputs} if parent else {name: 0}
+        items = _with_ids(node, beside, behind) if node and beside else _items_of(node)
+        inputs.append(_given(items if parent else items[: len(items) - outputs]))
     return inputs
 
 
@@ -106,8 +110,25 @@ def _parent(node: Node | None, outputs: int) -> str | None:
     return node.parent if node and len(node.items) <= outputs else None
 
 
-def _given(node: Node | None, outputs: int) -> list[Json]:
-    """Return the items before the output that follow the last item that a model made."""
-    items = list(without_stand_in(node.items[: len(node.items) - outputs])) if node else []
-    made = [index for index, item in enumerate(items) if item.get("role") == "assistant" or item["type"] in _MADE]
-    return items[made[-1] + 1 :] if made else items
+def _items_of(node: Node | None) -> Sequence[Json]:
+    return node.items if node else ()
+
+
+def _with_ids(node: Node, beside: Node, behind: Mapping[str, int]) -> Sequence[Json]:
+    """Return the items of a history's last node with input, with their own ids.
+
+    Args:
+        beside: the node with the ids of the history's last items.
+        behind: the names of the nodes that may end with these ids, and the number of items of that node behind `node`.
+    """
+    name, end = own_ids.end_of(beside)
+    if name not in behind:
+        return node.items
+    return own_ids.with_own_ids(node.items, [beside], end - behind[name] - len(node.items))
+
+
+def _given(items: Sequence[Json]) -> list[Json]:
+    """Return the items that follow the last item that a model made."""
+    own = list(without_stand_in(items))
+    made = [index for index, item in enumerate(own) if item.get("role") == "assistant" or item["type"] in _MADE]
+    return own[made[-1] + 1 :] if made else own

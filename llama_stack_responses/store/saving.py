@@ -10,10 +10,10 @@ from typing import Final
 from ..core.exchanges import with_exchanges
 from ..core.owner import Owner
 from ..core.stream.transcript import Mark
-from . import codec, nodes
+from . import codec, nodes, own_ids
 from .conversations import Joining, begins_with_stand_in
 from .hashing import Hasher
-from .layout import Entry, Json, bucket, chat_request, order_of, pointers, reference, second, unsettled
+from .layout import Entry, Json, bucket, chat_request, order_of, pointers, reference, second, split_name, unsettled
 from .list_rows import first_words, list_row
 from .records import Condition, Conflict, Delete, Ensure, Op, Put, Record, Records, VersionIs
 
@@ -88,26 +88,52 @@ class Saving:
         self._stand_on(base, input_items)
 
     def _stand_on(self, base: str | None, items: Sequence[Json]) -> None:
-        self._base = base
+        name = split_name(base) if base else None
+        self._base = name.node if name else None
+        self._base_ids = name.ids if name else None
         self._items = items
-        self._inputs = self._hasher.histories(base, items)
-        self._input = self._inputs[-1] if self._inputs else base
-        outputs = self._hasher.histories(self._input, self._output)
-        self._history = outputs[-1] if outputs else self._input
+        self._inputs = self._hasher.histories(self._base, items)
+        self._input = self._inputs[-1] if self._inputs else self._base
+        self._outputs = self._hasher.histories(self._input, self._output)
+        self._history = self._outputs[-1] if self._outputs else self._input
+        self._own_ids: Sequence[Json] = ()
+        self._ids = self._base_ids
 
     async def read(self, records: Records) -> dict[str, Record]:
-        """Read the stored records that the save needs: one round trip for the history, rarely two."""
-        names = {self._base, self._history, *self._inputs[-_RECENT:]}
+        """Read the stored records that the save needs.
+
+        This takes one round trip for the history, rarely two. Content of the request that is already stored takes one
+        more, and a few if other ids are stored with it.
+        """
+        names = {self._base, self._base_ids, self._history, *self._inputs[-_RECENT:]}
         keys = [self._key, *(f"n/{name}" for name in names if name)]
         keys += [self._bucket, *(f"b/{name}" for name in self._field_names.values())]
         known = await (self._joining.read(records, *keys) if self._joining else records.get_many(keys))
-        if self._base and f"n/{self._base}" not in known:
+        if any(name and f"n/{name}" not in known for name in (self._base, self._base_ids)):
             self._stand_on(None, [*self._base_items, *self._items])
             return await self.read(records)
         earlier = self._inputs[:-_RECENT]
         if earlier and not any(f"n/{name}" in known for name in self._inputs[-_RECENT:]):
             known |= await records.get_many([f"n/{name}" for name in earlier])
-        return known
+        return known | await self._read_ids(records, known)
+
+    async def _read_ids(self, records: Records, known: Mapping[str, Record]) -> dict[str, Record]:
+        """Find out which items are stored with other ids; return the node with theirs if it is stored."""
+        self._own_ids, self._ids = (), self._base_ids
+        names, items = [*self._inputs, *self._outputs], [*self._items, *self._output]
+        shared = max((index + 1 for index, name in enumerate(names) if self._is_end(index, name, known)), default=0)
+        names, items = names[:shared], items[:shared]
+        if not (others := await own_ids.differing(records, self._hasher, names, items)):
+            return {}
+        self._own_ids = await own_ids.node_items(records, names, items, others, is_whole=self._base is None)
+        if not self._own_ids:
+            return {}
+        self._ids = self._hasher.own_ids(self._base_ids, self._own_ids)
+        return await records.get_many([f"n/{self._ids}"])
+
+    def _is_end(self, index: int, name: str, known: Mapping[str, Record]) -> bool:
+        """Return whether the save takes the stored node that ends with this item; else it writes the item anew."""
+        return f"n/{name}" in known and (index < len(self._inputs) or name == self._history)
 
     def plan(self, known: dict[str, Record], now: float, version: int | None) -> Plan:
         """Return the commit that stores the response, given what `read` found.
@@ -123,6 +149,7 @@ class Saving:
         content = _Content(self._hasher, known)
         self._keep_fields(content)
         self._keep_history(content)
+        self._keep_ids(content)
         self._keep_bucket(content)
         once = None if old and old.joined else self._joining
         joins, as_it_is = once.plan(known) if once else ([], [])
@@ -142,8 +169,8 @@ class Saving:
         The parent of its new history is left out: it is still referenced. It mostly was the response's input.
         """
         released = {key: name for key, name in old.references().items() if key not in new.references()}
-        parent = content.parent(new.history) if released and new.history else None
-        return {key: name for key, name in released.items() if name != f"n/{parent}"}
+        parents = [content.parent(name) for name in (new.history, new.ids) if released and name]
+        return {key: name for key, name in released.items() if name.removeprefix("n/") not in parents}
 
     def _keep_bucket(self, content: _Content) -> None:
         # Commits that write one key wait for each other, so only the owner's first saves of a bucket write it.
@@ -155,6 +182,12 @@ class Saving:
     def _keep_fields(self, content: _Content) -> None:
         for field, name in self._field_names.items():
             content.keep(f"b/{name}", partial(codec.encode, self._response[field]))
+
+    def _keep_ids(self, content: _Content) -> None:
+        if self._base_ids:
+            content.keep_node(self._base_ids)
+        if self._ids and self._own_ids:
+            content.keep_node(self._ids, self._base_ids, self._own_ids)
 
     def _keep_history(self, content: _Content) -> None:
         if self._history is None:
@@ -214,6 +247,7 @@ class Saving:
             words=self._words if unfinished else None,
             timing=self._recording.timing or (old.timing if old else None),
             recorded=len(self._recording.requests) or (old.recorded if old else 0),
+            ids=self._ids,
         )
 
 

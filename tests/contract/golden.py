@@ -1,17 +1,19 @@
-"""A store that holds a row of every kind, and the values that the product reads from it.
+"""Stores that hold a row of every kind, and the values that the product reads from them.
 
-`golden/records.json` holds the rows as this version wrote them, in base64, and the values read back. Every later
-version must read the same from these bytes. To add a file for a new format:
+Each file `golden/<name>.json` holds the rows as the version that added it wrote them, in base64, and the values read
+back. Every later version must read the same from these bytes. `STORES` says how the rows of each file are written and
+read. To add a file for a new format:
 
-    python -m tests.contract.golden > tests/contract/golden/<name>.json
+    python -m tests.contract.golden <name> > tests/contract/golden/<name>.json
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -269,13 +271,48 @@ def open_seals(sealed: Mapping[str, str]) -> bool:
     return (body, keys, thoughts, summary) == (_BODY, _KEYS, _THOUGHTS, _SUMMARY)
 
 
-async def _written() -> Json:
+async def _fill_shared(records: Records, clock: Clock) -> None:
+    """Write responses that share content, under ids that the client sent, that the server gave, and of outputs."""
+    archive = Archive(records, clock=clock)
+    base = None
+    for number in range(3):
+        asked = [user("Hello", id=f"msg_hello{number}"), user("again", id=f"msg_{number:024x}000001")]
+        made = response(assistant("Hi", id=f"msg_hi{number}"), id=f"resp_{number}")
+        await archive.save(made, owner=ALICE, base=None, input_items=asked)
+        base = (await _stored(archive, made["id"])).history
+    for number in range(2):
+        asked = [user("Why?", id=f"msg_why{number}")]
+        made = response(assistant("So.", id=f"msg_so{number}"), id=f"resp_next{number}")
+        await archive.save(made, owner=ALICE, base=base, input_items=asked)
+
+
+async def _read_shared(records: Records, clock: Clock) -> Json:
+    archive = Archive(records, clock=clock)
+    stored = [await _stored(archive, name) for name in ("resp_0", "resp_2", "resp_next0", "resp_next1")]
+    histories = [[item["id"] for item in await archive.history(each.history)] for each in stored]
+    wanted = sorted({item_id for history in histories for item_id in history})
+    return {
+        "histories": histories,
+        "found": sorted([item["id"] async for _, item in archive.find_items(ALICE, wanted)]),
+        "inputs": [[item["id"] for item in items] for items in await archive.own_inputs(stored)],
+    }
+
+
+type Fill = Callable[[Records, Clock], Awaitable[None]]
+type Read = Callable[[Records, Clock], Awaitable[Json]]
+
+EVERY_KIND: Final = "format-1"
+STORES: Final[Mapping[str, tuple[Fill, Read]]] = {EVERY_KIND: (fill, read), "own-ids": (_fill_shared, _read_shared)}
+
+
+async def _written(name: str) -> Json:
     clock = Clock(CREATED)
     records = MemoryRecords(clock=clock)
+    fill, read = STORES[name]
     await fill(records, clock)
     rows = {key: b64encode(record.value).decode() for key, record in await records.range("!", "~", limit=10_000)}
     return {"rows": rows, "seals": seals(), "read": await read(records, clock)}
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_written()), indent=1))
+    print(json.dumps(asyncio.run(_written(sys.argv[1])), indent=1))

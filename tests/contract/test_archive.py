@@ -544,10 +544,11 @@ async def test_content_released_by_two_with_one_killed_is_dropped(
 
 async def test_concurrent_saves_and_delete_of_one_response_leak_nothing(archive: Archive, counting: Counting) -> None:
     stored = await turn(archive, None, "q", "a")
+    asked = await archive.history(stored.input)
 
     async def save(answer: str) -> None:
         made = stored.response | {"output": [assistant(answer)]}
-        await archive.save(made, owner=ALICE, base=None, input_items=[user("q")])
+        await archive.save(made, owner=ALICE, base=None, input_items=asked)
 
     counting.meanwhile[counting.commits + 1] = lambda: save("b")
     await save("c")

@@ -15,7 +15,7 @@ from llama_stack_responses.store.memory import MemoryRecords
 from llama_stack_responses.store.records import Put, Records
 from tests.contract.backends import Clock
 from tests.contract.conversations import CREATED
-from tests.contract.golden import clean_up, fill, open_seals, read
+from tests.contract.golden import EVERY_KIND, STORES, clean_up, open_seals
 
 ADDED: Final = ("y/",)
 """Beginnings of the keys that the first format does not have."""
@@ -25,21 +25,27 @@ FILES: Final = sorted((Path(__file__).parent / "golden").glob("*.json"))
 
 @pytest.fixture(params=FILES, ids=lambda path: path.stem)
 def golden(request: pytest.FixtureRequest) -> Any:
-    return json.loads(request.param.read_text())
+    return json.loads(request.param.read_text()) | {"name": request.param.stem}
+
+
+@pytest.fixture
+def every_kind() -> Any:
+    return json.loads((FILES[0].parent / f"{EVERY_KIND}.json").read_text())
 
 
 @pytest.mark.needs("work")
 async def test_rows_of_earlier_version_are_read(golden: Any, records: Records, clock: Clock) -> None:
     await records.commit([Put(key, b64decode(value)) for key, value in golden["rows"].items()])
+    _, read = STORES[golden["name"]]
     found = await read(records, clock)
     assert json.loads(json.dumps(found)) == golden["read"]
 
 
 @pytest.mark.needs("work")
-async def test_interrupted_work_of_earlier_version_is_finished(golden: Any, records: Records, clock: Clock) -> None:
+async def test_interrupted_work_of_earlier_version_is_finished(every_kind: Any, records: Records, clock: Clock) -> None:
     await records.commit(
         # The lease of its worker has expired.
-        [Put(key, b64decode(value)) for key, value in golden["rows"].items() if not key.startswith("p/")]
+        [Put(key, b64decode(value)) for key, value in every_kind["rows"].items() if not key.startswith("p/")]
     )
     clock.now += 120
     await clean_up(records, clock)
@@ -57,6 +63,7 @@ async def test_rows_have_keys_and_fields_of_earlier_versions(golden: Any) -> Non
     """A renamed field would be lost silently: a version drops fields that it does not know."""
     clock = Clock(CREATED)
     records = MemoryRecords(clock=clock)
+    fill, _ = STORES[golden["name"]]
     await fill(records, clock)
     rows = await records.range("!", "~", limit=10_000)
     before = {key: fields(b64decode(value)) for key, value in golden["rows"].items()}

@@ -1,0 +1,177 @@
+"""The ids of a response's items where its content is shared.
+
+Histories with the same words share nodes, and a node holds the ids of the response that was stored first. A later
+response has ids of its own, which clients refer to. They are kept as a chain of nodes beside the history. The first
+item of such a node is a header:
+
+    {"type": "own_ids", "in": <the node that ends the shared content>, "end": <number of items up to there>}
+
+Each further item gives an id, or the ids of one request, to items of the history by their positions:
+
+    {"id": "msg_...", "at": <position>}
+    {"id": <seed of the ids>, "at": <position of index 0>, "runs": [<indices without an id>, <indices with one>, ...]}
+
+An item whose id the client did not send gets one of a seed (`core/ids.py`). So a client that sends its whole history
+again with every request does not have all its ids stored again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+from ..core.ids import Seeded, seeded
+from ..core.listing import id_of_seed
+from .hashing import Hasher
+from .layout import Json, read_pointer
+from .nodes import Node, read_chain
+from .reading import Room
+from .records import Records
+
+_HEADER: Final = "own_ids"
+
+
+async def differing(records: Records, hasher: Hasher, names: Sequence[str], items: Sequence[Json]) -> list[int]:
+    """Return the indices of the items that may be stored under other ids than theirs, in one round trip.
+
+    Args:
+        names: for each item, the name of the history that it ends. The last one is a stored node.
+        items: items whose content is stored.
+    """
+    rows = {f"i/{hasher.item(item['id'])}": index for index, item in enumerate(items) if item.get("id")}
+    if not rows:
+        return []
+    ends = {f"n/{name}": index for index, name in enumerate(names)}
+    starts: dict[str, set[int]] = defaultdict(set)
+    found = await records.get_many(list(rows))
+    targets = {rows[row]: read_pointer(record.value) for row, record in found.items()}
+    for index, (key, place) in targets.items():
+        starts[key].add(index - place)
+    stored = {index for index, (key, _) in targets.items() if ends.get(key, -1) >= index and len(starts[key]) == 1}
+    return [index for index in rows.values() if index not in stored]
+
+
+async def node_items(
+    records: Records, names: Sequence[str], items: Sequence[Json], indices: Sequence[int], *, is_whole: bool
+) -> Sequence[Json]:
+    """Return the items of the node that gives `items` their own ids; nothing if they are stored under these.
+
+    Args:
+        names, items: as for `differing`.
+        indices: what `differing` returned.
+        is_whole: whether the history begins with `items`.
+    """
+    before = 0
+    if not is_whole or not all(_seed_of(items[index]) for index in indices):
+        chain = await read_chain(records, names[-1])
+        if chain is None:
+            return ()
+        there = [item for _, node in chain for item in node.items]
+        before = len(there) - len(items)
+        indices = [index for index in indices if there[before + index].get("id") != items[index]["id"]]
+    if not indices:
+        return ()
+    header = {"type": _HEADER, "in": names[-1], "end": before + len(items)}
+    return [header, *_entries({before + index: items[index] for index in indices})]
+
+
+def _entries(items: Mapping[int, Json]) -> Iterator[Json]:
+    """Yield the entries that give these items, by position, their ids."""
+    groups: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for at, item in items.items():
+        if seed := _seed_of(item):
+            groups[seed.seed, at - seed.number].append(seed.number)
+        else:
+            yield {"id": item["id"], "at": at}
+    for (seed_of_group, at), indices in groups.items():
+        yield {"id": seed_of_group, "at": at, "runs": _runs(indices)}
+
+
+def _seed_of(item: Json) -> Seeded | None:
+    """Return the seed and the index that the item's id is made of; None if it is made of something else."""
+    found = seeded(item["id"])
+    return found if found and id_of_seed(item, found) == item["id"] else None
+
+
+def _runs(indices: Sequence[int]) -> list[int]:
+    """Return how many indices are left out, how many are there, and so on in turn."""
+    edges = [0]
+    for index in indices:
+        if index == edges[-1] and len(edges) > 1:
+            edges[-1] += 1
+        else:
+            edges += [index, index + 1]
+    return [after - before for before, after in pairwise(edges)]
+
+
+def _indices(runs: Iterable[int]) -> Iterator[int]:
+    """Yield the indices from which `_runs` made its list."""
+    at = 0
+    for number, length in enumerate(runs):
+        if number % 2:
+            yield from range(at, at + length)
+        at += length
+
+
+def with_own_ids(items: Sequence[Json], chain: Iterable[Node], first: int = 0) -> list[Json]:
+    """Return the items of a history with the ids that these nodes give them.
+
+    Args:
+        items: the history, or a part of it.
+        chain: the nodes, oldest first.
+        first: the position of the first of `items` in the history.
+    """
+    named = list(items)
+    for node in chain:
+        for entry in node.items[1:]:
+            for at in _positions(entry):
+                if first <= at < first + len(named):
+                    named[at - first] = _named(named[at - first], entry, at)
+    return named
+
+
+def end_of(node: Node) -> tuple[str, int]:
+    """Return the node that ends the content to which this node gives ids, and the number of items up to there."""
+    header = node.items[0]
+    return header["in"], header["end"]
+
+
+def are_own_ids(stored: Any) -> bool:
+    """Return whether the value of a node's record gives ids, instead of holding the items of a history."""
+    return bool(stored) and stored[0].get("type") == _HEADER
+
+
+async def find(
+    records: Records, stored: Sequence[Json], named: Sequence[tuple[str, int]], room: Room
+) -> list[tuple[str, Json]]:
+    """Return the items of which a node of ids gives these ids, each with its id.
+
+    Args:
+        stored: the value of the node's record.
+        named: the ids, each with the index of its entry in `stored`.
+
+    Raises:
+        TooLarge: the history that they are in exceeds `room`.
+    """
+    chain = await read_chain(records, stored[0]["in"], room)
+    items = [item for _, node in chain for item in node.items] if chain else []
+    return [found for item_id, index in named for found in _with_id(item_id, stored[index], items)]
+
+
+def _with_id(item_id: str, entry: Json, items: Sequence[Json]) -> Iterator[tuple[str, Json]]:
+    for at in _positions(entry):
+        if at < len(items) and (item := _named(items[at], entry, at))["id"] == item_id:
+            yield item_id, item
+
+
+def _positions(entry: Json) -> Iterable[int]:
+    """Return the positions of the items to which an entry gives ids."""
+    return (entry["at"] + index for index in _indices(entry["runs"])) if "runs" in entry else (entry["at"],)
+
+
+def _named(item: Json, entry: Json, at: int) -> Json:
+    """Return the item at this position with the id that the entry gives it."""
+    own = id_of_seed(item, Seeded(entry["id"], at - entry["at"])) if "runs" in entry else entry["id"]
+    return {"id": own, **item} | {"id": own}

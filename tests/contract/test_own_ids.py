@@ -1,0 +1,228 @@
+"""Ids are each response's own, also where its content is shared with another response, on every backend."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from llama_stack_responses.core.listing import with_ids
+from llama_stack_responses.core.owner import Owner
+from llama_stack_responses.store import codec, own_ids
+from llama_stack_responses.store.archive import Archive, StoredResponse
+from llama_stack_responses.store.records import Records
+from tests.contract.backends import Clock
+from tests.contract.conversations import Json, Prose, assistant, new_id, response, stored_item, user
+from tests.contract.test_archive import Counting, keys, nothing_left
+
+pytestmark = pytest.mark.needs("bulk")
+
+ALICE = Owner("alice")
+
+
+@pytest.fixture
+def counting(records: Records) -> Counting:
+    return Counting(records)
+
+
+@pytest.fixture
+def archive(counting: Counting, clock: Clock) -> Archive:
+    return Archive(counting, clock=clock)
+
+
+async def save(
+    archive: Archive, base: StoredResponse | None, asked: Sequence[Json], *output: Json, **fields: Any
+) -> StoredResponse:
+    made = response(*output, previous_response_id=base.response["id"] if base else None, **fields)
+    before = await archive.history(base.history) if base else []
+    name = base.history if base else None
+    await archive.save(made, owner=ALICE, base=name, input_items=asked, base_items=before)
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    assert stored.response == made
+    return stored
+
+
+def without_id(text: str) -> Json:
+    item = user(text)
+    del item["id"]
+    return item
+
+
+def asked(*texts: str, generated: bool = True) -> list[Json]:
+    """Return messages of a user; the client sent their ids unless they are `generated`."""
+    return with_ids([without_id(text) for text in texts]) if generated else [user(text) for text in texts]
+
+
+async def check(archive: Archive, stored: StoredResponse, items: Sequence[Json]) -> None:
+    """Check that the response's history has these items with their ids, and that each is found by its id."""
+    assert await archive.history(stored.history) == items
+    outputs = len(stored.response["output"])
+    assert await archive.history(stored.input) == items[: len(items) - outputs]
+    found = {item_id: item async for item_id, item in archive.find_items(ALICE, [item["id"] for item in items])}
+    assert found == {item["id"]: item for item in items}
+
+
+@pytest.mark.parametrize("generated", [True, False])
+@pytest.mark.parametrize("size", [5, 5000])
+async def test_same_words_twice_keep_separate_ids(archive: Archive, generated: bool, size: int) -> None:
+    prose = Prose()
+    words, said = prose.text(size), prose.text(size)
+    for _ in range(3):
+        question, answer = asked(words, "please", generated=generated), assistant(said)
+        stored = await save(archive, None, question, answer)
+        await check(archive, stored, [*question, answer])
+
+
+@pytest.mark.parametrize("generated", [True, False])
+@pytest.mark.parametrize("size", [5, 5000])
+async def test_same_words_after_same_response_keep_separate_ids(archive: Archive, generated: bool, size: int) -> None:
+    opening, hello = asked("hello", generated=generated), assistant("hi")
+    base, words = await save(archive, None, opening, hello), Prose().text(size)
+    for _ in range(3):
+        question, answer = asked(words, generated=generated), assistant("same")
+        stored = await save(archive, base, question, answer)
+        await check(archive, stored, [*opening, hello, *question, answer])
+
+
+async def test_same_question_with_other_answer_keeps_ids_of_question(archive: Archive) -> None:
+    for number in range(3):
+        question, answer = asked("why?"), assistant(f"{number}")
+        await check(archive, await save(archive, None, question, answer), [*question, answer])
+
+
+async def test_successors_continue_with_ids_of_the_response_that_they_name(archive: Archive) -> None:
+    for _ in range(3):
+        history: list[Json] = []
+        stored = None
+        for turn in range(3):
+            question, answer = asked(f"q{turn}"), assistant(f"a{turn}")
+            stored = await save(archive, stored, question, answer)
+            history += [*question, answer]
+            await check(archive, stored, history)
+
+
+async def test_successor_of_deleted_response_keeps_its_ids(archive: Archive, counting: Counting) -> None:
+    first = await save(archive, None, asked("q"), assistant("a"))
+    question, answer = asked("q"), assistant("a")
+    second = await save(archive, None, question, answer)
+    more, end = asked("more"), assistant("end")
+    third = await save(archive, second, more, end)
+    await archive.delete(second.response["id"])
+    await archive.delete(first.response["id"])
+    await check(archive, third, [*question, answer, *more, end])
+    await archive.delete(third.response["id"])
+    assert await stored_item(archive, ALICE, answer["id"]) is None
+    assert await nothing_left(counting)
+
+
+async def test_response_that_was_deleted_while_its_successor_was_made_keeps_its_ids(archive: Archive) -> None:
+    await save(archive, None, asked("q"), assistant("a"))
+    question, answer = asked("q"), assistant("a")
+    second = await save(archive, None, question, answer)
+    before = await archive.history(second.history)
+    await archive.delete(second.response["id"])
+    more, end = asked("more"), assistant("end")
+    made = response(end)
+    await archive.save(made, owner=ALICE, base=second.history, base_items=before, input_items=more)
+    stored = await archive.load(made["id"])
+    assert stored is not None
+    await check(archive, stored, [*question, answer, *more, end])
+
+
+async def test_queued_response_keeps_its_ids_when_it_ends(archive: Archive, counting: Counting) -> None:
+    """A worker stores it on the history of the record that it found, without any input."""
+    for _ in range(3):
+        question, answer = asked("q"), assistant("a")
+        queued = await save(archive, None, question, status="queued")
+        made = queued.response | {"status": "completed", "output": [answer]}
+        await archive.save(made, owner=ALICE, base=queued.input, input_items=[], version=queued.version)
+        ended = await archive.load(made["id"])
+        assert ended is not None
+        await check(archive, ended, [*question, answer])
+    for listed in (await archive.list(ALICE, limit=9, after=None, order="asc", model=None)).items:
+        await archive.delete(listed.response["id"])
+    assert await nothing_left(counting)
+
+
+async def test_response_that_is_stored_again_takes_no_more_space(archive: Archive, counting: Counting) -> None:
+    question = asked("q", "r")
+    stored = await save(archive, None, question, assistant("a"))
+    before = await keys(counting)
+    await archive.save(stored.response, owner=ALICE, base=None, input_items=question)
+    assert await keys(counting) == before
+
+
+@pytest.mark.parametrize("size", [5, 5000])
+async def test_list_has_own_ids_of_inputs(archive: Archive, size: int) -> None:
+    words = Prose().text(size)
+    base = await save(archive, None, asked("hello"), assistant("hi"))
+    questions = [asked(words) for _ in range(6)]
+    made = [
+        await save(archive, base if number % 2 else None, question, assistant("same" if number < 4 else f"{number}"))
+        for number, question in enumerate(questions)
+    ]
+    assert await archive.own_inputs(made) == questions
+
+
+async def test_client_that_resends_everything_stores_no_list_of_ids(archive: Archive, counting: Counting) -> None:
+    """Each request has new ids for all earlier questions, since the client does not send any."""
+    history: list[Json] = []
+    for turn in range(90):
+        history.append(without_id(f"question {turn}"))
+        answer, given = assistant(f"answer {turn}"), with_ids(history)
+        stored = await save(archive, None, given, answer)
+        history.append(answer)
+    await check(archive, stored, [*given, answer])
+    values = [record.value for _, record in await counting.range("n/", "n/~", limit=999)]
+    owned = [value for value in values if own_ids.are_own_ids(codec.decode(value))]
+    assert len(owned) == 89
+    assert max(len(value) - len(codec.head(value)) for value in owned) < 200
+
+
+async def test_resent_ids_of_earlier_answers_are_not_stored_again(archive: Archive, counting: Counting) -> None:
+    history: list[Json] = []
+    for turn in range(3):
+        question, answer = asked(f"q{turn}", generated=False), assistant(f"a{turn}")
+        await save(archive, None, [*history, *question], answer)
+        history += [*question, answer]
+    # One node for the whole first turn's input, and one for each output; no ids beside them.
+    assert len(await keys(counting, "n/")) == 6
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_random_histories_keep_their_ids(archive: Archive, counting: Counting, seed: int) -> None:
+    chance = random.Random(seed)
+    kept: dict[str, tuple[StoredResponse, list[Json]]] = {}
+    for _ in range(40):
+        base, before = chance.choice([(None, []), *kept.values()])
+        question = asked(*chance.choices("xy", k=chance.randint(0, 3)), generated=chance.random() < 0.6)
+        output = [assistant(text) for text in chance.choices("ab", k=chance.randint(0, 2))]
+        given = [*before, *question]
+        if before and chance.random() < 0.4:
+            # A client that sends everything itself, with new ids.
+            given = with_ids([{name: field for name, field in item.items() if name != "id"} for item in given])
+            stored = await save(archive, None, given, *output)
+        else:
+            stored = await save(archive, base, question, *output)
+        kept[stored.response["id"]] = (stored, [*given, *output])
+        if chance.random() < 0.4:
+            removed = chance.choice(list(kept))
+            del kept[removed]
+            await archive.delete(removed)
+        for each, items in kept.values():
+            await check(archive, each, items)
+    for response_id in kept:
+        await archive.delete(response_id)
+    assert await nothing_left(counting)
+
+
+async def test_seed_of_ids_is_no_id_of_an_item(archive: Archive) -> None:
+    await save(archive, None, asked("q"), assistant("a"))
+    question = asked("q")
+    await save(archive, None, question, assistant("a"))
+    seed = question[0]["id"].removeprefix("msg_")[:24]
+    for wrong in (seed, f"msg_{seed}000001", f"rs_{seed}000000", new_id("msg")):
+        assert await stored_item(archive, ALICE, wrong) is None
