@@ -512,6 +512,26 @@ class Moderation(BaseModel):
     held_characters: int = Field(default=200, ge=1)
 
 
+def _on_or_off(given: Any) -> Any:
+    """Return the entry, where `true` and `false` stand for an entry that only turns the page on or off."""
+    return {"enabled": given} if isinstance(given, bool) else given
+
+
+class BuiltInPage(BaseModel):
+    """The built-in page at `/ui`, and the routes below `/v1/ui` that it reads.
+
+    Attributes:
+        enabled: whether there are the page and its routes; `ui: false` is the same as `ui: {enabled: false}`.
+        record_requests: whether the chat requests that model servers get are stored with each stored response, under
+            the same owner and retention. They repeat the whole conversation in each round.
+    """
+
+    model_config = ConfigDict(extra="forbid")
+
+    enabled: bool = True
+    record_requests: bool = False
+
+
 def _off_or_long(seconds: float) -> float:
     if seconds != 0 and not 0.01 <= seconds <= 60:
         raise ValueError("it is 0, which turns it off, or 0.01 to 60 seconds")
@@ -545,6 +565,7 @@ class ResponsesConfig(BaseModel):
         limits: limits of requests.
         code_interpreter: where the tool of this name runs; without it, or with an empty `folder`, that tool is
             unavailable.
+        ui: the built-in page; `false` turns it off.
         unavailable_tools: whether a request for a tool that this stack cannot run is refused (`refuse`), or accepted
             without the tool (`omit`); for all tools, or by their types: `{web_search: omit}`.
     """
@@ -572,6 +593,7 @@ class ResponsesConfig(BaseModel):
     moderation: Moderation = Field(default_factory=Moderation)
     limits: Limits = Field(default_factory=Limits)
     code_interpreter: Annotated[CodeInterpreter | None, BeforeValidator(_with_folder)] = None
+    ui: Annotated[BuiltInPage, BeforeValidator(_on_or_off)] = Field(default_factory=BuiltInPage)
     unavailable_tools: Policy | dict[HostedTool, Policy] = "refuse"
 
     @model_validator(mode="before")

@@ -1,4 +1,4 @@
-"""Detects the installed host, and whether the installed version of `mcp` fits it."""
+"""Detects the installed host, whether the installed version of `mcp` fits it, and the version of this package."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ LLAMA_STACK: Final = InstalledHost("llama_stack", "llama-stack", "llama stack ru
 def installed_host() -> InstalledHost | None:
     """Return the installed host, or None. OGX takes precedence if both are installed."""
     return next((host for host in (OGX, LLAMA_STACK) if find_spec(host.package)), None)
+
+
+def own_version() -> str:
+    """Return the version of this package; an empty string if it is not installed."""
+    try:
+        return version("llama-stack-responses")
+    except PackageNotFoundError:
+        return ""
 
 
 def wrong_mcp(host: InstalledHost) -> str | None:

@@ -180,6 +180,10 @@ class BackgroundJobs:
         """Return how many jobs wait for a worker of any server, and for how many seconds the longest has waited."""
         return await self._jobs.waiting()
 
+    async def find_many(self, response_ids: Sequence[str]) -> dict[str, Lease]:
+        """Return the jobs of these responses that have not ended, by response id."""
+        return await self._jobs.find_many(response_ids)
+
     async def cancel(self, response_id: str) -> None:
         """Cancel a response, whichever server runs it, and keep its output so far. Do nothing if it has ended."""
         lease = await certain(

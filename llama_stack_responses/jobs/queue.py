@@ -328,6 +328,12 @@ class JobQueue:
         """Return the job as it is now, whichever worker holds it; None if it has ended or never existed."""
         return _lease_of(response_id, await self._records.get_many([f"j/{response_id}"]))
 
+    async def find_many(self, response_ids: Sequence[str]) -> dict[str, Lease]:
+        """Return the jobs of these responses that have not ended, by response id."""
+        found = await self._records.get_many([f"j/{each}" for each in response_ids]) if response_ids else {}
+        leases = {each: _lease_of(each, found) for each in response_ids}
+        return {each: lease for each, lease in leases.items() if lease}
+
     async def checkpoint(self, response_id: str) -> Checkpoint | None:
         """Return the job's checkpoint; None if the job has ended."""
         return _checkpoint_of(response_id, await self._records.get_many([f"k/{response_id}"]))

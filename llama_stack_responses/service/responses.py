@@ -34,6 +34,7 @@ from ..jobs.worker import WorkerLimits
 from ..lifecycle.shutdown import ShutdownCoordinator
 from ..lifecycle.signals import Connections, install_signal_handlers
 from ..lifecycle.sweeper import Sweeper
+from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, StoredResponse
 from ..store.outcome import certain
@@ -87,6 +88,8 @@ class OpenAIResponsesImpl:
         intervals: intervals and timeouts of this server.
 
     Attributes:
+        archive: the stored responses.
+        jobs: the detached responses.
         streams: counts the open event streams and WebSockets.
         sockets: counts the WebSockets among them.
     """
@@ -107,7 +110,7 @@ class OpenAIResponsesImpl:
         self._records = records
         self.containers = dependencies.services.containers
         self._dependencies = dependencies
-        self._archive = archive = Archive(records, retention=config.retention_seconds)
+        self.archive = archive = Archive(records, retention=config.retention_seconds)
         self._history_reader = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer, limits = Sealer(config.secret_bytes), config.of_requests
         self._parser = RequestParser(config.passthrough, limits, refuse_unknown=config.unknown_fields == "refuse")
@@ -121,10 +124,10 @@ class OpenAIResponsesImpl:
         self.compaction = Compaction(self._factory, self._resolver, self._parser, self._running)
         self._keys = IdempotencyKeys(records)
         self._sweeper = Sweeper(archive, config.sweep_seconds)
-        self._jobs = self._background_jobs(records, sealer)
-        self._leases = self._jobs.foreground
+        self.jobs = self._background_jobs(records, sealer)
+        self._leases = self.jobs.foreground
         self._keeper = Keeper(archive, self._leases, intervals)
-        self._health = Health(records, self._jobs.worker)
+        self._health = Health(records, self.jobs.worker)
         self._readiness = self._checks_of_readiness()
         self._replays = Replays()
         self._runs: set[Run] = set()
@@ -132,10 +135,15 @@ class OpenAIResponsesImpl:
         self._monitor: LoopMonitor | None = None
         self._connections: Connections | None = None
 
+    @property
+    def pool(self) -> WorkerPool:
+        """Runs work on foreign content in processes."""
+        return self._dependencies.pool
+
     def _background_jobs(self, records: Records, sealer: Sealer) -> BackgroundJobs:
         return BackgroundJobs(
             records,
-            self._archive,
+            self.archive,
             self.access,
             self._factory,
             limits=WorkerLimits.of(self.config.background),
@@ -160,7 +168,7 @@ class OpenAIResponsesImpl:
             return False
         self._loop = loop
         self._sweeper.start()
-        self._jobs.start()
+        self.jobs.start()
         if self.containers:
             self.containers.start()
         if threshold := self.config.loop_hold_seconds:
@@ -173,19 +181,19 @@ class OpenAIResponsesImpl:
         sockets = self.sockets.value
         return {
             ("responses.running", "foreground"): len(self._runs),
-            ("responses.running", "detached"): self._jobs.worker.running,
+            ("responses.running", "detached"): self.jobs.worker.running,
             ("connections.open", "websocket"): sockets,
             ("connections.open", "stream"): self.streams.held - sockets,
         }
 
     async def _store_load(self) -> StoreLoad:
-        length, age = await self._jobs.waiting()
+        length, age = await self.jobs.waiting()
         return StoreLoad(length, age, await self._records.size())
 
     def _hear_end(self) -> asyncio.Future[None] | None:
         for run in self._runs:
             run.shut_down()
-        self._jobs.events.close()
+        self.jobs.events.close()
         return self.shutdown_coordinator.begin()
 
     def break_off(self, scope: Mapping[str, Any]) -> None:
@@ -261,8 +269,8 @@ class OpenAIResponsesImpl:
     async def _join(self, claim: IdempotencyClaim, hold: Hold | None) -> DetachedResponse | None:
         """Return the response that was created with the key, once it has begun; None if the key is free."""
         while response_id := await self._keys.find(claim):
-            await self._jobs.events.begun(response_id)
-            if await self._archive.entry(response_id):
+            await self.jobs.events.begun(response_id)
+            if await self.archive.entry(response_id):
                 return DetachedResponse(await self.retrieve(response_id, hold), replayed=True)
             if await self._keys.find(claim) == response_id:
                 raise ApiError(
@@ -306,10 +314,10 @@ class OpenAIResponsesImpl:
             with context.held() as held:
                 await context.shown(start.items, held)
             events = context.assembler.enqueue()
-            await self._jobs.submit(response, work, events, keys=keys, extra_ops=taken, conditions=free, **stored)
+            await self.jobs.submit(response, work, events, keys=keys, extra_ops=taken, conditions=free, **stored)
         else:
             patience = self.intervals.stream_refusal_seconds if request.stream else None
-            await self._jobs.open(
+            await self.jobs.open(
                 response, work, keys=keys, extra_ops=taken, conditions=free, patience=patience, **stored
             )
         return DetachedResponse(response)
@@ -320,7 +328,7 @@ class OpenAIResponsesImpl:
         Raises:
             ApiError: 503, this server shuts down first.
         """
-        await self._jobs.events.ended(response_id)
+        await self.jobs.events.ended(response_id)
         response = await self.retrieve(response_id, hold)
         if response["status"] in RUNNING:
             raise ApiError(
@@ -384,7 +392,7 @@ class OpenAIResponsesImpl:
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's.
         """
-        return (await self._found(response_id, "read", hold)).response
+        return (await self.find(response_id, "read", hold)).response
 
     async def follow(
         self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation]
@@ -412,7 +420,7 @@ class OpenAIResponsesImpl:
     async def _follow(
         self, response_id: str, after: int, silence: float, lease: Callable[[], Reservation]
     ) -> AsyncIterator[list[Event]]:
-        async for events in self._jobs.events.follow(response_id, after, silence):
+        async for events in self.jobs.events.follow(response_id, after, silence):
             yield events
             if events and events[-1]["type"] in TERMINAL:
                 return
@@ -425,19 +433,19 @@ class OpenAIResponsesImpl:
 
     async def delete(self, response_id: str) -> None:
         """Delete a response; content that later responses refer to stays until they are deleted too."""
-        found = await self._found(response_id, "delete")
+        found = await self.find(response_id, "delete")
         if isinstance(found, Vouched):
             if await self._leases.delete(found):
                 return
         elif found.response["status"] in RUNNING:
-            await self._jobs.cancel(response_id)
+            await self.jobs.cancel(response_id)
         await certain(
-            lambda _: self._archive.delete(response_id),
+            lambda _: self.archive.delete(response_id),
             f"The response store did not say whether it deleted response '{response_id}': delete it again. "
             "A 404 says that it was deleted.",
             self.intervals,
         )
-        await self._jobs.forget(response_id)
+        await self.jobs.forget(response_id)
 
     async def cancel(self, response_id: str, hold: Hold | None = None) -> Json:
         """Cancel a background response, whichever server runs it, and return it; do nothing if it has ended.
@@ -449,17 +457,17 @@ class OpenAIResponsesImpl:
         Raises:
             ApiError: 400, the response is not a background response.
         """
-        stored = await self._found(response_id, "update")
+        stored = await self.find(response_id, "update")
         if not stored.response["background"]:
             raise bad_request("Cannot cancel a synchronous response.")
         if stored.response["status"] in RUNNING:
-            await self._jobs.cancel(response_id)
+            await self.jobs.cancel(response_id)
         return await self.retrieve(response_id, hold)
 
     async def list(self, *, limit: int, after: str | None, order: Order, model: str | None) -> Page:
         """Return a page of the caller's responses by creation time, each with the `input` that host clients require."""
-        page = await self._archive.list(self.access.who(), limit=limit, after=after, order=order, model=model)
-        inputs = await self._archive.own_inputs(page.items)
+        page = await self.archive.list(self.access.who(), limit=limit, after=after, order=order, model=model)
+        inputs = await self.archive.own_inputs(page.items)
         current = [await self._current(stored) for stored in page.items[: len(inputs)]]
         made = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=False)]
         return Page(made, page.has_more or len(inputs) < len(page.items))
@@ -492,9 +500,9 @@ class OpenAIResponsesImpl:
         if self._monitor:
             self._monitor.stop()
         await self._sweeper.stop()
-        await self._jobs.worker.stop()
+        await self.jobs.worker.stop()
         await self._dependencies.close()
-        await self._archive.close()
+        await self.archive.close()
 
     async def _stored(self, response_id: str, action: Action) -> StoredResponse:
         """Return the stored response, on which the caller wants to perform `action`.
@@ -503,7 +511,7 @@ class OpenAIResponsesImpl:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed; 400, it
                 is a foreground response that still runs.
         """
-        found = await self._found(response_id, action)
+        found = await self.find(response_id, action)
         if isinstance(found, Vouched):
             raise bad_request(
                 f"Response '{response_id}' is still in progress. Its stream, and the list of its input, can be read "
@@ -512,16 +520,21 @@ class OpenAIResponsesImpl:
             )
         return found
 
-    async def _found(self, response_id: str, action: Action, hold: Hold | None = None) -> StoredResponse | Vouched:
+    async def find(self, response_id: str, action: Action, hold: Hold | None = None) -> StoredResponse | Vouched:
         """Return the response, stored or running in the foreground, on which the caller wants to perform `action`.
+
+        Args:
+            response_id: the id of the response.
+            action: what the caller wants to do.
+            hold: as in `create`.
 
         Raises:
             ApiError: 404, the response is unknown, deleted, or another user's; 403, the action is not allowed.
         """
         check_response_id(response_id, "response_id")
-        found = await self._archive.load(response_id, hold) or await self._archive.under_way(response_id)
+        found = await self.archive.load(response_id, hold) or await self.archive.under_way(response_id)
         # It may have ended between the two reads.
-        found = found or await self._archive.load(response_id, hold)
+        found = found or await self.archive.load(response_id, hold)
         if found is None or not self.access.allows("read", "response", response_id, found.owner):
             raise not_found(response_id)
         if not self.access.allows(action, "response", response_id, found.owner):
@@ -532,9 +545,9 @@ class OpenAIResponsesImpl:
         """Return the response with its current status: a queued response is written again only when it ends."""
         if stored.response["status"] != "queued":
             return stored
-        held = await self._jobs.find(stored.response["id"])
+        held = await self.jobs.find(stored.response["id"])
         if held is None:
-            return await self._archive.load(stored.response["id"]) or stored
+            return await self.archive.load(stored.response["id"]) or stored
         status = "in_progress" if held.job.worker else "queued"
         return replace(stored, response=stored.response | {"status": status})
 

@@ -273,6 +273,15 @@ class Archive:
             response_ids = response_ids[seen:]
         return rows
 
+    @property
+    def transactional(self) -> bool:
+        """Whether the store is transactional."""
+        return self._records.transactional
+
+    async def read(self, keys: Sequence[str], most: int) -> dict[str, Record]:
+        """Return the records of these keys, of `most` bytes and one more at most."""
+        return await self._records.get_many(keys, most=most)
+
     async def under_way(self, response_id: str) -> Vouched | None:
         """Return the foreground response that any server of the store is running; None if there is none."""
         return await find_vouched(self._records, response_id) if self._records.transactional else None

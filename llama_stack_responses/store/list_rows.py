@@ -59,7 +59,13 @@ def first_words(items: Sequence[Mapping[str, Any]]) -> str:
 
 
 def list_row(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | None) -> bytes:
-    """Return the value of a response's row.
+    """Return the value of a response's row; the arguments are those of `row_of`."""
+    row = row_of(response, words, timing)
+    return codec.encode({name: value for name, value in row.items() if value != _BLANK.get(name, _ALWAYS)})
+
+
+def row_of(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] | None) -> Row:
+    """Return what a list shows of a response, without its id and version.
 
     Args:
         response: the whole response.
@@ -68,7 +74,7 @@ def list_row(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] 
     """
     calls = [item for item in response["output"] if item["type"] in _CALLS]
     error, conversation = response.get("error"), response.get("conversation")
-    row: Json = {
+    return {
         "status": response["status"],
         "model": response["model"],
         "created_at": response["created_at"],
@@ -84,7 +90,6 @@ def list_row(response: Mapping[str, Any], words: str, timing: Mapping[str, Any] 
         "background": bool(response.get("background")),
         "metadata": _metadata(response.get("metadata") or {}),
     }
-    return codec.encode({name: value for name, value in row.items() if value != _BLANK.get(name, _ALWAYS)})
 
 
 def read_list_row(key: str, value: Json, version: int) -> Row:

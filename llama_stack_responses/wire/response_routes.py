@@ -13,6 +13,7 @@ from starlette.types import Scope
 from llama_stack_responses.core.errors import bad_request
 from llama_stack_responses.core.schema.request import request_schema
 from llama_stack_responses.service.responses import DetachedResponse, OpenAIResponsesImpl
+from llama_stack_responses.ui.assets import Assets
 
 from .container_routes import containers_router
 from .context_routes import context_router
@@ -22,6 +23,8 @@ from .ready_route import add_ready_route
 from .requests import MAX_PAGE, Handler, Query, add_nothing, asked_of_items, page_of, routes_within
 from .responses import KEEP_ALIVE_AFTER, FinishedAsJson, Json, RunAsEvents, RunAsJson, followed
 from .traffic import Traffic
+from .ui_files import add_ui_files
+from .ui_routes import ui_router
 from .websocket import ConnectionAuthorizer, socket_route
 
 _KEY: Final = re.compile("[ -~]{1,255}")
@@ -49,6 +52,9 @@ def create_router(impl: OpenAIResponsesImpl, gate: ConnectionAuthorizer, public_
     # These come first: the names of their routes would match as ids of responses.
     traffic = Traffic(impl.config.limits, impl.access.who, impl.break_off, impl.streams)
     add_ready_route(router, impl, traffic, public_key)
+    if impl.config.ui.enabled:
+        add_ui_files(router, Assets(), traffic, public_key)
+        router.include_router(ui_router(impl, traffic))
     router.include_router(context_router(impl.counting, impl.compaction, traffic))
     router.include_router(_responses(impl, traffic))
     router.add_websocket_route("/v1/responses", socket_route(impl, gate, traffic))

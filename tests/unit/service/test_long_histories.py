@@ -142,7 +142,7 @@ async def test_items_that_conversation_refers_to_count_as_held(impl: OpenAIRespo
 
 
 async def test_page_of_responses_is_cut_by_size_of_inputs(impl: OpenAIResponsesImpl) -> None:
-    impl._archive._page_bytes = LIMIT
+    impl.archive._page_bytes = LIMIT
     ids = [(await ask(impl, f"{number}{WORDS}"))["id"] for number in range(5)]
     page = await impl.list(limit=20, after=None, order="asc", model=None)
     assert ([each["id"] for each in page.data], page.has_more) == (ids[:3], True)

@@ -142,7 +142,7 @@ async def test_response_stays_in_progress_after_its_server_died(
 ) -> None:
     here, there = start(), start()
     _, created = await begun(here)
-    await here._jobs._heartbeat.end()
+    await here.jobs._heartbeat.end()
     assert (await there.retrieve(created["id"]))["status"] == "in_progress"
 
 
@@ -198,7 +198,7 @@ async def test_response_deleted_in_progress_fails_for_its_reader(
     assert last["type"] == "response.failed"
     assert last["response"]["error"]["message"] == "The response was deleted while it was made."
     await run.settled()
-    await here._jobs.foreground.flush_unstored()
+    await here.jobs.foreground.flush_unstored()
     with pytest.raises(ApiError) as refused:
         await there.retrieve(created["id"])
     assert refused.value.status == 404
@@ -245,7 +245,7 @@ async def test_stream_with_unknown_outcome_ends_with_error_not_done(
     assert not any(f"response.{end}" in frame for frame in frames for end in ("completed", "failed", "incomplete"))
     assert sse.DONE not in bodies
     lossy.away = False
-    await here._jobs.foreground.flush_unstored()
+    await here.jobs.foreground.flush_unstored()
     assert (await here.retrieve(response_id))["status"] == "completed"
 
 

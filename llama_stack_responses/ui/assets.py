@@ -1,0 +1,71 @@
+"""The files of the page, served from memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final
+
+_FOLDER: Final = Path(__file__).with_name("static")
+_OVERRIDE: Final = "LLAMA_STACK_RESPONSES_UI_DIR"
+"""Environment variable that names a folder whose files are read at each request, for work on the page."""
+
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".ico": "image/x-icon",
+    ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
+    ".woff2": "font/woff2",
+}
+_INDEX: Final = "index.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file of the page.
+
+    Attributes:
+        content: its bytes.
+        media_type: its media type.
+        etag: the value of its `etag` header.
+    """
+
+    content: bytes
+    media_type: str
+    etag: str
+
+
+class Assets:
+    """The files of the page, by their path below `/ui/`.
+
+    Args:
+        environment: environment variables, one of which may name another folder.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        override = environment.get(_OVERRIDE)
+        self._changing = Path(override) if override else None
+        self._files = _read(_FOLDER) if override is None else {}
+
+    def find(self, path: str) -> Asset | None:
+        """Return a file; the index for the path of a view; None for a file that does not exist."""
+        files = _read(self._changing) if self._changing else self._files
+        name = path.rpartition("/")[2]
+        return files.get(path) or (None if "." in name else files.get(_INDEX))
+
+
+def _read(folder: Path) -> dict[str, Asset]:
+    paths = (path for path in sorted(folder.rglob("*")) if path.suffix in _TYPES and path.is_file())
+    return {path.relative_to(folder).as_posix(): _asset(path) for path in paths}
+
+
+def _asset(path: Path) -> Asset:
+    content = path.read_bytes()
+    return Asset(content, _TYPES[path.suffix], f'"{blake2b(content, digest_size=12).hexdigest()}"')

@@ -1,0 +1,93 @@
+"""A chain of responses as one conversation, with its branches."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ..core.errors import ApiError
+from ..core.ids import check_response_id
+from ..inputs.history import Hold
+from ..service.responses import OpenAIResponsesImpl
+from ..store.archive import StoredResponse
+from ..store.list_rows import Row
+from .blocks import Json
+from .lists import Lists
+from .responses import Views, as_stored
+
+_BRANCHES: Final = 50
+_PAGE_BYTES: Final = 8 * 2**20
+"""Bytes of responses with which a page ends, as `codec.size` counts."""
+
+
+class Chains:
+    """Reads chains of responses, for users who may read them.
+
+    Args:
+        impl: the responses.
+        views: makes the turns.
+        lists: knows the current status of branches.
+    """
+
+    def __init__(self, impl: OpenAIResponsesImpl, views: Views, lists: Lists) -> None:
+        self._impl = impl
+        self._views = views
+        self._lists = lists
+
+    async def page(self, response_id: str, after: str | None, limit: int, hold: Hold | None = None) -> Json:
+        """Return the turns up to a response, newest first.
+
+        Args:
+            response_id: the last response of the chain.
+            after: the response with which the page begins; None for `response_id`.
+            limit: most turns.
+            hold: called with the number of bytes that are about to be held; it may raise.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's; 400, an id is none.
+        """
+        if after:
+            check_response_id(after, "after")
+        stored, left = await self._walk(after or response_id, limit, hold)
+        turns = await self._views.turns(stored)
+        for turn, each in zip(turns, stored, strict=True):
+            previous = each.response["previous_response_id"]
+            siblings = await self._branches(previous) if previous else []
+            turn["branches"] = siblings if len(siblings) > 1 else []
+        gone = left if left and not await self._is_there(left) else None
+        following = left if gone is None else None
+        return {
+            "object": "list",
+            "data": turns,
+            "children": [] if after else await self._branches(response_id),
+            "gone": gone,
+            "has_more": following is not None,
+            "next": following,
+        }
+
+    async def _walk(self, response_id: str, limit: int, hold: Hold | None) -> tuple[list[StoredResponse], str | None]:
+        """Return at most `limit` responses of a chain, and the id of the one before them.
+
+        Raises:
+            ApiError: 404, the first response cannot be read.
+        """
+        found = [as_stored(await self._impl.find(response_id, "read", hold))]
+        size = found[0].size
+        while (previous := found[-1].response["previous_response_id"]) and len(found) < limit and size < _PAGE_BYTES:
+            try:
+                found.append(as_stored(await self._impl.find(previous, "read", hold)))
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                break
+            size += found[-1].size
+        return found, previous
+
+    async def _is_there(self, response_id: str) -> bool:
+        entry = await self._impl.archive.entry(response_id)
+        return entry is not None and self._impl.access.allows("read", "response", response_id, entry.owner)
+
+    async def _branches(self, previous: str) -> list[Row]:
+        """Return the caller's responses that continue a response, oldest first."""
+        rows = await self._impl.archive.listing.branches(self._impl.access.who(), previous, _BRANCHES)
+        names = ("id", "words", "status", "created_at")
+        return [{name: row[name] for name in names} for row in await self._lists.current(rows)]

@@ -1,0 +1,116 @@
+"""The list of a user's responses: pages, and a stream of its changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..core.errors import bad_request
+from ..core.owner import Owner
+from ..jobs.background import BackgroundJobs
+from ..store.archive import Archive
+from ..store.list_rows import Row
+from ..store.listing import Span
+
+type Json = dict[str, Any]
+
+_CURSOR: Final = re.compile("([0-9a-f]{14})-(resp_[0-9a-zA-Z_-]{1,64})")
+_WAITING: Final = frozenset({"queued", "in_progress"})
+"""Statuses of a job; the row of a response says `queued` for both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a list is restricted to; None and empty restrict nothing.
+
+    Attributes:
+        statuses, model, conversation: as in the row.
+        metadata: pairs of a key and its value, or None for any value; all of them have to be there.
+        text: a part of the first words, in any case.
+        since, until: bounds of the creation in seconds since the epoch.
+    """
+
+    statuses: frozenset[str] = frozenset()
+    model: str | None = None
+    conversation: str | None = None
+    metadata: Sequence[tuple[str, str | None]] = ()
+    text: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    @property
+    def restricts_rows(self) -> bool:
+        """Whether rows have to be looked at."""
+        return bool(self.statuses or self.model or self.conversation or self.metadata or self.text)
+
+    def may_match(self, row: Row) -> bool:
+        """Return whether a row matches, as far as its own fields tell: a queued one may have started."""
+        statuses = self.statuses | _WAITING if self.statuses & _WAITING else self.statuses
+        return (
+            (not statuses or row["status"] in statuses)
+            and (self.model is None or row["model"] == self.model)
+            and (self.conversation is None or row["conversation"] == self.conversation)
+            and all(_has(row["metadata"], *pair) for pair in self.metadata)
+            and (self.text is None or self.text.casefold() in row["words"].casefold())
+        )
+
+    def matches(self, row: Row) -> bool:
+        """Return whether a row with its current status matches."""
+        created = row["created_at"]
+        return (
+            (not self.statuses or row["status"] in self.statuses)
+            and (self.since is None or created >= int(self.since))
+            and (self.until is None or created < int(self.until))
+            and self.may_match(row)
+        )
+
+
+class Lists:
+    """Reads the lists of users.
+
+    Args:
+        archive: the stored responses.
+        jobs: says which queued responses have started.
+    """
+
+    def __init__(self, archive: Archive, jobs: BackgroundJobs) -> None:
+        self._archive = archive
+        self._jobs = jobs
+
+    async def page(self, owner: Owner, wanted: Wanted, after: str | None, limit: int) -> Json:
+        """Return a page of the owner's list, newest first.
+
+        Raises:
+            ApiError: 400, `after` is no cursor.
+        """
+        span = Span(wanted.since, wanted.until, _parsed(after) if after else None)
+        found = await self._archive.listing.page(
+            owner, span, limit, wanted.may_match if wanted.restricts_rows else None
+        )
+        rows = await self.current(found.rows)
+        return {
+            "object": "list",
+            "data": [row for row in rows if wanted.matches(row)],
+            "has_more": found.next is not None,
+            "next": "-".join(found.next) if found.next else None,
+        }
+
+    async def current(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows with the current status of those that were queued."""
+        queued = [row["id"] for row in rows if row["status"] in _WAITING]
+        jobs = await self._jobs.find_many(queued)
+        running = {each for each, lease in jobs.items() if lease.job.worker}
+        return [row | {"status": "in_progress"} if row["id"] in running else row for row in rows]
+
+
+def _parsed(cursor: str) -> tuple[str, str]:
+    match = _CURSOR.fullmatch(cursor)
+    if match is None:
+        raise bad_request("Invalid 'after': it is not the 'next' of a page.", "after", "invalid_value")
+    return match[1], match[2]
+
+
+def _has(metadata: Any, name: str, value: str | None) -> bool:
+    return name in metadata and (value is None or metadata[name] == value)

@@ -1,0 +1,204 @@
+"""What the page shows of stored responses: views, events, chat requests, chains and conversations."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import Final
+
+from ..core.errors import bad_request
+from ..core.listing import Order
+from ..core.stream.replay import replay
+from ..inputs.history import Hold
+from ..service.responses import RUNNING, OpenAIResponsesImpl
+from ..store import codec
+from ..store.archive import StoredResponse
+from ..store.layout import chat_request
+from ..store.reading import decoded
+from ..store.vouched import Vouched
+from .blocks import Budget, Json
+from .items import Reading, shown
+from .rendering import Renderer
+from .view import facts_of, instructions_of, items_of, owner_of, summary_of, timing_of
+
+_PAGE_BYTES: Final = 4 * 2**20
+_TURN: Final = 64
+"""Events that are made before the thread lets others run."""
+
+
+class Views:
+    """Makes the views of responses for users who may read them.
+
+    Args:
+        impl: the responses.
+    """
+
+    def __init__(self, impl: OpenAIResponsesImpl) -> None:
+        self._impl = impl
+        self._renderer = Renderer(impl.pool)
+
+    async def response(self, response_id: str, hold: Hold | None = None) -> Json:
+        """Return the view of a response, stored or running.
+
+        Raises:
+            ApiError: 404, the response is unknown, deleted, or another user's.
+        """
+        stored = as_stored(await self._impl.find(response_id, "read", hold))
+        inputs = await self._inputs([stored])
+        view = await asyncio.to_thread(_view, stored, inputs[0])
+        await self._renderer.render(view["items"], self._impl.access.who().identity)
+        return view
+
+    async def turns(self, stored: Sequence[StoredResponse]) -> list[Json]:
+        """Return turns of a conversation: each with its row of the list, and its items."""
+        inputs, budget = await self._inputs(stored), Budget()
+        turns = await asyncio.to_thread(_turns, stored, inputs, budget)
+        await self._renderer.render(
+            [item for turn in turns for item in turn["items"]], self._impl.access.who().identity
+        )
+        return turns
+
+    async def conversation(self, conversation_id: str, after: str | None, limit: int, order: Order) -> Json:
+        """Return a page of a conversation's items.
+
+        Raises:
+            ApiError: 400 or 404, as the conversation's own routes.
+        """
+        about = await self._impl.conversations.retrieve(conversation_id)
+        page = await self._impl.conversations.list_items(conversation_id, limit=limit, after=after, order=order)
+        items = await asyncio.to_thread(shown, page.data, Reading(Budget()))
+        await self._renderer.render(items, self._impl.access.who().identity)
+        head = {name: about[name] for name in ("id", "created_at", "metadata")}
+        last = page.data[-1]["id"] if page.data and page.has_more else None
+        return {"object": "list", "conversation": head, "data": items, "has_more": page.has_more, "next": last}
+
+    async def events(self, response_id: str, after: int, limit: int, hold: Hold | None = None) -> Json:
+        """Return a page of the events of a response that has ended, with their times.
+
+        Raises:
+            ApiError: 404, as for `response`; 400, the response still runs.
+        """
+        stored = await self._ended(response_id, hold)
+        return await asyncio.to_thread(_events, stored, after, limit)
+
+    async def requests(self, response_id: str, after: int, limit: int) -> Json:
+        """Return a page of the recorded chat requests of a response.
+
+        Raises:
+            ApiError: 404, as for `response`.
+        """
+        stored = as_stored(await self._impl.find(response_id, "read"))
+        numbers = range(after + 1, min(after + 1 + limit, stored.recorded))
+        keys = [chat_request(response_id, number) for number in numbers]
+        found = await self._impl.archive.read(keys, _PAGE_BYTES)
+        read = [key for key in keys if key in found]
+        data = await decoded([found[key].value for key in read])
+        last = numbers[len(read) - 1] if read else after
+        more = bool(read) and last + 1 < stored.recorded
+        return {
+            "object": "list",
+            "data": data,
+            "recorded": bool(stored.recorded),
+            "has_more": more,
+            "next": last if more else None,
+        }
+
+    async def _ended(self, response_id: str, hold: Hold | None) -> StoredResponse:
+        found = await self._impl.find(response_id, "read", hold)
+        if isinstance(found, Vouched) or found.response["status"] in RUNNING:
+            raise bad_request(f"Response '{response_id}' is still being made.", code="response_not_ready")
+        return found
+
+    async def _inputs(self, stored: Sequence[StoredResponse]) -> list[list[Json]]:
+        """Return each response's own input; an empty list where it is too much to read."""
+        inputs = [list(items) for items in await self._impl.archive.own_inputs(stored)]
+        return inputs + [[] for _ in stored[len(inputs) :]]
+
+
+def as_stored(found: StoredResponse | Vouched) -> StoredResponse:
+    """Return a running foreground response as if it was stored."""
+    if isinstance(found, Vouched):
+        return StoredResponse(found.response, found.owner, None, None, 0)
+    return found
+
+
+def _view(stored: StoredResponse, inputs: list[Json]) -> Json:
+    response, budget = stored.response, Budget()
+    return {
+        "object": "ui.response",
+        "summary": summary_of(stored, inputs),
+        "owner": owner_of(stored.owner),
+        "instructions": instructions_of(response, budget),
+        **items_of(stored, inputs, budget),
+        "facts": facts_of(response),
+        "timing": timing_of(stored.timing),
+        "requests": stored.recorded,
+        "replayable": stored.transcript is not None,
+    }
+
+
+def _turns(stored: Sequence[StoredResponse], inputs: Sequence[list[Json]], budget: Budget) -> list[Json]:
+    return [
+        {
+            "id": each.response["id"],
+            "summary": summary_of(each, given),
+            **items_of(each, given, budget),
+            "compacted": any(item["type"] == "compaction" for item in (*given, *each.response["output"])),
+        }
+        for each, given in zip(stored, inputs, strict=True)
+    ]
+
+
+def _events(stored: StoredResponse, after: int, limit: int) -> Json:
+    """Return a page of events. It runs in a thread: the events before the page are made too."""
+    times = (stored.timing or {}).get("events")
+    clock = times_of(times) if times else None
+    data: list[Json] = []
+    size, more = 0, False
+    for number, event in enumerate(replay(stored.response, stored.transcript)):
+        if number % _TURN == 0:
+            time.sleep(0)
+        at = clock(number) if clock else None
+        if number <= after:
+            continue
+        size += len(codec.dumps(event))
+        if len(data) == limit or (data and size > _PAGE_BYTES):
+            more = True
+            break
+        data.append({"at_ms": at, "event": event})
+    last = data[-1]["event"]["sequence_number"] if more else None
+    return {"object": "list", "data": data, "timed": clock is not None, "has_more": more, "next": last}
+
+
+def times_of(recorded: Sequence[int]) -> Callable[[int], int]:
+    """Return the time in milliseconds of each event, asked for in order of their numbers.
+
+    Args:
+        recorded: pairs of a number of events and the milliseconds since the previous pair.
+    """
+    pairs = iter(zip(islice(recorded, 0, None, 2), islice(recorded, 1, None, 2), strict=False))
+    until, now = 0, 0
+
+    def time_of(number: int) -> int:
+        nonlocal until, now
+        while number >= until:
+            count, later = next(pairs, (number + 1 - until, 0))
+            until, now = until + count, now + later
+        return now
+
+    return time_of
+
+
+def settings_of(impl: OpenAIResponsesImpl, version: str) -> Json:
+    """Return what the page has to know of the server and of the user."""
+    owner, config = impl.access.who(), impl.config
+    return {
+        "object": "ui.session",
+        "owner": {**owner_of(owner), "anonymous": owner.is_anonymous},
+        "version": version,
+        "retention_days": config.retention_days,
+        "record_requests": config.ui.record_requests,
+        "background": impl.archive.transactional,
+    }

@@ -1,0 +1,120 @@
+"""The view of one response: its items as people read them, its facts, and its timing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ..core.json_values import is_large
+from ..core.owner import Owner
+from ..store.archive import StoredResponse
+from ..store.list_rows import Row, first_words, row_of
+from . import blocks
+from .blocks import Budget, Json
+from .items import MOST_ITEMS, Reading, shown
+
+_LARGE: Final = 20_000
+"""Bytes of a setting, as JSON, from which it is left out."""
+
+_TOOLS: Final = 200
+_INSTRUCTIONS: Final = 200_000
+
+_NAMED: Final = ("background", "completed_at", "conversation", "created_at", "error", "id", "incomplete_details")
+_SHOWN: Final = ("instructions", "metadata", "model", "object", "output", "previous_response_id", "service_tier")
+_TOLD_APART: Final = frozenset({*_NAMED, *_SHOWN, "status", "tools", "usage"})
+"""Fields of a response that are no settings, or that a view shows in their own place."""
+
+
+def summary_of(stored: StoredResponse, inputs: Sequence[Json]) -> Row:
+    """Return a response's row of the list."""
+    row = row_of(stored.response, first_words(inputs), stored.timing)
+    return {"id": stored.response["id"], **row, "version": stored.version}
+
+
+def items_of(stored: StoredResponse, inputs: Sequence[Json], budget: Budget) -> Json:
+    """Return a response's own input and its output as a page shows them, and how many items are left out."""
+    response = stored.response
+    form = ((response.get("text") or {}).get("format") or {}).get("type", "text")
+    durations = {tool[2]: tool[1] - tool[0] for tool in (stored.timing or {}).get("tools", ()) if tool[1] is not None}
+    asked = shown(inputs, Reading(budget))
+    made = shown(response["output"], Reading(budget, structured=form != "text", durations=durations))
+    left_out = max(0, len(inputs) - MOST_ITEMS) + max(0, len(response["output"]) - MOST_ITEMS)
+    return {"items": [*asked, *made], "output_from": len(asked), "items_left_out": left_out}
+
+
+def facts_of(response: Json) -> Json:
+    """Return what is known of a response besides its items."""
+    incomplete, conversation = response.get("incomplete_details"), response.get("conversation")
+    told = ("status", "model", "created_at", "completed_at", "background", "service_tier", "error")
+    return {
+        **{name: response.get(name) for name in told},
+        "incomplete_reason": incomplete.get("reason") if incomplete else None,
+        "usage": _usage(response.get("usage")),
+        "settings": {name: _setting(value) for name, value in response.items() if name not in _TOLD_APART},
+        "tools": [_tool(tool) for tool in blocks.objects(response.get("tools"))][:_TOOLS],
+        "metadata": response.get("metadata") or {},
+        "conversation": conversation["id"] if conversation else None,
+        "previous_response_id": response.get("previous_response_id"),
+    }
+
+
+def instructions_of(response: Json, budget: Budget) -> Json | None:
+    """Return the response's instructions as text; None if there are none."""
+    instructions = response.get("instructions")
+    if not instructions:
+        return None
+    text = instructions if isinstance(instructions, str) else blocks.indented(instructions)
+    kept, cut = budget.take(text, _INSTRUCTIONS)
+    return {"text": kept, "truncated": cut}
+
+
+def timing_of(timing: Mapping[str, Any] | None) -> Json | None:
+    """Return the recorded times of a response; None if there are none."""
+    if timing is None:
+        return None
+    rounds = [_round(each) for each in timing.get("rounds", ())]
+    names = ("start_ms", "end_ms", "item_id", "type", "name", "failed")
+    return {
+        "total_ms": timing.get("total_ms"),
+        "queue_ms": timing.get("queue_ms"),
+        "tries": timing.get("tries", 1),
+        "rounds": rounds,
+        "tools": [dict(zip(names, each, strict=False)) for each in timing.get("tools", ())],
+        "truncated": bool(timing.get("truncated")),
+    }
+
+
+def owner_of(owner: Owner) -> Json:
+    """Return an owner's name and tenant."""
+    return {"name": owner.principal, "tenant": owner.tenant}
+
+
+def _round(recorded: Sequence[Any]) -> Json:
+    names = ("start_ms", "first_token_ms", "end_ms", "input_tokens", "output_tokens", "cached_tokens", "kind")
+    made = dict(zip(names, recorded, strict=False))
+    first, end, tokens = made["first_token_ms"], made["end_ms"], made["output_tokens"]
+    writes = None if first is None or end is None else (end - first) / 1000
+    made["tokens_per_second"] = round(tokens / writes, 1) if tokens and writes and writes > 0 else None
+    return made
+
+
+def _usage(usage: Mapping[str, Any] | None) -> Json | None:
+    if not usage:
+        return None
+    inputs, outputs = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
+    return {
+        "input_tokens": usage["input_tokens"],
+        "cached_tokens": inputs.get("cached_tokens", 0),
+        "output_tokens": usage["output_tokens"],
+        "reasoning_tokens": outputs.get("reasoning_tokens", 0),
+        "total_tokens": usage["total_tokens"],
+    }
+
+
+def _setting(value: Any) -> Any:
+    return {"truncated": True} if is_large(value, _LARGE) else value
+
+
+def _tool(tool: Mapping[str, Any]) -> Json:
+    names = ("type", "name", "description", "server_label", "server_url")
+    return {name: blocks.short(tool[name]) for name in names if isinstance(tool.get(name), str)}

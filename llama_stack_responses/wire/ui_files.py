@@ -1,0 +1,67 @@
+"""The routes of the built-in page's files, which need no token: they hold no data."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+
+from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.ui.assets import Asset, Assets
+
+from .requests import Handler, routes_within
+from .traffic import Traffic
+
+_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; font-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+_PATHS: Final = ("/ui", "/ui/", "/ui/{a}", "/ui/{a}/{b}", "/ui/{a}/{b}/{c}", "/ui/{a}/{b}/{c}/{d}")
+"""The paths of files and views. llama-stack lets no path of any length pass without a token."""
+
+_HEADERS: Final = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+def add_ui_files(router: APIRouter, assets: Assets, traffic: Traffic, public_key: str) -> None:
+    """Add the routes.
+
+    Args:
+        router: the outermost router: llama-stack reads `public_key` from its own routes only.
+        assets: the files.
+        traffic: the limits of the routes.
+        public_key: the key in the description of a route by which the host lets requests without a token pass.
+    """
+    options: dict[str, Any] = {
+        "methods": ["GET"],
+        "route_class_override": routes_within(traffic),
+        "openapi_extra": {public_key: True},
+        "include_in_schema": False,
+    }
+    for path in _PATHS:
+        router.add_api_route(path, _file(assets), **options)
+
+
+def _file(assets: Assets) -> Handler:
+    async def get_file(request: Request) -> Response:
+        path = "/".join(request.path_params[name] for name in "abcd" if name in request.path_params)
+        found = assets.find(path)
+        if found is None:
+            raise ApiError(404, f"The page has no file '{path[:80]}'.")
+        return _answer(found, request.headers.get("if-none-match", ""))
+
+    return get_file
+
+
+def _answer(asset: Asset, known: str) -> Response:
+    headers = {**_HEADERS, "etag": asset.etag}
+    if asset.etag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(asset.content, media_type=asset.media_type, headers=headers)

@@ -1,0 +1,167 @@
+"""The routes below `/v1/ui`, from which the built-in page reads what it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fastapi import APIRouter, Request, Response
+
+from llama_stack_responses.core.errors import bad_request
+from llama_stack_responses.core.schema.shapes import Schema, or_null
+from llama_stack_responses.installed import own_version
+from llama_stack_responses.service.responses import OpenAIResponsesImpl
+from llama_stack_responses.ui.chains import Chains
+from llama_stack_responses.ui.lists import Lists, Wanted
+from llama_stack_responses.ui.responses import Views, settings_of
+
+from .openapi import TEXT, WHOLE, described, one_of, whole
+from .requests import Handler, Query, add_nothing, routes_within
+from .responses import Json
+from .traffic import Traffic
+
+STATUSES: Final = ("queued", "in_progress", "completed", "incomplete", "failed", "cancelled")
+_MOMENT: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?")
+_PAIRS: Final = 16
+
+_ANY: Final[Schema] = {"type": "object"}
+_PAGE: Final = whole(
+    object={"type": "string", "const": "list"},
+    data={"type": "array", "items": _ANY},
+    has_more={"type": "boolean"},
+    next=or_null({"type": ["string", "integer"]}),
+)
+_SEVERAL: Final[Schema] = {"type": "array", "items": TEXT, "maxItems": _PAIRS}
+_FILTERS: Final[Mapping[str, Schema]] = {
+    "status": {"type": "array", "items": one_of(*STATUSES)},
+    "model": TEXT,
+    "conversation": TEXT,
+    "metadata": _SEVERAL,
+    "text": TEXT,
+    "from": {"type": "number", "minimum": 0},
+    "to": {"type": "number", "minimum": 0},
+}
+
+
+def ui_router(impl: OpenAIResponsesImpl, traffic: Traffic) -> APIRouter:
+    """Return the routes, with the limits of `traffic`."""
+    router = APIRouter(prefix="/v1/ui", tags=["Page"], route_class=routes_within(traffic))
+
+    def add(path: str, answer: Handler, summary: str, description: dict[str, Any]) -> None:
+        router.add_api_route(path, answer, methods=["GET"], summary=summary, **description)
+
+    views, lists = Views(impl), Lists(impl.archive, impl.jobs)
+    add("/session", _session(impl), "Tell the page about the server and the user", described(_ANY))
+    paged = {**_FILTERS, "limit": _limit(100), "after": TEXT}
+    add("/responses", _list(impl, lists), "List responses for the page", described(_PAGE, query=paged))
+    add("/responses/{response_id}", _view(views, traffic), "Show a response", described(_ANY))
+    numbered = described(_PAGE, query={"limit": _limit(1000), "after": WHOLE})
+    add("/responses/{response_id}/events", _events(views, traffic), "List a response's events", numbered)
+    numbered = described(_PAGE, query={"limit": _limit(20), "after": WHOLE})
+    add("/responses/{response_id}/requests", _requests(views), "List a response's chat requests", numbered)
+    chained = described(_PAGE, query={"limit": _limit(50), "after": TEXT})
+    add("/chain/{response_id}", _chain(Chains(impl, views, lists), traffic), "Show a chain of responses", chained)
+    ordered = described(_PAGE, query={"limit": _limit(100), "after": TEXT, "order": one_of("asc", "desc")})
+    add("/conversations/{conversation_id}", _conversation(views), "Show a conversation", ordered)
+    add_nothing(router)
+    return router
+
+
+def _limit(most: int) -> Schema:
+    return {"type": "integer", "minimum": 1, "maximum": most}
+
+
+def wanted_of(request: Request) -> Wanted:
+    """Return the filters of a request for a list.
+
+    Raises:
+        ApiError: 400, one is invalid.
+    """
+    query = Query(request)
+    return Wanted(
+        statuses=frozenset(query.several("status", STATUSES)),
+        model=query.text("model"),
+        conversation=query.text("conversation"),
+        metadata=_pairs(request),
+        text=query.text("text"),
+        since=_moment(query, "from"),
+        until=_moment(query, "to"),
+    )
+
+
+def _pairs(request: Request) -> list[tuple[str, str | None]]:
+    given = request.query_params.getlist("metadata")
+    if len(given) > _PAIRS or any(len(pair) > 1024 for pair in given):
+        raise bad_request(f"Invalid 'metadata': expected at most {_PAIRS} pairs.", "metadata", "invalid_value")
+    return [(name, value if colon else None) for name, colon, value in (pair.partition(":") for pair in given)]
+
+
+def _moment(query: Query, name: str) -> float | None:
+    value = query.text(name)
+    if value is not None and not _MOMENT.fullmatch(value):
+        raise bad_request(f"Invalid '{name}': expected seconds since the epoch.", name, "invalid_value")
+    return None if value is None else float(value)
+
+
+def _session(impl: OpenAIResponsesImpl) -> Handler:
+    async def show_session() -> Response:
+        return Json(settings_of(impl, own_version()))
+
+    return show_session
+
+
+def _list(impl: OpenAIResponsesImpl, lists: Lists) -> Handler:
+    async def list_rows(request: Request) -> Response:
+        query = Query(request)
+        limit = query.integer("limit", 1, 100) or 50
+        return Json(await lists.page(impl.access.who(), wanted_of(request), query.text("after"), limit))
+
+    return list_rows
+
+
+def _view(views: Views, traffic: Traffic) -> Handler:
+    async def show_response(response_id: str, request: Request) -> Response:
+        return Json(await views.response(response_id, traffic.hold_value(request.scope)))
+
+    return show_response
+
+
+def _events(views: Views, traffic: Traffic) -> Handler:
+    async def list_events(response_id: str, request: Request) -> Response:
+        after, limit = _after(request), Query(request).integer("limit", 1, 1000) or 500
+        return Json(await views.events(response_id, after, limit, traffic.hold_value(request.scope)))
+
+    return list_events
+
+
+def _requests(views: Views) -> Handler:
+    async def list_requests(response_id: str, request: Request) -> Response:
+        limit = Query(request).integer("limit", 1, 20) or 5
+        return Json(await views.requests(response_id, _after(request), limit))
+
+    return list_requests
+
+
+def _after(request: Request) -> int:
+    after = Query(request).integer("after", 0, None)
+    return -1 if after is None else after
+
+
+def _chain(chains: Chains, traffic: Traffic) -> Handler:
+    async def show_chain(response_id: str, request: Request) -> Response:
+        query = Query(request)
+        limit, hold = query.integer("limit", 1, 50) or 20, traffic.hold_value(request.scope)
+        return Json(await chains.page(response_id, query.text("after"), limit, hold))
+
+    return show_chain
+
+
+def _conversation(views: Views) -> Handler:
+    async def show_conversation(conversation_id: str, request: Request) -> Response:
+        query = Query(request)
+        limit = query.integer("limit", 1, 100) or 50
+        order = query.order() if "order" in request.query_params else "asc"
+        return Json(await views.conversation(conversation_id, query.text("after"), limit, order))
+
+    return show_conversation

@@ -1,0 +1,203 @@
+"""The built-in page's routes, on a stack with users."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.auth import auth_server
+from tests.support.stack import STARTER, Host, LiveStack
+from tests.support.upstream import Upstream, UpstreamProcess, reply, text, tool_call
+from tests.support.variants import responses_config, variant
+from tests.support.wire import Json, Wire, error_of, final
+
+pytestmark = [pytest.mark.live, pytest.mark.both_hosts]
+
+USERS: dict[str, Json] = {
+    f"token-of-{name}": {"principal": name, "attributes": {"teams": [name]}, "tenant": "north"}
+    for name in ("ada", "bob")
+}
+HOSTILE = "<img src=x onerror=alert(1)> <script>alert(1)</script> [x](javascript:alert(1)) **bold**"
+ROUTES = (
+    "/responses/{id}",
+    "/responses/{id}/events",
+    "/responses/{id}/requests",
+    "/chain/{id}",
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(
+    host: Host, stack_env: dict[str, str], upstream_process: UpstreamProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LiveStack]:
+    """A stack of the starter template with auth, which records chat requests, and whose page is a file of the test."""
+    folder = tmp_path_factory.mktemp("ui")
+    (folder / "page").mkdir()
+    (folder / "page" / "index.html").write_text("<!doctype html>")
+    (folder / "page" / "app.js").write_text("export {};")
+
+    def guard(config: Json) -> None:
+        provider: Json = {"type": "custom", "endpoint": url}
+        if host == "ogx":
+            provider["tenant_field"] = "tenant"
+        responses_config(config)["ui"] = {"record_requests": True}
+        config["server"]["auth"] = {"provider_config": provider}
+
+    with auth_server(USERS) as url:
+        env = {
+            **stack_env,
+            "INFERENCE_URL": upstream_process.client.base_url,
+            "LLAMA_STACK_RESPONSES_UI_DIR": str(folder / "page"),
+        }
+        with LiveStack(variant(STARTER, folder / "config.yaml", guard), env, folder / "state", host=host) as live:
+            yield live
+
+
+@pytest.fixture
+def ada(guarded: LiveStack, upstream: Upstream) -> Iterator[Wire]:
+    with Wire(guarded, token="token-of-ada") as wire:
+        yield wire
+
+
+@pytest.fixture
+def bob(guarded: LiveStack) -> Iterator[Wire]:
+    with Wire(guarded, token="token-of-bob") as wire:
+        yield wire
+
+
+def ui(wire: Wire, path: str, **query: Any) -> Json:
+    answer = wire.http.get(f"/ui{path}", params=query)
+    assert answer.status_code == 200, answer.text
+    found: Json = answer.json()
+    return found
+
+
+def outside(stack: LiveStack, path: str, **headers: str) -> httpx.Response:
+    """Send a GET without a token."""
+    return httpx.get(f"{stack.base_url}{path}", headers=headers, trust_env=False)
+
+
+def test_files_need_no_token_and_data_does(guarded: LiveStack) -> None:
+    for path in ("/ui", "/ui/", "/ui/responses/resp_1"):
+        page = outside(guarded, path)
+        assert (page.status_code, page.text) == (200, "<!doctype html>")
+        assert page.headers["content-type"] == "text/html; charset=utf-8"
+        policy = page.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert page.headers["x-content-type-options"] == "nosniff"
+    script = outside(guarded, "/ui/app.js")
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert outside(guarded, "/ui/app.js", **{"if-none-match": script.headers["etag"]}).status_code == 304
+    assert outside(guarded, "/ui/none.js").status_code == 404
+    for path in ("/ui/../../etc/passwd", "/ui/..%2f..%2fconfig.yaml", "/ui/%2e%2e/config.yaml"):
+        assert "server" not in outside(guarded, path).text
+    for path in ("session", "responses", "chain/resp_1", "conversations/conv_1", "live", "stats", "responses/stream"):
+        assert outside(guarded, f"/v1/ui/{path}").status_code == 401
+
+
+def test_session_tells_who_the_user_is(ada: Wire) -> None:
+    session = ui(ada, "/session")
+    assert session["owner"]["name"] == "ada"
+    assert not session["owner"]["anonymous"]
+    assert session["record_requests"]
+    assert session["background"]
+
+
+def test_two_users_see_nothing_of_one_another(ada: Wire, bob: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(text("Hello.")))
+    made = ada.create(model="local/m", input="ada's secret question")
+    conversation = ada.http.post("/conversations", json={}).json()["id"]
+    assert made["id"] in [row["id"] for row in ui(ada, "/responses")["data"]]
+    assert ui(bob, "/responses", text="secret")["data"] == []
+    for route in ROUTES:
+        assert ada.http.get(f"/ui{route.format(id=made['id'])}").status_code == 200
+        theirs = error_of(bob.http.get(f"/ui{route.format(id=made['id'])}"), 404)
+        unknown = "resp_000000000000000000000000"
+        none = error_of(bob.http.get(f"/ui{route.format(id=unknown)}"), 404)
+        assert theirs["message"].replace(made["id"], unknown) == none["message"]
+    assert ada.http.get(f"/ui/conversations/{conversation}").status_code == 200
+    error_of(bob.http.get(f"/ui/conversations/{conversation}"), 404)
+
+
+def test_list_shows_filters_and_pages(ada: Wire, upstream: Upstream) -> None:
+    made = []
+    for number in range(3):
+        upstream.script("m", reply(text(f"Answer {number}")))
+        made.append(ada.create(model="local/m", input=f"filtered {number}", metadata={"n": str(number)})["id"])
+    page = ui(ada, "/responses", text="FILTERED", limit=2)
+    assert [row["id"] for row in page["data"]] == [made[2], made[1]]
+    rest = ui(ada, "/responses", text="filtered", limit=2, after=page["next"])
+    assert [row["id"] for row in rest["data"]] == [made[0]]
+    row = rest["data"][0]
+    assert (row["words"], row["answer"], row["status"], row["model"]) == (
+        "filtered 0",
+        "Answer 0",
+        "completed",
+        "local/m",
+    )
+    assert [each["id"] for each in ui(ada, "/responses", metadata="n:1")["data"]] == [made[1]]
+    assert ui(ada, "/responses", text="filtered", status="failed")["data"] == []
+    assert ui(ada, "/responses", text="filtered", to=1)["data"] == []
+    for query in ({"after": "x"}, {"status": "x"}, {"from": "x"}, {"limit": 101}):
+        error_of(ada.http.get("/ui/responses", params=query), 400)
+
+
+def test_view_shows_a_response_without_markup_that_runs(ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(text(HOSTILE)))
+    made = final(ada.stream(model="local/m", input=HOSTILE, instructions="Be brief."))
+    view = ui(ada, f"/responses/{made['id']}")
+    asked, answer = view["items"]
+    for item in (asked, answer):
+        html = item["blocks"][0]["html"]
+        assert "<strong>bold</strong>" in html
+        assert not re.search("<(img|script)|href", html)
+    assert view["output_from"] == 1
+    assert view["instructions"] == {"text": "Be brief.", "truncated": False}
+    assert view["facts"]["usage"]["total_tokens"] == made["usage"]["total_tokens"]
+    assert view["owner"]["name"] == "ada"
+    assert view["replayable"]
+
+
+def test_chain_shows_turns_and_branches(ada: Wire, upstream: Upstream) -> None:
+    def turn(words: str, previous: str | None = None) -> str:
+        upstream.script("m", reply(text(f"Re: {words}")))
+        made: str = ada.create(model="local/m", input=words, previous_response_id=previous)["id"]
+        return made
+
+    first = turn("one")
+    left, right = turn("left", first), turn("right", first)
+    last = turn("leaf", right)
+    chain = ui(ada, f"/chain/{last}", limit=2)
+    assert [each["id"] for each in chain["data"]] == [last, right]
+    assert [each["id"] for each in chain["data"][1]["branches"]] == [left, right]
+    assert [item["blocks"][0]["text"] for item in chain["data"][0]["items"]] == ["leaf", "Re: leaf"]
+    assert chain["children"] == []
+    rest = ui(ada, f"/chain/{last}", after=chain["next"])
+    assert [each["id"] for each in rest["data"]] == [first]
+    assert (rest["has_more"], rest["gone"]) == (False, None)
+    assert [each["id"] for each in ui(ada, f"/chain/{first}")["children"]] == [left, right]
+    ada.http.delete(f"/responses/{first}")
+    assert ui(ada, f"/chain/{last}")["gone"] == first
+
+
+def test_conversation_shows_its_items(ada: Wire, upstream: Upstream) -> None:
+    conversation = ada.http.post("/conversations", json={"metadata": {"topic": "sea"}}).json()["id"]
+    upstream.script("m", reply(text("Salt.")))
+    ada.create(model="local/m", input="The sea?", conversation=conversation)
+    page = ui(ada, f"/conversations/{conversation}", limit=1)
+    assert page["conversation"]["metadata"] == {"topic": "sea"}
+    assert [item["blocks"][0]["text"] for item in page["data"]] == ["The sea?"]
+    rest = ui(ada, f"/conversations/{conversation}", after=page["next"])
+    assert [item["blocks"][0]["text"] for item in rest["data"]] == ["Salt."]
+
+
+def test_tool_calls_show_arguments(ada: Wire, upstream: Upstream) -> None:
+    upstream.script("m", reply(tool_call(0, "call_1", "weather", '{"place":"Rome"}')))
+    tool = {"type": "function", "name": "weather", "parameters": {"type": "object", "properties": {}}}
+    made = ada.create(model="local/m", input="Rome?", tools=[tool])
+    item = ui(ada, f"/responses/{made['id']}")["items"][1]
+    assert (item["kind"], item["name"], item["run_by"]) == ("tool", "weather", "client")
+    assert item["arguments"]["text"] == '{\n  "place": "Rome"\n}'
