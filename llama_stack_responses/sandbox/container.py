@@ -17,6 +17,7 @@ from typing import Any, Final
 from .channel import Answer, Broken, Channel, TooLarge
 from .control_group import ControlGroup
 from .jail import Jail
+from .openat import permit
 from .printed import Printed
 from .processes import Processes
 from .seccomp import open_filter
@@ -38,6 +39,9 @@ _START: Final = 60.0
 
 _LIMITS: Final = {"CORE": 0, "NOFILE": 512, "MEMLOCK": 2**16, "MSGQUEUE": 0, "SIGPENDING": 1024}
 """Limits of setrlimit(2) for each process."""
+
+_LOCKS: Final = 10_000
+"""Maximum number of locks on files: 2 MiB of kernel memory."""
 
 _ENDED: Final = "The Python process exited, or the system killed it."
 _LINGERS: Final = "Processes that it left running could not be killed."
@@ -200,6 +204,9 @@ class Container:
         bounds, printed, seccomp = self._bounds, Printed(), open_filter()
         limits = {**_LIMITS, "AS": bounds.memory_bytes, "FSIZE": self.volume.room.bytes, "NPROC": bounds.processes}
         volume = self.volume
+        with suppress(OSError):
+            # Its Python starts in this folder, which earlier code may have closed.
+            permit(volume.data)
         passed = [theirs.fileno(), *(() if seccomp is None else (seccomp,))]
         arguments = json.dumps(limits), str(theirs.fileno())
         try:
@@ -320,6 +327,8 @@ class Container:
         bounds = self._bounds
         if processes.memory_bytes(bounds.memory_bytes) > bounds.memory_bytes:
             return self._memory()
+        if processes.has_more_locks(_LOCKS):
+            return f"It held more than {_LOCKS:,} locks on files."
         return self.volume.excess()
 
 

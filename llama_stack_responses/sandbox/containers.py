@@ -314,6 +314,9 @@ async def write_file(entry: Entry, name: str, content: IO[bytes]) -> File:
         size = await asyncio.to_thread(put, entry.container.volume, base, content)
     except NoRoom as error:
         raise bad_request(str(error), "file") from error
+    except PermissionError as error:
+        message = "Code has closed the folder of this container, so no file can be added. Use a new container."
+        raise bad_request(message, "file") from error
     except IsADirectoryError as error:
         raise _bad_name(f"a folder of this name is in the container already: '{base}'") from error
     entry.given.add(f"{DATA}/{base}")

@@ -10,6 +10,8 @@ from pathlib import Path, PurePosixPath
 from shutil import copyfileobj
 from typing import IO, Final
 
+from .openat import open_file, opened, permit
+
 _BLOCK: Final = 2**18
 """Bytes copied at a time."""
 
@@ -34,22 +36,16 @@ class Found:
 def open_regular(folder: Path, path: str) -> tuple[IO[bytes], int] | None:
     """Open a file by its path relative to the folder; return it with its size. None if it is not a regular file."""
     *parents, name = PurePosixPath(path).parts
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        for each in parents:
-            outer, descriptor = descriptor, _open_folder(each, descriptor)
-            os.close(outer)
-        # Without O_NONBLOCK, opening a pipe would block until its other end is open.
-        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=descriptor)
-        about = os.fstat(opened)
-        if stat.S_ISREG(about.st_mode):
-            return os.fdopen(opened, "rb"), about.st_size
-        os.close(opened)
-        return None
+        with opened(folder, parents) as descriptor:
+            file = open_file(name, descriptor)
     except OSError:
         return None
-    finally:
-        os.close(descriptor)
+    about = os.fstat(file)
+    if stat.S_ISREG(about.st_mode):
+        return os.fdopen(file, "rb"), about.st_size
+    os.close(file)
+    return None
 
 
 def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
@@ -60,7 +56,11 @@ def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
 
     Returns:
         The size in bytes.
+
+    Raises:
+        OSError: it cannot be written; PermissionError if the folder belongs to another user.
     """
+    permit(folder)
     place = folder / name
     with suppress(FileNotFoundError):
         place.unlink()
@@ -73,7 +73,3 @@ def write_regular(folder: Path, name: str, content: IO[bytes]) -> int:
             place.unlink(missing_ok=True)
             raise
         return file.tell()
-
-
-def _open_folder(name: str, parent: int) -> int:
-    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from .openat import open_folder, open_own
+from .openat import open_foreign
 
 
 class FolderLock:
@@ -45,7 +45,7 @@ class FolderLock:
 def _lock(folder: Path, how: int) -> int | None:
     """Return a descriptor of the locked folder; None if another process removed it meanwhile."""
     try:
-        descriptor = _opened(folder)
+        descriptor = open_foreign(folder)
     except FileNotFoundError:
         return None
     try:
@@ -57,10 +57,3 @@ def _lock(folder: Path, how: int) -> int | None:
         raise
     os.close(descriptor)
     return None
-
-
-def _opened(folder: Path) -> int:
-    try:
-        return open_folder(folder)
-    except PermissionError:
-        return open_own(folder)

@@ -37,6 +37,8 @@ _ENDING_SECONDS: Final = 10.0
 _MEASUREMENTS: Final = 3
 """How often memory above the bound is measured."""
 
+_BLOCK: Final = 2**16
+
 _PAUSES: Final = (0.001, 0.1)
 """Seconds between two checks for their end: initially, and at most."""
 
@@ -97,6 +99,23 @@ class Processes:
         seen = self._seen()
         proportional = sum(map(self._proportional_bytes, seen))
         return proportional + self._sockets() * self._socket_bytes + len(self._pipes(seen)) * PIPE_BYTES
+
+    def has_more_locks(self, most: int) -> bool:
+        """Return whether the processes hold more than `most` locks on files.
+
+        The kernel counts their memory for no process and no control group, and does not enforce `RLIMIT_LOCKS`.
+        """
+        try:
+            locks = os.open("locks", os.O_RDONLY, dir_fd=self._proc)
+        except OSError:
+            return False  # the container has ended
+        try:
+            count = 0
+            while count <= most and (block := os.read(locks, _BLOCK)):
+                count += block.count(b"\n")
+            return count > most
+        finally:
+            os.close(locks)
 
     def settle(self) -> bool:
         """Stop the kept processes and kill all others, for up to ten seconds; return False if some still run."""

@@ -8,7 +8,8 @@ be changed, and memory shared without a file is refused: no limit of a process c
 reserved, since a limit on file sizes does not cover that. All threads of a process share its open files, so that pipes
 can be counted. A thread or call that would separate them (clone(2), close_range(2)) is refused, and so is clone3(2),
 whose flags a filter cannot read; the C library then uses clone(2). Delayed signals of the kernel (timer_create(2),
-F_SETSIG) are refused: a SIGCONT would resume a stopped process after its call. The same calls by the numbers of another
+F_SETSIG) are refused: a SIGCONT would resume a stopped process after its call. Locks on files that belong to no process
+(F_OFD_SETLK) are refused, so that those of a container can be counted. The same calls by the numbers of another
 ABI (x32, 32 bits) are refused too. The filter has the format of seccomp(2): eight bytes per instruction.
 """
 
@@ -40,11 +41,11 @@ _ARCHITECTURE: Final = 4
 _ARGUMENTS: Final = (16, 24, 32, 40)
 """Offsets in the filter's input (`struct seccomp_data`). Only the lower half of an argument is read: all are `int`s."""
 
-_REFUSED_FCNTL: Final = (10, 1024, 1026, 1031)
+_REFUSED_FCNTL: Final = (10, 37, 38, 1024, 1026, 1031)
 _BUFFER_SIZES: Final = (7, 8, 32, 33)
 _SHARED_WITHOUT_FILE: Final = 0x01 | 0x20
-"""F_SETSIG, F_SETLEASE, F_NOTIFY and F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and their FORCE of socket(7);
-MAP_SHARED and MAP_ANONYMOUS of mmap(2)."""
+"""F_SETSIG, F_OFD_SETLK, F_OFD_SETLKW, F_SETLEASE, F_NOTIFY and F_SETPIPE_SZ of fcntl(2); SO_SNDBUF, SO_RCVBUF and
+their FORCE of socket(7); MAP_SHARED and MAP_ANONYMOUS of mmap(2)."""
 
 _THREAD: Final = 0x10000
 _SAME_FILES: Final = 0x400

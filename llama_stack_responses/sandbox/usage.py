@@ -23,27 +23,35 @@ class Usage:
         bytes: bytes allocated on the disk.
         files: number of entries, including folders and links.
         is_deep: whether folders are nested deeper than the maximum depth.
+        is_closed: whether a folder cannot be read.
     """
 
     bytes: int = 0
     files: int = 0
     is_deep: bool = False
+    is_closed: bool = False
 
 
 def usage(folder: Path, most_files: int) -> Usage:
-    """Measure a folder, until `most_files` are exceeded. Folders that cannot be read are omitted."""
+    """Measure a folder, until `most_files` are exceeded. Folders that are removed meanwhile are omitted."""
     taken = files = 0
     waiting: list[tuple[str, ...]] = [()]
     while waiting and files <= most_files:
         parts = waiting.pop()
         if len(parts) > _DEPTH:
             return Usage(taken, files, is_deep=True)
-        with suppress(OSError), opened(folder, parts) as descriptor, os.scandir(descriptor) as entries:
-            for entry in islice(entries, most_files - files + 1):
-                files += 1
-                taken += _blocks(entry)
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append((*parts, entry.name))
+        try:
+            with opened(folder, parts) as descriptor, os.scandir(descriptor) as entries:
+                for entry in islice(entries, most_files - files + 1):
+                    files += 1
+                    taken += _blocks(entry)
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append((*parts, entry.name))
+        except PermissionError:
+            # Its files would not count.
+            return Usage(taken, files, is_closed=True)
+        except OSError:
+            continue
     return Usage(taken, files)
 
 

@@ -161,6 +161,8 @@ class DiskVolume:
         found = usage(self.data, self._most.files)
         if found.is_deep:
             return "Its folders are too deep."
+        if found.is_closed:
+            return "Its folders cannot be read."
         if found.bytes > self._most.bytes:
             return f"Its files took more than {self.room.bytes // _MIB} MiB."
         if found.files > self._most.files:

@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+import httpx
+
 from tests.support.descendants import descendants
 from tests.support.waiting import wait_until
 
@@ -71,9 +73,25 @@ for number in range(100):
     "written_space": "while True: open('large', 'ab').write(b'x' * 10**6)",
     "temporary_space": "while True: open('/tmp/large', 'ab').write(b'x' * 10**6)",
     "names": "for number in range(10**6): open(f'file-{number}', 'x').close()",
+    "file_locks": """
+import fcntl
+files = [open(f"/tmp/{number}", "w") for number in range(50)]
+for number in range(10**9):
+    fcntl.lockf(files[number % 50], fcntl.LOCK_EX, 1, 2**60 - 2 * number)
+""",
     "output": "while True: print('x' * 100_000)",
     "deep_result": "x = []\nfor _ in range(10**5): x = [x]\nx",
     "time": "while True: pass",
+}
+CLOSED: Final = {
+    "folder": "import os; open('a', 'w').write('x'); os.chmod('/mnt/data', 0)",
+    "contents": """
+import os
+os.makedirs("d")
+open("d/a", "w").write("x")
+for each in ("d/a", "d", "/mnt/data"):
+    os.chmod(each, 0)
+""",
 }
 TREE: Final = """
 import os
@@ -101,6 +119,32 @@ def code_that_leaves_processes(at: Attacker, case: str) -> None:
 @ATTACKS.add(**TAKES)
 def code_that_takes_all_it_can(at: Attacker, case: str) -> None:
     run(at, case, at.container())
+
+
+@ATTACKS.add(**CLOSED)
+def code_that_closes_its_folder(at: Attacker, case: str) -> None:
+    container = at.container()
+    run(at, case, container)
+    path = f"/containers/{container}/files"
+    client_error(at.wire.http.post(path, files={"file": ("new", b"x")}))
+    for file in at.wire.http.get(path).json()["data"]:
+        client_error_or_content(at.wire.http.get(f"{path}/{file['id']}/content"))
+    run(at, "import os; os._exit(1)", container)
+    tools: list[dict[str, Any]] = [{"type": "code_interpreter", "container": container}]
+    include = ["code_interpreter_call.outputs"]
+    [call] = [
+        item
+        for item in at.call("python", {"code": "print(6 * 7)"}, tools=tools, include=include)["output"]
+        if item["type"] == "code_interpreter_call"
+    ]
+    assert "42" in str(call["outputs"]), call
+    assert at.wire.http.delete(f"/containers/{container}").status_code == 200
+
+
+def client_error_or_content(answer: httpx.Response) -> None:
+    """Require the content of a file, or a 404."""
+    if answer.status_code != 200:
+        refused(answer, 404)
 
 
 @ATTACKS.add()

@@ -695,3 +695,27 @@ sys.modules["matplotlib.pyplot"] = types.SimpleNamespace(
     ran = await container.run(pyplot)
     assert (ran.printed, len(ran.images)) == ("32 figures are too many or too large, and are not shown.\n", 8)
     assert (await container.run("1")).images == []
+
+
+LOCKS = """
+import fcntl
+files = [open(f"/tmp/{number}", "w") for number in range(50)]
+for number in range(10**9):
+    fcntl.lockf(files[number % 50], fcntl.LOCK_EX, 1, 2**60 - 2 * number)
+"""
+
+
+async def test_too_many_file_locks_stop_container(container: Container) -> None:
+    ran = await container.run(LOCKS)
+    assert ran.stopped == "It held more than 10,000 locks on files."
+    assert (await container.run("1 + 1")).printed == "2\n"
+
+
+async def test_file_locks_of_databases_work(container: Container) -> None:
+    code = "import sqlite3; db = sqlite3.connect('a.db'); db.execute('create table t (a)'); db.commit(); print('made')"
+    assert (await container.run(code)).printed == "made\n"
+
+
+async def test_locks_that_belong_to_no_process_are_refused(container: Container) -> None:
+    code = "import fcntl; fcntl.fcntl(open('a', 'w'), 37, b'\\1\\0' + bytes(30))"  # F_OFD_SETLK
+    assert "PermissionError" in (await container.run(code)).printed
