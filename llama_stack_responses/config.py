@@ -210,6 +210,7 @@ class Limits(BaseModel):
             streamed or not, over HTTP and WebSockets.
         responses_per_user: maximum number of them for one authenticated user. A stack without authentication has one
             user, who may have all.
+        scanned_responses: most responses that a request for those of one model looks at; then its page ends.
         rounds: maximum number of model rounds of one response; past them it ends as incomplete (`max_messages`).
         output_bytes: maximum size of one response's output, counted in characters of text, reasoning, refusals,
             arguments of calls, log probabilities and annotations; past it the response ends as incomplete
@@ -231,6 +232,7 @@ class Limits(BaseModel):
     prompt_characters: int = Field(default=10_485_760, ge=1)
     responses: int = Field(default=4096, ge=1)
     responses_per_user: int = Field(default=1024, ge=1)
+    scanned_responses: int = Field(default=10_000, ge=1)
     rounds: int = Field(default=64, ge=1)
     output_bytes: int = Field(default=32 * 2**20, ge=1)
     output_events: int = Field(default=500_000, ge=1)

@@ -32,6 +32,7 @@ class Intervals:
         unknown_outcome_seconds: time limit for reading back the outcome of a commit whose answer was lost.
         ready_seconds: time limit of each check of readiness.
         ready_cache_seconds: time for which the result of a check of readiness holds.
+        list_scan_seconds: time after which a page of a filtered list ends.
         stream_refusal_seconds: time for which a stream waits for the model server's refusal before its headers are
             sent.
     """
@@ -52,6 +53,7 @@ class Intervals:
     unknown_outcome_seconds: float = 15.0
     ready_seconds: float = 2.0
     ready_cache_seconds: float = 1.0
+    list_scan_seconds: float = 1.0
     stream_refusal_seconds: float = 2.0
 
 

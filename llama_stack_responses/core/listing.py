@@ -34,10 +34,17 @@ _WITHOUT_STATUS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page of a list as OpenAI's API returns it: `data`, and whether more follows."""
+    """One page of a list as OpenAI's API returns it.
+
+    Attributes:
+        data: the objects.
+        has_more: whether more may follow.
+        last: the id after which the next page begins, if it is not that of the last object.
+    """
 
     data: list[Json]
     has_more: bool
+    last: str | None = None
 
 
 def with_ids(items: Iterable[Json]) -> list[Json]:

@@ -9,13 +9,17 @@ of the key, and the MAC of the request is computed with the key, which only the 
 from __future__ import annotations
 
 import hmac
+import time
 from dataclasses import dataclass
 from typing import Any, Final
 
 from ..core.errors import ApiError
+from ..core.json_blocks import ordered_blocks
+from ..core.json_values import is_large
 from ..core.owner import Owner
 from ..store import codec
 from ..store.hashing import Hasher
+from ..store.reading import INLINE
 from ..store.records import Put, Records, VersionIs
 
 Json = dict[str, Any]
@@ -38,9 +42,22 @@ class IdempotencyClaim:
 
     @staticmethod
     def of(owner: Owner, key: str, body: Json) -> IdempotencyClaim:
-        """Return the claim of a request's decoded JSON; the order of its fields does not matter."""
-        asked = hmac.new(key.encode(), codec.dumps(body, ordered=True), "sha256").hexdigest()
+        """Return the claim of a request's decoded JSON; the order of its fields does not matter.
+
+        For a large request this takes long, and belongs in a thread.
+        """
+        asked = _mac(key, body)
         return IdempotencyClaim(f"y/{Hasher(owner).key(key)}", asked)
+
+
+def _mac(key: str, body: Json) -> str:
+    if not is_large(body, INLINE):
+        return hmac.new(key.encode(), codec.dumps(body, ordered=True), "sha256").hexdigest()
+    mac = hmac.new(key.encode(), digestmod="sha256")
+    for block in ordered_blocks(body):
+        mac.update(block)
+        time.sleep(0)  # The event loop may run.
+    return mac.hexdigest()
 
 
 class IdempotencyKeys:

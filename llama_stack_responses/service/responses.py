@@ -38,6 +38,7 @@ from ..process_pool.pool import WorkerPool
 from ..sealing.sealer import Sealer
 from ..store.archive import Archive, StoredResponse
 from ..store.outcome import certain
+from ..store.reading import computed
 from ..store.records import Conflict, Put, Records, VersionIs
 from ..store.vouched import Vouched
 from ..telemetry.gauges import Load, StoreLoad
@@ -110,7 +111,7 @@ class OpenAIResponsesImpl:
         self._records = records
         self.containers = dependencies.services.containers
         self._dependencies = dependencies
-        self.archive = archive = Archive(records, retention=config.retention_seconds)
+        self.archive = archive = _archive(records, config, intervals)
         self._history_reader = HistoryReader(archive, access, _history_bounds(config.limits))
         sealer, limits = Sealer(config.secret_bytes), config.of_requests
         self._parser = RequestParser(config.passthrough, limits, refuse_unknown=config.unknown_fields == "refuse")
@@ -234,7 +235,7 @@ class OpenAIResponsesImpl:
                 "store",
                 "unsupported_value",
             )
-        claim = IdempotencyClaim.of(self.access.who(), key, body)
+        claim = await computed(partial(IdempotencyClaim.of, self.access.who(), key, body), body)
         while True:
             if joined := await self._join(claim, hold):
                 return joined
@@ -470,7 +471,8 @@ class OpenAIResponsesImpl:
         inputs = await self.archive.own_inputs(page.items)
         current = [await self._current(stored) for stored in page.items[: len(inputs)]]
         made = [each.response | {"input": listed(items)} for each, items in zip(current, inputs, strict=False)]
-        return Page(made, page.has_more or len(inputs) < len(page.items))
+        cut = len(inputs) < len(page.items)
+        return Page(made, page.has_more or cut, None if cut else page.last)
 
     async def input_items(
         self, response_id: str, *, limit: int, after: str | None, order: Order, hold: Hold | None = None
@@ -555,3 +557,12 @@ class OpenAIResponsesImpl:
 def _history_bounds(limits: Limits) -> HistoryBounds:
     most_of_input = limits.request_bytes + limits.bodies.json_values * VALUE_BYTES
     return HistoryBounds(limits.request_bytes, limits.history_of_one, most_of_input)
+
+
+def _archive(records: Records, config: ResponsesConfig, intervals: Intervals) -> Archive:
+    return Archive(
+        records,
+        retention=config.retention_seconds,
+        scan_rows=config.limits.scanned_responses,
+        scan_seconds=intervals.list_scan_seconds,
+    )

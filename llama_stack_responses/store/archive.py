@@ -20,6 +20,7 @@ from ..core.listing import Order
 from ..core.owner import Owner
 from ..core.stream.response import ADDED_FIELDS
 from ..core.stream.transcript import Mark
+from ..intervals import DEFAULT
 from ..logs import get_logger
 from . import codec, own_ids
 from .conversations import ConversationStore, Joining, without_stand_in
@@ -41,6 +42,12 @@ logger = get_logger(__name__)
 type Items = list[Json]  # an alias, because the class below has a method called `list`
 
 _SCAN: Final = 100
+
+_BLOCK: Final = 500
+"""Rows that one read of a filtered list takes."""
+
+_SCANNED: Final = 10_000
+"""Rows after which the page of a filtered list ends."""
 
 _JOINS: Final = ("completed", "incomplete")
 """Statuses with which a response's input and output are added to its conversation."""
@@ -78,10 +85,17 @@ class StoredResponse:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of a list. `has_more` tells whether more responses follow."""
+    """A page of a list.
+
+    Attributes:
+        items: the responses.
+        has_more: whether more responses may follow.
+        last: the id of the last response that was looked at, if the page ended at the limit of a search.
+    """
 
     items: list[StoredResponse]
     has_more: bool
+    last: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,8 @@ class Archive:
         retention: seconds from a response's creation until it expires; None keeps it until it is deleted.
         clock: returns seconds since the epoch.
         page_bytes: a page of a list ends once its responses reach this size.
+        scan_rows: a page of a filtered list ends after this number of rows.
+        scan_seconds: a page of a filtered list ends after this time.
 
     Every method raises `ApiError` 503 when the store is unavailable.
     """
@@ -112,7 +128,11 @@ class Archive:
         retention: float | None = 30 * 86_400.0,
         clock: Callable[[], float] = time.time,
         page_bytes: int = PAGE_BYTES,
+        scan_rows: int = _SCANNED,
+        scan_seconds: float = DEFAULT.list_scan_seconds,
     ) -> None:
+        self._scan_rows = scan_rows
+        self._scan_seconds = scan_seconds
         self._records = records
         self._retention = retention
         self._clock = clock
@@ -295,24 +315,42 @@ class Archive:
         """Return at most `limit` of the owner's responses after the response `after`, by time of creation.
 
         Args:
-            model: return only responses of this model. Of other responses, only the records are read.
+            model: return only responses of this model. The page then ends at a limit of rows and of time, perhaps
+                without any response.
 
         Raises:
             ApiError: 400, if `after` is not one of the owner's responses.
         """
         start, end = await self._bounds(owner, after, order)
-        size = limit + 1 if model is None else max(limit + 1, _SCAN)
+        size = limit + 1 if model is None else min(_BLOCK, self._scan_rows)
         found: list[_Found] = []
+        scanned, until = 0, time.monotonic() + self._scan_seconds
         while True:
             rows = await self._records.range(start, end, limit=size, reverse=order == "desc")
-            ids = [key.rpartition("/")[2] for key, _ in rows]
+            ids = await self._candidates(rows, model)
+            last = None
             while ids and not self._is_enough(found, limit):
                 some, seen = await self._entries(ids)
                 found += [each for each in some if model is None or each.entry.response["model"] == model]
-                ids = ids[seen:]
-            if len(rows) < size or self._is_enough(found, limit):
+                last, ids = ids[seen - 1], ids[seen:]
+                if model is not None and time.monotonic() >= until:
+                    break
+            if self._is_enough(found, limit) or (len(rows) < size and not ids):
                 return await self._page(found, limit)
+            scanned += len(rows)
+            if model is not None and (scanned >= self._scan_rows or time.monotonic() >= until):
+                page = await self._page(found, limit)
+                last = last if ids else rows[-1][0].rpartition("/")[2]
+                return page if page.has_more else Page(page.items, has_more=True, last=last)
             start, end = (start, rows[-1][0]) if order == "desc" else (rows[-1][0] + "\0", end)
+
+    async def _candidates(self, rows: Sequence[tuple[str, Record]], model: str | None) -> Sequence[str]:
+        """Return the ids of the responses whose rows do not show another model. Earlier versions wrote empty rows."""
+        if model is not None:
+            values = await decoded([record.value for _, record in rows if record.value])
+            shown = iter(values)
+            rows = [row for row in rows if not row[1].value or next(shown).get("model", "") == model]
+        return [key.rpartition("/")[2] for key, _ in rows]
 
     def _is_enough(self, found: Sequence[_Found], limit: int) -> bool:
         """Return whether the responses fill a page and more."""

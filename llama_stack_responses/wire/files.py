@@ -8,8 +8,9 @@ from typing import IO
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from llama_stack_responses.core.json_blocks import BLOCK
+
 from .exchange import exchange_of
-from .json_blocks import BLOCK
 from .responses import gone
 
 

@@ -178,14 +178,20 @@ def asked_of_items(request: Request) -> Query:
     return query
 
 
-def page_of(data: list[dict[str, Any]], *, has_more: bool) -> Json:
-    """Return a page of a list in OpenAI's format."""
+def page_of(data: list[dict[str, Any]], *, has_more: bool, last: str | None = None) -> Json:
+    """Return a page of a list in OpenAI's format.
+
+    Args:
+        data: the objects.
+        has_more: whether more objects may follow.
+        last: the id after which the next page begins, if it is not that of the last object.
+    """
     return Json(
         {
             "object": "list",
             "data": data,
             "first_id": data[0]["id"] if data else None,
-            "last_id": data[-1]["id"] if data else None,
+            "last_id": last or (data[-1]["id"] if data else None),
             "has_more": has_more,
         }
     )

@@ -150,7 +150,7 @@ def _list(impl: OpenAIResponsesImpl) -> Handler:
             order=query.order(),
             model=query.text("model"),
         )
-        return page_of(page.data, has_more=page.has_more)
+        return page_of(page.data, has_more=page.has_more, last=page.last)
 
     return list_responses
 

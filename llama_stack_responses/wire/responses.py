@@ -13,6 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from llama_stack_responses.admission import Reservation
 from llama_stack_responses.core.errors import ApiError, OutcomeUnknown
+from llama_stack_responses.core.json_blocks import BLOCK, blocks, dumps
 from llama_stack_responses.core.json_values import is_large
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.generation.run import Run
@@ -21,7 +22,6 @@ from llama_stack_responses.service.responses import ServerClosing
 
 from . import sse
 from .exchange import exchange_of
-from .json_blocks import BLOCK, blocks, dumps
 
 logger = get_logger(__name__)
 

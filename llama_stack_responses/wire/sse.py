@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from . import json_blocks
-from .json_blocks import BLOCK, dumps
+from llama_stack_responses.core import json_blocks
+from llama_stack_responses.core.json_blocks import BLOCK, dumps
 
 DONE: Final = b"data: [DONE]\n\n"
 KEEP_ALIVE: Final = b": keep-alive\n\n"

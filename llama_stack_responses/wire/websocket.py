@@ -13,6 +13,7 @@ from starlette.types import Scope
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from llama_stack_responses.core.errors import ApiError
+from llama_stack_responses.core.json_blocks import dumps
 from llama_stack_responses.core.stream.events import Event
 from llama_stack_responses.core.stream.socket_events import refused
 from llama_stack_responses.logs import get_logger
@@ -21,7 +22,6 @@ from llama_stack_responses.websocket.session import Caller, Session, Unreachable
 
 from .bodies import Bodies
 from .headers import known, request_id
-from .json_blocks import dumps
 from .responses import failure
 from .traffic import Traffic
 

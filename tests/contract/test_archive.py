@@ -642,6 +642,26 @@ async def test_list_can_be_filtered_by_model(archive: Archive) -> None:
     assert set(first) | set((await listed(archive, model="a", after=first[0]))[0]) == wanted
 
 
+@pytest.mark.parametrize("bound", [{"scan_rows": 20}, {"scan_seconds": 0.0}], ids=["rows", "time"])
+@pytest.mark.parametrize("order", ["asc", "desc"])
+async def test_filtered_page_ends_at_bound_of_rows_or_time(
+    counting: Counting, clock: Clock, bound: dict[str, Any], order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next page begins behind the last row that was looked at."""
+    monkeypatch.setattr("llama_stack_responses.store.archive._BLOCK", 20)
+    archive = Archive(counting, clock=clock, **bound)
+    models = ["a", *["b"] * 50, "a", "b"]
+    ids = [(await turn(archive, None, f"q{n}", "a", model=model)).response["id"] for n, model in enumerate(models)]
+    found, pages, more = list[str](), 0, True
+    after: str | None = None
+    while more:
+        page = await archive.list(ALICE, limit=5, after=after, order=order, model="a")
+        found += [stored.response["id"] for stored in page.items]
+        after, more, pages = page.last, page.has_more, pages + 1
+    assert sorted(found) == sorted([ids[0], ids[-2]])
+    assert pages == 3
+
+
 @pytest.mark.parametrize("stranger", [BOB, Owner("alice", tenant="north")], ids=["user", "tenant"])
 async def test_list_after_response_of_other_owner_is_refused(archive: Archive, stranger: Owner) -> None:
     his = await turn(archive, None, "q", "a", stranger)

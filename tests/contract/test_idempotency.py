@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 
 import pytest
 
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.owner import Owner
 from llama_stack_responses.service.idempotency import IdempotencyClaim, IdempotencyKeys
+from llama_stack_responses.store import codec
 from llama_stack_responses.store.archive import Archive
 from llama_stack_responses.store.records import Conflict, Delete, Records
 from tests.contract.backends import Clock
@@ -96,3 +98,11 @@ async def test_stored_claim_reveals_neither_key_nor_request(records: Records) ->
         assert secret.encode() not in record.value
     other = IdempotencyClaim.of(ANNA, "another-key", BODY)
     assert other.asked.encode() not in record.value  # the request alone does not predict the stored value
+
+
+@pytest.mark.parametrize("odd", [{}, {"metadata": {"ä": "\ud83d"}, "seed": 2**70}], ids=["plain", "odd"])
+def test_mac_of_large_request_is_that_of_its_whole_json(odd: dict[str, object]) -> None:
+    """Servers of an earlier version computed it at once."""
+    body = {"input": ["ä" * 100_000, {"b": 1, "a": [[]] * 20_000}], **BODY, **odd}
+    whole = hmac.new(b"key", codec.dumps(body, ordered=True), "sha256").hexdigest()
+    assert IdempotencyClaim.of(ANNA, "key", body).asked == whole

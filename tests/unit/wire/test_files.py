@@ -10,8 +10,8 @@ import pytest
 from fastapi import Request, Response
 from starlette.types import Message
 
+from llama_stack_responses.core.json_blocks import BLOCK
 from llama_stack_responses.wire.files import FileInBlocks
-from llama_stack_responses.wire.json_blocks import BLOCK
 from tests.support.asgi import App, Body, ask, scope_of
 from tests.support.waiting import until
 

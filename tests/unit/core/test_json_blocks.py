@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from llama_stack_responses.core.json_blocks import BLOCK, blocks, ordered_blocks
+from llama_stack_responses.store import codec
 from llama_stack_responses.wire import sse
-from llama_stack_responses.wire.json_blocks import BLOCK, blocks
 
 VALUE = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
@@ -27,6 +28,21 @@ LARGE: dict[str, Any] = {
 @given(VALUE, st.integers(1, 50))
 def test_joined_blocks_equal_json_of_value(value: Any, size: int) -> None:
     assert b"".join(blocks(value, size, 3)) == orjson.dumps(value)
+
+
+ODD = {"numbers": [2**70] * 3, "ä": ["\ud83d", "ä"] * 20_000, "z": 1, "b": {"y": 1.5, "x": None}}
+
+
+@given(VALUE, st.integers(1, 50))
+def test_joined_ordered_blocks_equal_ordered_json(value: Any, size: int) -> None:
+    assert b"".join(ordered_blocks(value, size, 3)) == codec.dumps(value, ordered=True)
+
+
+@pytest.mark.parametrize("value", [LARGE, ODD, {"b": LARGE, "a": ODD}])
+def test_ordered_blocks_of_large_or_odd_value_equal_ordered_json(value: Any) -> None:
+    pieces = list(ordered_blocks(value))
+    assert b"".join(pieces) == codec.dumps(value, ordered=True)
+    assert len(pieces) > 1
 
 
 def test_large_value_is_never_encoded_whole() -> None:
