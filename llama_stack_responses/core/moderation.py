@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Final, Literal
 
 from .errors import ApiError
@@ -15,6 +17,9 @@ Mode = Literal["score", "block"]
 Kind = Literal["moderation", "guardrails"]
 Side = Literal["input", "output"]
 
+_MOST_CATEGORIES: Final = 128
+_LONGEST_NAME: Final = 128
+"""Maximum categories of one result, and characters of their names."""
 _ANSWERED: Final = frozenset(ANSWERS.values())
 _TEXTS: Final = ("text", "refusal", "output", "content", "stdout", "stderr")
 """Keys that hold text in items from outside."""
@@ -59,7 +64,8 @@ def result(model: str, scores: dict[str, float], flagged: bool, categories: Iter
         flagged: whether the text is flagged.
         categories: the categories for which it is flagged.
     """
-    for_these = set(categories)
+    for_these = {str(name)[:_LONGEST_NAME] for name in islice(categories, _MOST_CATEGORIES)}
+    scores = {str(name)[:_LONGEST_NAME]: _score(score) for name, score in islice(scores.items(), _MOST_CATEGORIES)}
     named = sorted({*scores, *for_these})
     return {
         "type": "moderation_result",
@@ -69,6 +75,11 @@ def result(model: str, scores: dict[str, float], flagged: bool, categories: Iter
         "category_scores": {name: scores.get(name, float(name in for_these)) for name in named},
         "category_applied_input_types": {name: ["text"] for name in named},
     }
+
+
+def _score(score: float) -> float:
+    """Return a score that JSON can carry."""
+    return score if math.isfinite(score) else 0.0
 
 
 def merged(results: Sequence[Json]) -> Json:

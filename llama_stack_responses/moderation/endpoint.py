@@ -14,7 +14,7 @@ from llama_stack_responses.fetch.bodies import UNCOMPRESSED, read_body
 Json = dict[str, Any]
 
 _AWAY: Final = "The moderation server cannot be reached ({}), so nothing was checked. Try again later."
-_MOST_BYTES: Final = 1 << 20
+_MOST_BYTES: Final = 1 << 16
 """Maximum bytes of an answer."""
 _UNREADABLE: Final = "The moderation server's answer is not in the form of OpenAI's /moderations."
 

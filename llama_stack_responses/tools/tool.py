@@ -6,8 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
-import orjson
-
+from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.stream.calls import CallKind, ItemForm, ServerCall, Stage
 from llama_stack_responses.core.stream.citing import Citation
 
@@ -88,7 +87,7 @@ class Invocation:
             ToolError: they are not.
         """
         try:
-            value = orjson.loads(self.call.arguments)
+            value = decoded_arguments(self.call.arguments)
         except ValueError:
             value = None
         if not isinstance(value, dict):

@@ -37,7 +37,7 @@ LAYERS: Final = {
     ),
     f"{PACKAGE}.core": (
         {"charsets", "errors", "exchanges", "json_values", "owner", "thoughts"},
-        {"access", "ids", "json_blocks", "mcp"},
+        {"access", "arguments", "ids", "json_blocks", "mcp"},
         {"schema"},
         {"moderation", "truncation", "unavailable_tools"},
         {"compaction", "stream"},

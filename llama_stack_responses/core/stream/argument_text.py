@@ -6,7 +6,7 @@ import json
 import re
 from typing import Final, Literal
 
-import orjson
+from ..arguments import decoded_arguments
 
 _PLAIN: Final = re.compile(r'[^"\\]+')
 _PAIR: Final = r"u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
@@ -111,7 +111,7 @@ class ArgumentText:
     def _read(self, text: str) -> str:
         """Return the text of complete arguments."""
         try:
-            value = orjson.loads(text)
+            value = decoded_arguments(text)
         except ValueError:
             return text
         if not isinstance(value, dict):

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import orjson
-
+from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.errors import ApiError
 from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, At, Check
 
@@ -13,6 +12,6 @@ from llama_stack_responses.core.schema.shapes import DEFAULT_LIMITS, At, Check
 def checked(arguments: str, shape: Check) -> Any | None:
     """Decode arguments and validate them with `shape`; None if they are invalid."""
     try:
-        return shape(orjson.loads(arguments), At("", DEFAULT_LIMITS))
+        return shape(decoded_arguments(arguments), At("", DEFAULT_LIMITS))
     except (ValueError, ApiError):
         return None

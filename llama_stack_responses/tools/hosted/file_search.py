@@ -7,8 +7,7 @@ from collections.abc import Collection, Sequence
 from itertools import chain
 from typing import Any, Final
 
-import orjson
-
+from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.stream.calls import FILE_SEARCH_CALL, CallKind
@@ -134,8 +133,8 @@ def _no_fields(_: str, __: str) -> Json:
 def _queries(arguments: str) -> Json | None:
     """Parse the queries of a call. Some models send a single `query`, as other search tools take."""
     try:
-        named = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        named = decoded_arguments(arguments)
+    except ValueError:
         return None
     given = (named.get("queries") or named.get("query")) if isinstance(named, dict) else None
     queries = [given] if isinstance(given, str) else given

@@ -18,14 +18,21 @@ from urllib.parse import quote, urlsplit
 
 import orjson
 
+from llama_stack_responses.core.json_values import fits
+
 Json = dict[str, Any]
 
 _MOST: Final = 500
 """Maximum number of entries read from one answer."""
 _DEEPEST: Final = 10
 """Maximum nesting of lists."""
-_LONGEST_PRINTED: Final = 256 * 1024
+_LONGEST_PRINTED: Final = 64 * 1024
 """Maximum length of a line that is parsed as a Python literal: the parser holds the GIL."""
+_LONGEST_ANSWER: Final = 2**21
+_MOST_VALUES: Final = 65_536
+_MOST_LEVELS: Final = 64
+"""Maximum length and number of JSON values of an answer, and their nesting: the decoder holds the GIL."""
+_LONGEST_URL: Final = 8_192
 _LONGEST_TEXT: Final = 20_000
 """Characters of a title or a snippet that are read."""
 
@@ -49,6 +56,8 @@ def results_of(content: str) -> list[Result]:
 
 
 def _entries(content: str) -> Iterator[Json]:
+    if len(content) > _LONGEST_ANSWER or not fits(content.encode(errors="replace"), _MOST_VALUES, _MOST_LEVELS):
+        return
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -94,7 +103,7 @@ _READERS: Final[tuple[tuple[str, Callable[[Json], Any]], ...]] = (
 
 def _result(entry: Json) -> Result | None:
     url = entry.get("url")
-    if not isinstance(url, str) or web_host(url) is None:
+    if not isinstance(url, str) or len(url) > _LONGEST_URL or web_host(url) is None:
         return None
     url = _BLANK.sub(lambda blank: quote(blank[0]), url.strip())
     title = entry.get("title") or entry.get("name") or web_host(url)

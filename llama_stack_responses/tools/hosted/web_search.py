@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from itertools import chain, zip_longest
 from typing import Any, Final
 
-import orjson
-
+from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.exchanges import EXCHANGE
 from llama_stack_responses.core.schema.request import CreateRequest
 from llama_stack_responses.core.schema.search_tools import WEB_SEARCH_TYPES
@@ -372,8 +371,8 @@ def _searched(arguments: str) -> Json | None:
 def named_arguments(arguments: str) -> Mapping[str, Any]:
     """Decode a call's arguments; return nothing if they are not a JSON object."""
     try:
-        value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        value = decoded_arguments(arguments)
+    except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 

@@ -6,8 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-import orjson
-
+from llama_stack_responses.core.arguments import decoded_arguments
 from llama_stack_responses.core.errors import ApiError, bad_request
 from llama_stack_responses.core.mcp import Approvals, qualified_name
 from llama_stack_responses.core.schema.request import CreateRequest
@@ -199,6 +198,6 @@ def _asked(arguments: str) -> Json | None:
     """Return the fields of an approval request; None if the arguments are invalid."""
     arguments = arguments.strip() or "{}"
     try:
-        return {"arguments": arguments} if isinstance(orjson.loads(arguments), dict) else None
+        return {"arguments": arguments} if isinstance(decoded_arguments(arguments), dict) else None
     except ValueError:
         return None

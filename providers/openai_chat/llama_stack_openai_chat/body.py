@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import orjson
 from pydantic import BaseModel
+
+_OPENING: Final = (b"[", b"{", b",")
+_OTHERS: Final = bytes(set(range(256)) - set(b'[{,"'))
+_SLICE: Final = 1 << 16
+_MOST_DIGITS: Final = 20
 
 
 def request_body(params: BaseModel, defaults: Mapping[str, Any], **fixed: Any) -> bytes:
@@ -43,9 +48,38 @@ def loads(data: bytes) -> Any:
     except orjson.JSONDecodeError:
         pass
     try:
-        return json.loads(data)
+        return json.loads(data, parse_int=_integer)
     except RecursionError as error:
         raise ValueError("It is nested too deeply.") from error
+
+
+def loads_few(data: bytes, most: int) -> Any:
+    """Decode JSON of at most `most` arrays, objects and commas outside strings, which are counted in linear time.
+
+    Raises:
+        ValueError: it is not JSON, or has more.
+    """
+    if sum(map(data.count, _OPENING)) > most and _has_more(data, most):
+        raise ValueError("The model server's answer has too many values.")
+    return loads(data)
+
+
+def _has_more(data: bytes, most: int) -> bool:
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    found, in_string = 0, False
+    for start in range(0, len(plain), _SLICE):
+        parts = plain[start : start + _SLICE].translate(None, _OTHERS).split(b'"')
+        # Every second part is outside quotation marks.
+        found += sum(map(len, parts[in_string::2]))
+        in_string ^= len(parts) % 2 == 0
+        if found > most:
+            return True
+    return False
+
+
+def _integer(digits: str) -> int | float:
+    """Return an integer; a float for one of more digits than 64 bits have, since long ones take quadratic time."""
+    return int(digits) if len(digits) <= _MOST_DIGITS else float(digits)
 
 
 def _plain(value: Any) -> Any:

@@ -18,7 +18,7 @@ _BUFFERED: Final = 1 << 18
 """Maximum buffered bytes of a body; beyond, reading from the socket is paused (backpressure)."""
 _BETWEEN: Final = 1 << 19
 """Maximum bytes without body data: heads and chunk framing."""
-_INFLATED: Final = 1 << 24
+_INFLATED: Final = 1 << 22
 """Maximum bytes of a decompressed body that wait to be read."""
 
 

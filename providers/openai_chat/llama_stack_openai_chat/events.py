@@ -8,10 +8,13 @@ from typing import Any, Final
 import httpx2
 
 from . import errors
-from .body import loads
+from .body import loads, loads_few
 from .frames import FrameSplitter
 
 _DONE: Final = b"[DONE]"
+_SMALL: Final = 1 << 16
+"""Size up to which an event is decoded without counting its values."""
+_MOST_VALUES: Final = 1 << 14
 
 
 class EventReader:
@@ -40,7 +43,7 @@ class EventReader:
             if data.startswith(_DONE):
                 self.done = True
                 return
-            event = loads(data)
+            event = loads(data) if len(data) <= _SMALL else loads_few(data, _MOST_VALUES)
             if isinstance(event, dict) and event.get("error"):
                 raise errors.of_frame(event["error"], self._request())
             yield self._build(event)

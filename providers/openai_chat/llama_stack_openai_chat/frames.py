@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 _BOM: Final = b"\xef\xbb\xbf"
-_LONGEST: Final = 1 << 24
+_LONGEST: Final = 1 << 20
 """Maximum size of one event, in bytes."""
 _MOST_SILENT: Final = 1 << 20
 """Maximum bytes of comments, blank lines and events without data between two events."""

@@ -16,7 +16,7 @@ import openai
 from opentelemetry import propagate
 
 from . import errors
-from .body import loads
+from .body import loads_few
 from .config import OpenAIChatConfig, check_header
 from .connection import Connection
 from .events import EventReader
@@ -27,6 +27,8 @@ ROOT: Final = "//"
 
 _LONGEST_ANSWER: Final = 1 << 26
 LONGEST_VECTORS: Final = 1 << 28
+_MOST_VALUES: Final = 1 << 20
+"""Maximum values of a body, except one with vectors: twenty alternatives to each of some thousand tokens."""
 _LONGEST_REFUSAL: Final = 1 << 20
 """Maximum size of a body that is read as a whole, in bytes."""
 _DRAIN_SECONDS: Final = 0.2
@@ -99,7 +101,8 @@ class Upstream:
             openai.APIError: the request was refused, failed, or has an invalid answer.
         """
         asked, data = self._asked("POST", path, key, body)
-        answer = _object(await self._rest(await self._answer(asked, data), asked, most), asked)
+        content = await self._rest(await self._answer(asked, data), asked, most)
+        answer = _object(content, asked, _MOST_VALUES if most <= _LONGEST_ANSWER else LONGEST_VECTORS)
         _refuse_error(answer, asked)
         try:
             return build(answer)
@@ -265,10 +268,10 @@ async def _drain(connection: Connection, seconds: float) -> None:
         return
 
 
-def _object(content: bytes, asked: _Asked) -> dict[str, Any]:
-    """Decode a body that must be a JSON object."""
+def _object(content: bytes, asked: _Asked, values: int = _MOST_VALUES) -> dict[str, Any]:
+    """Decode a body that must be a JSON object of at most this many values."""
     try:
-        answer = loads(content)
+        answer = loads_few(content, values)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):

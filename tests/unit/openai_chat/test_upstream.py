@@ -243,7 +243,7 @@ async def test_informational_responses_are_skipped() -> None:
 
 
 async def test_slow_reader_applies_backpressure_to_server() -> None:
-    size, sent = 1 << 20, 0
+    size, sent = 1 << 19, 0
 
     async def floods(peer: Peer) -> None:
         nonlocal sent
@@ -485,7 +485,7 @@ async def test_compressed_chunks_are_limited_together() -> None:
 
     async with serving(compresses) as server, upstream(server) as client:
         with pytest.raises(openai.APIConnectionError, match="decompressed size is too large"):
-            await read(client)
+            await client.post(CHAT, b"{}")
 
 
 @pytest.mark.parametrize(

@@ -80,12 +80,27 @@ def test_nested_lists_are_read_to_limit() -> None:
 
 
 def test_result_entries_are_limited() -> None:
-    entries = [{"url": f"{URL}{number}", "title": "A", "content": "x" * 30_000} for number in range(600)]
+    entries = [{"url": f"{URL}{number}", "title": "A", "content": "x" * 2_000} for number in range(600)]
+    entries[0]["content"] = "x" * 30_000
     found = results_of(json.dumps(entries))
     assert len(found) == 500
-    assert {len(each.snippet) for each in found} == {20_000}
+    assert {len(each.snippet) for each in found} == {20_000, 2_000}
 
 
 def test_printed_line_over_limit_is_not_read() -> None:
     entry = {"url": URL, "title": "A", "description": "x" * 300_000}
     assert results_of(str(entry)) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        json.dumps({"results": [{"url": "https://a.b/" + " " * 100_000, "title": "t", "content": "c"}]}),
+        '{"results": [' + "[]," * 100_000 + "[]]}",
+        '{"results": [{"url": "https://a.b", "content": "' + "x" * 2**21 + '"}]}',
+        "[" * 100_000,
+    ],
+    ids=["url", "values", "length", "depth"],
+)
+def test_answer_that_costs_much_has_no_results(content: str) -> None:
+    assert results_of(content) == []
